@@ -11,7 +11,7 @@ from functools import cached_property
 
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.tensor import Shown
 
 __all__ = ["Group", "Layer", "LayerNumbers", "Stack", "pipeline_stages", "ranges"]
 

@@ -1,5 +1,7 @@
 """The basic idea: a cache is a list of tensors, and a tensor is a shape times a number of positions.
 
+Values that are written as text in documents.
+
 A :class:`CacheTensor` says what one layer keeps *per position*. Its :class:`Span` says how many positions are kept
 after ``n`` tokens. A :class:`DType` turns elements into bytes. Everything is an integer.
 """
@@ -8,28 +10,26 @@ from __future__ import annotations
 
 import enum
 from math import prod
+from typing import Any
 
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.stairs import Stair
 
-__all__ = [
-    "CacheTensor",
-    "Chunk",
-    "DType",
-    "Encoder",
-    "Fixed",
-    "Full",
-    "Kept",
-    "Latest",
-    "Once",
-    "Remainder",
-    "Role",
-    "Sink",
-    "Span",
-    "Strided",
-    "Window",
-]
+
+class Shown:
+    """A value that JSON and tables show as its :attr:`text`. The program itself works with the value."""
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:
+        """The value in words."""
+        raise NotImplementedError
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Tell pydantic that the JSON Schema of this value is that of a string."""
+        return handler.generate_schema(str)
 
 
 class Role(enum.StrEnum):

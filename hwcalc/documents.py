@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.tensor import Shown
 from hwcalc.masking import without_tokens
 from hwcalc.text import json_for
 

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.tensor import Shown
 from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
 

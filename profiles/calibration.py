@@ -20,29 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import field
 
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.catalog import ProfileError, is_date
-from hwcalc.profiles.gpu_file import is_id
-from hwcalc.profiles.places import own
+from hwcalc.profiles.catalog import ProfileError, is_date, own
+from hwcalc.profiles.hardware_file import is_id
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = [
-    "BANDWIDTH",
-    "OVERHEADS",
-    "SCHEMA_VERSION",
-    "SWITCH",
-    "VALUES",
-    "Calibration",
-    "Measured",
-    "Measurement",
-    "calibration_path",
-    "enabled",
-    "load_calibration",
-    "overheads_kind",
-    "parse_calibration",
-    "save_reading",
-]
 
 SCHEMA_VERSION: Final = 1
 SWITCH: Final = "KVPLAN_NO_CALIBRATION"

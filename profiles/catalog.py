@@ -1,7 +1,11 @@
 """The built-in catalog: one file per model in ``models/<org>/<name>.json``. Only the file of the model in question is read.
 
+Where fact files lie: those of the package, and the user's own. Paths are text here.
+
 A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/models`` (``~/.config`` if the variable is not set), replaces
 the catalog's model of the same id or adds a new one.
+
+A fact file of the user's own, which may change while a program runs.
 """
 
 from __future__ import annotations
@@ -10,29 +14,36 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.data import data_file
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.places import built_in, own
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "FIELDS",
-    "SCHEMA_VERSION",
-    "CatalogEntry",
-    "ProfileError",
-    "find_entry",
-    "find_model",
-    "is_date",
-    "is_model_id",
-    "list_models",
-    "own_models",
-    "parse_entry",
-    "search_models",
-    "user_folder",
-]
+
+def built_in(*names: str) -> str:
+    """The path of a fact file of the package, or of a folder of them."""
+    return str(data_file(__file__, *names))
+
+
+def own(*names: str) -> str | None:
+    """The path of a fact file of the user's own, whether or not it exists; ``None`` without a home folder.
+
+    It is in ``$XDG_CONFIG_HOME/kvplan/profiles``, or in ``~/.config`` if the variable is not set.
+    """
+    get = os.environ.get
+    # Every plan on a GPU asks a few times, and these are the variables that may change in between.
+    return _own(get("XDG_CONFIG_HOME"), get("USERPROFILE" if os.name == "nt" else "HOME"), names)
+
+
+@lru_cache(maxsize=512)
+def _own(base: str | None, home: str | None, names: tuple[str, ...]) -> str | None:
+    base = base or os.path.expanduser("~/.config")
+    return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", *names)
+
 
 SCHEMA_VERSION: Final = 1
 
@@ -245,3 +256,11 @@ def parse_entry(text: str, path: str | os.PathLike[str]) -> Mapping[str, Any]:
 def _line_of(text: str, key: str) -> int | None:
     match = re.search(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", text)
     return None if match is None else text.count("\n", 0, match.start()) + 1
+
+
+def changed_ns(path: str) -> int:
+    """When the file was last changed, in nanoseconds. Raises :class:`~hwcalc.profiles.catalog.ProfileError` if that cannot be told."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError as error:
+        raise ProfileError(path, f"cannot be read ({error.strerror})") from error

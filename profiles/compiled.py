@@ -3,20 +3,21 @@
 To read all YAML files takes a fifth of a second. The first line of the compiled file is its index: folder -> name of a fact file -> first byte
 after the index, and bytes. Each further line is the content of one fact file as JSON, and those of one folder stand together. So one accelerator
 is read without the others, and a whole folder at once. A test compares the file with the YAML.
+
+What tells one accelerator from the next larger one, without reading the file of each.
+
+What lists say of the models of the catalog, without reading the file of each.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.places import built_in
-
-__all__ = ["COMPILED", "TOP", "compile_facts", "names", "record", "records"]
+from hwcalc.profiles.catalog import ProfileError, built_in
 
 COMPILED: Final = built_in("compiled.jsonl")
 TOP: Final = "."
@@ -95,3 +96,73 @@ def _read(start: int, length: int) -> bytes:
     with open(COMPILED, "rb") as file:
         file.seek(_start()[0] + start)
         return file.read(length)
+
+
+class Sold(NamedTuple):
+    """A few facts of one accelerator, under the names that :class:`~hwcalc.profiles.hardware_file.Gpu` has for them. ``None`` is unknown."""
+
+    vendor: str
+    category: str | None
+    architecture: str | None
+    released: int | None
+    memory_marketing_gb: int | None
+    memory_options_gb: Sequence[int]
+    bf16_tflops: float | None
+    link: str | None
+    """Of what kind the link between two of them is."""
+    host_link: str | None
+
+
+def sold_facts(data: Mapping[str, Any]) -> Sold:
+    """The facts in the file of one accelerator."""
+    link = data.get("interconnect") or {}
+    return Sold(
+        vendor=data["vendor"],
+        category=data.get("category"),
+        architecture=data.get("architecture"),
+        released=data.get("released"),
+        memory_marketing_gb=data.get("memory_marketing_gb"),
+        memory_options_gb=data.get("memory_options_gb") or [],
+        bf16_tflops=(data.get("tflops_dense") or {}).get("bf16"),
+        link=link.get("kind"),
+        host_link=link.get("host"),
+    )
+
+
+@lru_cache(maxsize=1)
+def sold_gpus() -> Mapping[str, Sold]:
+    """The built-in accelerators by id, in alphabetical order.
+
+    >>> sold_gpus()["l4"].memory_marketing_gb
+    24
+    """
+    return MappingProxyType({gpu_id: Sold(*facts) for gpu_id, facts in record(TOP, "sold").items()})
+
+
+class ListedModel(NamedTuple):
+    """A few facts of one model: ``parameters`` is the published count. ``None`` is unknown."""
+
+    model_type: str | None
+    released: str | None
+    parameters: int | None
+    fidelity: str | None
+
+
+def listed_facts(data: Mapping[str, Any]) -> ListedModel:
+    """The facts in one file of the catalog."""
+    return ListedModel(
+        model_type=data["config"].get("model_type"),
+        released=data.get("released"),
+        parameters=(data.get("parameters") or {}).get("total"),
+        fidelity=data.get("fidelity"),
+    )
+
+
+@lru_cache(maxsize=1)
+def built_in_models() -> Mapping[str, ListedModel]:
+    """The models of the built-in catalog by id, in alphabetical order.
+
+    >>> built_in_models()["Qwen/Qwen3-8B"].model_type
+    'qwen3'
+    """
+    return MappingProxyType({model_id: ListedModel(*facts) for model_id, facts in record(TOP, "models").items()})

@@ -12,8 +12,6 @@ from hwcalc.data import data_file
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
 
-__all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
-
 
 class PackedDType(Record):
     """A layout that stores the tensors of one layer side by side, each in its own format."""

@@ -9,8 +9,6 @@ from pydantic import AfterValidator, Field, model_validator
 
 from hwcalc.profiles.schema import Date, Estimate, FactFile, Facts, Whole, Words, WrongKeyError
 
-__all__ = ["FORMS", "ClassesFile", "LlamacppFile", "RuntimeFile", "VllmFile"]
-
 VersionText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}$", description='a version in quotes, like "0.21"')]
 ExactShare = Annotated[str, Field(pattern=r"^0\.[0-9]{1,4}$", description='a share of 1 in quotes, like "0.92": it is exact')]
 

@@ -1,4 +1,7 @@
-"""Constants of engines: one YAML file per engine in ``engines/``, read compiled, with the source of every number."""
+"""Constants of engines: one YAML file per engine in ``engines/``, read compiled, with the source of every number.
+
+What was measured of llama.cpp: how far the buffers that it reserves lie from the derived ones (``engines/llamacpp.yaml``).
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,6 @@ from hwcalc.profiles.estimate import Estimate, estimate_of
 
 if TYPE_CHECKING:
     from fractions import Fraction
-
-__all__ = [
-    "BatchClass",
-    "Estimate",
-    "EstimateSince",
-    "RunnerSince",
-    "RuntimeProfile",
-    "Since",
-    "Version",
-    "VllmProfile",
-    "planned_version",
-    "runtime_profile",
-    "vllm_profile",
-]
-
 
 _NEWEST: Final = 1_000
 """Stands for the newest patch of a minor version."""
@@ -202,3 +190,22 @@ def _batch_class(entry: Mapping[str, Any]) -> BatchClass:
 
 def _version(text: str) -> Version:
     return tuple(int(part) for part in text.split("."))
+
+
+class LlamacppProfile(Record):
+    """The content of ``llamacpp.yaml``."""
+
+    compute: Mapping[str, Estimate]
+    """The reserved size as a multiple of the derived one, by the name of the fullest moment."""
+    host_bandwidth: Estimate
+    """GB/s."""
+
+
+@lru_cache(maxsize=1)
+def llamacpp_profile() -> LlamacppProfile:
+    """The constants of llama.cpp."""
+    data = record("engines", "llamacpp")
+    return LlamacppProfile(
+        compute={name: estimate_of(entry) for name, entry in data["compute"].items()},
+        host_bandwidth=estimate_of(data["host_bandwidth"]),
+    )

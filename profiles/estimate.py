@@ -7,8 +7,6 @@ from typing import Any
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["Estimate", "estimate_of"]
-
 
 class Estimate(Record):
     """A number that is not exact: low, expected and high value, and the source."""

@@ -13,28 +13,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.catalog import ProfileError, changed_ns, own
 from hwcalc.profiles.compiled import names, record, records
-from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
-from hwcalc.profiles.own_file import changed_ns
-from hwcalc.profiles.places import own
+from hwcalc.profiles.hardware_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = [
-    "AmbiguousInstanceError",
-    "Instance",
-    "UnknownInstanceError",
-    "built_in_instances",
-    "file_name",
-    "find_instance",
-    "list_instances",
-    "nearest_instances",
-    "own_instances",
-    "user_folder",
-]
-
 
 _CLOUD = re.compile(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
@@ -197,7 +181,7 @@ def _built_in(name: str) -> Instance:
 def _own(file: str, changed: int) -> Instance:
     from pathlib import Path
 
-    from hwcalc.profiles.instance_schema import parse_instance
-    from hwcalc.profiles.yaml_file import read_yaml
+    from hwcalc.profiles.hardware_schema import parse_instance
+    from hwcalc.profiles.schema import read_yaml
 
     return parse_instance(read_yaml(Path(file)), user=True)

@@ -13,24 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from hwcalc.profiles.places import built_in
-
-__all__ = [
-    "DETAILS",
-    "ENGINE",
-    "INDEX",
-    "SEPARATOR",
-    "IndexedModel",
-    "details",
-    "format_names",
-    "model_index",
-    "packed",
-    "placing",
-    "placing_at",
-    "shapes",
-    "unpacked",
-    "weights",
-]
+from hwcalc.profiles.catalog import built_in
 
 INDEX: Final = built_in("model_index.json")
 DETAILS: Final = built_in("model_details.jsonl")

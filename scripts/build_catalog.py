@@ -27,8 +27,7 @@ from typing import Any
 
 import yaml
 
-from hwcalc.profiles.catalog import FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
-from hwcalc.profiles.places import built_in
+from hwcalc.profiles.catalog import FIELDS, SCHEMA_VERSION, built_in, is_model_id, parse_entry
 from hwcalc.sources.document import with_quantization
 
 BUILT_IN = Path(built_in("models"))

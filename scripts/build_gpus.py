@@ -23,9 +23,9 @@ from typing import Any
 
 import yaml
 
-from hwcalc.profiles.gpu_schema import FIELDS, Rates, parse_gpu
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.yaml_file import parse_yaml
+from hwcalc.profiles.catalog import built_in
+from hwcalc.profiles.hardware_schema import GPU_FIELDS, Rates, parse_gpu
+from hwcalc.profiles.schema import parse_yaml
 
 WIDEST = 10_000
 KEPT = {"gpus_per_node": "node", "host_memory": "memory"}
@@ -96,7 +96,7 @@ def elsewhere(table: Mapping[str, Any]) -> set[str]:
 def written(entry: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     """The text of one file."""
     facts = converted(entry, table)
-    unknown = set(entry) - set(FIELDS) - TAKEN_APART - set(KEPT.values())
+    unknown = set(entry) - set(GPU_FIELDS) - TAKEN_APART - set(KEPT.values())
     if unknown:
         raise SystemExit(f"{entry['id']}: no place for {', '.join(sorted(unknown))}")
     source = {"source": {**facts.pop("source"), **{name: entry[name] for name in KEPT.values() if name in entry}}}
@@ -124,7 +124,7 @@ def converted(entry: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
         "source": {name: table["sources"][name] for name in entry["source"]},
     }
     optional = {"memory_options_gb", "devices_per_package", "note", *KEPT}
-    return {name: facts.get(name) for name in FIELDS if name not in optional or facts.get(name) is not None}
+    return {name: facts.get(name) for name in GPU_FIELDS if name not in optional or facts.get(name) is not None}
 
 
 def torch_total(entry: Mapping[str, Any]) -> tuple[int | None, list[int] | None, str | None]:

@@ -23,10 +23,10 @@ from typing import Any
 
 import yaml
 
-from hwcalc.profiles.instance_schema import FIELDS, parse_instance
-from hwcalc.profiles.instances import file_name
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.yaml_file import parse_yaml
+from hwcalc.profiles.catalog import built_in
+from hwcalc.profiles.hardware_file import file_name
+from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
+from hwcalc.profiles.schema import parse_yaml
 
 WIDEST = 10_000
 SMALLEST_SHARE = 64
@@ -80,7 +80,7 @@ def written(entry: Mapping[str, Any], table: Mapping[str, Any]) -> str:
         "source": {entry["source"]: table["sources"][entry["source"]].strip()},
     }
     optional = {"fraction", "memory_mib", "note"}
-    kept = {name: facts.get(name) for name in FIELDS if name not in optional or facts.get(name) is not None}
+    kept = {name: facts.get(name) for name in INSTANCE_FIELDS if name not in optional or facts.get(name) is not None}
     return yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=WIDEST, default_flow_style=False)
 
 

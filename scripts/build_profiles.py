@@ -14,16 +14,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
-from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts
+from hwcalc.profiles.catalog import built_in
+from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, listed_facts, sold_facts
 from hwcalc.profiles.engine_schema import FORMS, ClassesFile
-from hwcalc.profiles.gpu_schema import Aliases, GpuFile
-from hwcalc.profiles.hardware_schema import HardwareFile
-from hwcalc.profiles.instance_schema import InstanceFile
-from hwcalc.profiles.known_models import listed_facts
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.schema import check
-from hwcalc.profiles.sold import sold_facts
-from hwcalc.profiles.yaml_file import read_yaml
+from hwcalc.profiles.hardware_schema import Aliases, GpuFile, HardwareFile, InstanceFile
+from hwcalc.profiles.schema import check, read_yaml
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -27,7 +27,7 @@ from hwcalc.formulas import Layer  # noqa: E402
 from hwcalc.parsers.config import Config  # noqa: E402
 from hwcalc.parsers.known_types import family_of  # noqa: E402
 from hwcalc.parsers.registry import find_language_model, known_families  # noqa: E402
-from hwcalc.profiles.places import built_in  # noqa: E402
+from hwcalc.profiles.catalog import built_in  # noqa: E402
 from tests.hwcalc.parsers import remote_configs  # noqa: E402
 
 TARGET: Final = ROOT / "hwcalc" / "parsers" / "types.json"

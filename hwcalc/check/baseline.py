@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.check.errors import BaselineError
+from hwcalc.check.file import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
@@ -16,8 +16,6 @@ from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, quoted
 from hwcalc.units import human_bytes, parse_share
-
-__all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_growth", "read_baseline", "setup_of"]
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
@@ -99,7 +97,7 @@ def parse_growth(text: str) -> Growth:
 def read_baseline(path: str) -> tuple[Baseline, ...]:
     """The plans in a document of ``kvplan check --json`` or ``kvplan plan --json``.
 
-    Raises :class:`~hwcalc.check.errors.BaselineError`.
+    Raises :class:`~hwcalc.check.file.BaselineError`.
     """
     name = printable(path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}...")
     hint = "Make one: kvplan check FILE --json > baseline.json"

@@ -15,8 +15,6 @@ from hwcalc.text import brief, shown
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
 
-__all__ = ["ALIASES", "FITTING", "HARDWARE", "OPTIONS", "REQUIREMENTS", "Field", "Headroom"]
-
 
 class Field(NamedTuple):
     """How one key is read: ``read`` returns its value or raises :class:`~hwcalc.errors.UsageError`; ``schema`` is its JSON Schema."""

@@ -1,33 +1,147 @@
-"""Read a check file: its checks, with defaults filled in and the line of each."""
+"""Read a check file: its checks, with defaults filled in and the line of each.
+
+Errors of check files, locks and baselines.
+
+The tree of a check file, with errors that name the file and the place.
+
+The JSON Schema of a check file, from the same table that reads it. Editors use it to complete and check the file.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
-from hwcalc.check.tree import parse_tree, read_text
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.text import brief, printable, shown
-from hwcalc.yaml_tree import Node
+from hwcalc.text import brief, operand, printable, shown
+from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
 
-__all__ = [
-    "MOST_CHECKS",
-    "MOST_FAULTS",
-    "SCHEMA_VERSION",
-    "Check",
-    "CheckFile",
-    "Misnamed",
-    "Required",
-    "Unread",
-    "open_check_file",
-    "parse_check_file",
-    "read_check_file",
-]
+
+class _PlacedError(KvplanError):
+    """An error at a ``line`` and ``column`` of a check file, both counted from 1."""
+
+    def __init__(self, message: str, *, hint: str = "", line: int = 1, column: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
+        self.column = column
+
+
+class CheckFileError(_PlacedError, ValueError):
+    """A check file is missing or cannot be read as YAML: exit 3."""
+
+    exit_code = 3
+    type = "bad-check-file"
+
+
+class CheckUsageError(_PlacedError, UsageError):
+    """A check file is readable but wrong, with an unknown key or a value out of range: exit 2.
+
+    ``others`` are the further faults of the file.
+    """
+
+    type = "bad-check"
+    others: tuple[CheckUsageError, ...] = ()
+
+
+class LockError(KvplanError, ValueError):
+    """A lock file is broken, has another version, or lacks a model: exit 3."""
+
+    exit_code = 3
+    type = "lock"
+
+
+class BaselineError(KvplanError, ValueError):
+    """A baseline cannot be read or is not a document of kvplan: exit 3."""
+
+    exit_code = 3
+    type = "baseline"
+
+
+class NoVerdictError(KvplanError):
+    """A check demands a verdict that nobody can give. Nothing was typed wrongly, and it is no pass: exit 1, as of a plan without one."""
+
+    exit_code = 1
+    type = "no-verdict"
+
+
+_HOW: Final = "Write plain YAML or JSON. An example: kvplan check --example"
+
+
+def read_text(path: str) -> str:
+    """The text of a regular file, or of standard input for ``-``. Raises :class:`~hwcalc.check.file.CheckFileError`."""
+    name = "standard input" if path == "-" else printable(path)
+    try:
+        data = _bytes(path, name)
+    except FileNotFoundError as error:
+        beside = _beside(path)
+        hint = (
+            f"There is: kvplan check {operand(beside)}" if beside else "Give a check file, or start with: kvplan check --example"
+        )
+        raise CheckFileError(f"there is no file {name}.", hint=hint) from error
+    except CheckFileError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = printable(getattr(error, "strerror", None) or str(error))
+        raise CheckFileError(f"{name} cannot be read: {reason}.", hint="Give a check file in YAML.") from error
+    if len(data) > LARGEST_FILE:
+        raise CheckFileError(f"{name} is larger than {LARGEST_FILE // 1024**2} MiB.", hint="Split it into several check files.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CheckFileError(
+            f"{name} is not UTF-8 text (byte {error.start:,}).",
+            hint="Save it as UTF-8.",
+            line=data.count(b"\n", 0, error.start) + 1,
+        ) from error
+
+
+def _beside(path: str) -> str:
+    """The file of the same name with another suffix, if there is one."""
+    from pathlib import Path
+
+    file = Path(path)
+    for suffix in (".yaml", ".yml", ".json"):
+        with suppress(OSError, ValueError):
+            if file.suffix and file.with_suffix(suffix).is_file():
+                return str(file.with_suffix(suffix))
+    return ""
+
+
+def _bytes(path: str, name: str) -> bytes:
+    if path == "-":
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+            raise CheckFileError("there is nothing on standard input.", hint="Pipe a check file in: kvplan check - < checks.yaml")
+        data = getattr(sys.stdin, "buffer", sys.stdin).read(LARGEST_FILE + 1)
+        return data.encode() if isinstance(data, str) else bytes(data)
+    mode = os.stat(path or os.curdir).st_mode
+    if not stat.S_ISREG(mode):  # opening anything else may block for ever
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise CheckFileError(f"{name} is {what}, not a file.", hint="Give a check file, or - for standard input.")
+    with open(path, "rb") as stream:
+        return stream.read(LARGEST_FILE + 1)
+
+
+def parse_tree(text: str, name: str) -> Node:
+    """The tree of a text. Messages name its places as ``name:line:column``.
+
+    Raises :class:`~hwcalc.check.file.CheckFileError`.
+    """
+    try:
+        return read_tree(text)
+    except TreeError as error:
+        line, column = error.line or 1, error.column or 1
+        if error.line is not None:
+            message = f"{name}:{line}:{column}: {error.problem}."
+        else:
+            message = f"{name}{':' if error.problem.startswith('not') else ''} {error.problem}."
+        raise CheckFileError(message, hint=error.hint or _HOW, line=line, column=column) from error
+
 
 SCHEMA_VERSION: Final = 1
 MOST_CHECKS: Final = 500
@@ -112,8 +226,8 @@ def open_check_file(path: str) -> CheckFile | Unread:
 def read_check_file(path: str) -> CheckFile:
     """Read a file, or standard input for ``-``.
 
-    Raises :class:`~hwcalc.check.errors.CheckFileError` (exit 3) if it cannot be read as YAML and
-    :class:`~hwcalc.check.errors.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
+    Raises :class:`~hwcalc.check.file.CheckFileError` (exit 3) if it cannot be read as YAML and
+    :class:`~hwcalc.check.file.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
     further faults of the file, up to :data:`MOST_FAULTS`.
     """
     return parse_check_file(read_text(path), path)
@@ -376,3 +490,60 @@ def _suggestion(key: str, known: Iterable[str]) -> str:
     names = tuple(known)
     near = get_close_matches(key.lower().replace("-", "_"), names, n=1, cutoff=0.6)
     return f"Did you mean {near[0]}?" if near else f"Allowed: {', '.join(names)}."
+
+
+def check_file_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12). Rules between keys, such as ``headroom`` needs hardware, are left to :mod:`hwcalc.check.file`."""
+    fields = {name: {**field.schema, "description": field.help} for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
+    fields |= {alias: {**OPTIONS[key].schema, "description": f"The same as {key}."} for alias, key in ALIASES.items()}
+    # null undoes a default
+    optional = {
+        name: {"anyOf": [_without_description(schema), {"type": "null"}], **_description(schema)}
+        for name, schema in fields.items()
+    }
+    model = {
+        "type": "string",
+        "minLength": 1,
+        "description": "Hub id, or the path of a folder or config.json from this file's folder.",
+    }
+    name = {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 200,
+        "description": "What reports call the check. Default: model and request.",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kvplan check-file",
+        "description": "What kvplan check reads, in YAML or JSON.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["schema_version", "checks"],
+        "properties": {
+            "schema_version": {"const": SCHEMA_VERSION},
+            "defaults": {
+                "type": ["object", "null"],
+                "description": "Options and requirements of every check that does not say otherwise.",
+                "additionalProperties": False,
+                "properties": {"model": model, **optional},
+            },
+            "checks": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_CHECKS,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {"name": name, "model": model, **optional},
+                },
+            },
+        },
+    }
+
+
+def _without_description(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "description"}
+
+
+def _description(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": schema["description"]}

@@ -8,20 +8,16 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.check.errors import NoVerdictError
 from hwcalc.check.fields import Headroom
-from hwcalc.check.file import Required
-from hwcalc.check.result import Figures, Fit, Judged
-from hwcalc.check.verdict import figures_of, in_words
+from hwcalc.check.file import NoVerdictError, Required
+from hwcalc.check.result import Figures, Fit, Judged, figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.planner.layouts import counts
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.planner.solve import MOST_GPUS
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
-from hwcalc.profiles.gpus import NODE
+from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes
-
-__all__ = ["judge", "with_unit"]
 
 _MOST_TRIES: Final = 3
 """Changes that a message names; a plan offers more of them."""
@@ -35,7 +31,7 @@ def judge(required: tuple[Required, ...], plan: Plan, replan: Replan) -> tuple[J
     """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required, and
-    :class:`~hwcalc.check.errors.NoVerdictError` if it lacks the verdict.
+    :class:`~hwcalc.check.file.NoVerdictError` if it lacks the verdict.
     """
     figures = figures_of(plan)
     return tuple(_JUDGES[item.name](item, figures, plan, replan) for item in required)

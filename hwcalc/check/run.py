@@ -11,13 +11,20 @@ from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
-from hwcalc.check.errors import CheckFileError, CheckUsageError
-from hwcalc.check.file import Check, CheckFile, Misnamed, Unread, open_check_file
+from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Misnamed, Unread, open_check_file
 from hwcalc.check.judge import judge
-from hwcalc.check.lock import lock_of, read_lock, write_lock
-from hwcalc.check.models import Models, key_of
-from hwcalc.check.result import SCHEMA_VERSION, CheckDocument, Checked, CheckFailure, FileInfo, Judged, Summary
-from hwcalc.check.verdict import figures_of, verdict_of
+from hwcalc.check.models import Models, key_of, lock_of, read_lock, write_lock
+from hwcalc.check.result import (
+    SCHEMA_VERSION,
+    CheckDocument,
+    Checked,
+    CheckFailure,
+    FileInfo,
+    Judged,
+    Summary,
+    figures_of,
+    verdict_of,
+)
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
@@ -27,8 +34,6 @@ from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
-
-__all__ = ["CheckOptions", "check", "run_checks"]
 
 _LOCKS: Final = ("use", "write", "ignore")
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
@@ -78,7 +83,7 @@ def check(
 def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> CheckDocument:
     """Judge every check. An error of one check or one file is a result among others; a broken lock ends the whole run.
 
-    Raises :class:`~hwcalc.check.errors.LockError`. With ``lock="write"`` it raises the error of a model that cannot be read, and
+    Raises :class:`~hwcalc.check.file.LockError`. With ``lock="write"`` it raises the error of a model that cannot be read, and
     writes no lock.
     """
     infos: list[FileInfo] = []

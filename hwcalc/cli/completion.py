@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 __all__ = [
     "assumptions",
@@ -158,7 +158,7 @@ def compactions(incomplete: str) -> list[str]:
 
 def modalities(incomplete: str) -> list[str]:
     """What a model takes beside text."""
-    from hwcalc.library.fit_wishes import MODALITIES
+    from hwcalc.library.fit_search import MODALITIES
 
     return _starting(MODALITIES, incomplete)
 

@@ -80,8 +80,8 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
         return answer(document_of(difference))
     if view.format == "csv":
         return Answer(text=_csv(difference, seq))
-    from hwcalc.report.footnote import footnotes
     from hwcalc.report.listing import listing
+    from hwcalc.report.summary import footnotes
     from hwcalc.text import clean
 
     rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]

@@ -115,8 +115,7 @@ def _port(text: str | None) -> int:
 
 def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet: bool) -> Answer:
     """Serve the page until a signal ends the command."""
-    from hwcalc.explore.live import Live
-    from hwcalc.explore.serve import Server, Site
+    from hwcalc.explore.serve import Live, Server, Site
 
     models = Live(page.payload)
     site = Site(page=page.html.text.encode(), policy=page.html.policy, models=models.models, payload=models.payload)

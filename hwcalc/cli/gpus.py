@@ -15,7 +15,7 @@ from hwcalc.model import Note
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
     from hwcalc.report.hardware import GpuInfo
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _HOPPER: Final = 90
 

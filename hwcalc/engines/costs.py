@@ -14,7 +14,8 @@ from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.profiles.engines import Estimate, runtime_profile
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.profiles.estimate import Estimate
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Pass
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.engines.setup import Parallel
-    from hwcalc.profiles.gpus import Gpu, VisibleMemory
+    from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.profiles.hardware_file import Gpu
 
 _CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
 """Vendor -> the profile's entry for its context, where one was measured."""

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.profiles.gpus import Gpu, VisibleMemory
+    from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 class Loaded(NamedTuple):
@@ -38,7 +39,7 @@ def loaded(opened: Occupancy) -> Noted[Loaded | None]:
 
 
 def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
-    """What lies outside of the engine's own tensors: the context, workspaces, and buffers for communication."""
+    """The parts outside of the engine's tensors: the context, workspaces, and buffers for communication."""
     return device_context(gpu), *workspaces(gpu), *communication(opened.request.parallel, gpu)
 
 

@@ -14,18 +14,6 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
-__all__ = [
-    "AS_PUBLISHED",
-    "GPUS",
-    "LEAST_TOKENS",
-    "MOST_TOKENS",
-    "PageAxes",
-    "PageLayout",
-    "choices_of",
-    "page_engines",
-    "plan_options",
-]
-
 GPUS: Final = (
     "rtx-4090",
     "l4",

@@ -1,16 +1,34 @@
-"""Makes the page of several models: :func:`explore`."""
+"""Makes the page of several models: :func:`explore`.
+
+Puts the sources of the page and a payload into one HTML file that makes no request.
+
+The modules in ``page/`` are written to be read, and checked as modules. Here they become one script: each after those that it imports,
+without ``import`` lines and the word ``export``. The Content-Security-Policy lets exactly this script and this style run, by their hashes.
+
+What the page knows of its models: the form of every engine's memory, for every choice that the page offers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from hwcalc._version import __version__
+from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
-from hwcalc.explore.axes import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout
-from hwcalc.explore.html import Html, html_of, json_text
-from hwcalc.explore.payload import PageModel, payload_of
+from hwcalc.explore.axes import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, choices_of
+from hwcalc.explore.encode import Pools, title_of
+from hwcalc.explore.hand import Changed, hand_of
+from hwcalc.explore.runs import runs_of
+from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimensions
@@ -20,14 +38,232 @@ from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.change import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.planned import format_name
+from hwcalc.sources.request import tell
+from hwcalc.text import clean, cut, shell_word
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.library.keywords import ExploreOptions
+    from hwcalc.library.plan import ExploreOptions
 
-__all__ = ["EQUATION", "MOST_MODELS", "Page", "explore", "page_of"]
+MAIN: Final = "main.js"
+"""The module that starts the page. All others are found from its imports."""
+_IMPORT: Final = re.compile(r'^import \{ ([\w$, ]+) \} from "\./([\w-]+\.js)";$')
+_EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const|class)\b)")
+_DECLARED: Final = re.compile(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
+_HOLE: Final = re.compile(r"\{\{(\w+)\}\}")
+_WHERE: Final = {
+    False: "Everything is in this file: it asks nobody.",
+    True: "It asks nobody but <code>kvplan explore --serve</code> on this machine, for further models.",
+}
+_ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
+"""What could end the element of the payload, as JSON writes it."""
+
+
+class Html(Record):
+    """A page: its text, and the policy that it states, for a server to send as a header too."""
+
+    text: str
+    policy: str
+
+
+def page_files() -> dict[str, str]:
+    """The sources of the page by name, those of others as ``vendor/NAME``."""
+    found: dict[str, str] = {}
+    folder = files("hwcalc.explore") / "page"
+    for prefix, place in (("", folder), ("vendor/", folder / "vendor")):
+        entries = place.iterdir() if place.is_dir() else ()
+        found |= {f"{prefix}{entry.name}": entry.read_text(encoding="utf-8") for entry in entries if entry.is_file()}
+    return dict(sorted(found.items()))
+
+
+def html_of(payload: Mapping[str, Any], title: str) -> Html:
+    """The page with this payload."""
+    return assemble(page_files(), payload, title)
+
+
+def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str) -> Html:
+    """The page made of these sources."""
+    own_style = "".join(text for name, text in sources.items() if "/" not in name and name.endswith(".css"))
+    script = _ascii(_vendored(sources, ".js") + bundle(sources), lambda letter: json.dumps(letter)[1:-1])
+    style = _ascii(_vendored(sources, ".css") + own_style, lambda letter: f"\\{ord(letter):06x}")
+    for name, text, end in (("script", script, r"</script|<!--"), ("style", style, "</style")):
+        if re.search(end, text, re.IGNORECASE):
+            raise ValueError(f"the {name} of the page has what would end its element: {end}")
+    policy = _policy(script, style, live=bool(payload["live"]))
+    holes = {
+        "title": escape(title),
+        "where": _WHERE[bool(payload["live"])],
+        "version": escape(str(payload["kvplan"])),
+        "csp": escape(policy),
+        "style": style,
+        "payload": json_text(payload),
+        "script": script,
+    }
+    text = _HOLE.sub(lambda hole: holes[hole[1]], sources["page.html"])
+    return Html(text=text.encode("ascii", "xmlcharrefreplace").decode("ascii"), policy=policy)
+
+
+def _ascii(code: str, escaped: Callable[[str], str]) -> str:
+    """Code with escapes for letters beyond ASCII, so that its hash is the same whatever a terminal or a server makes of the file."""
+    return re.sub(r"[^\x00-\x7f]", lambda letter: escaped(letter[0]), code)
+
+
+def json_text(document: object) -> str:
+    """JSON that may stand in an HTML file: in ASCII, and without any letter that ends an element."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).translate(_ESCAPED)
+
+
+def bundle(sources: Mapping[str, str]) -> str:
+    """The modules as one script. Raises :class:`ValueError` if two of them declare the same name, or import each other."""
+    declared: dict[str, str] = {}
+    out = ['(() => {\n"use strict";\n']
+    for name in _in_order(sources, MAIN, []):
+        lines = []
+        for line in sources[name].split("\n"):
+            if _IMPORT.match(line):
+                continue
+            kept = _EXPORT.sub("", line)
+            if kept.startswith(("import ", "import{", "export ")):
+                raise ValueError(f"{name}: write an import or export in one line with names: {line}")
+            if (found := _DECLARED.match(kept)) and declared.setdefault(found[1], name) != name:
+                raise ValueError(f"{name} and {declared[found[1]]} both declare {found[1]}")
+            lines.append(kept)
+        out.append(f"\n// {name}\n" + "\n".join(lines).strip("\n") + "\n")
+    return "".join((*out, "})();\n"))
+
+
+def _in_order(sources: Mapping[str, str], name: str, above: list[str]) -> Iterator[str]:
+    """A module behind all that it imports, each once."""
+    if name in above:
+        raise ValueError(f"modules of the page import each other: {' -> '.join((*above, name))}")
+    if name not in sources:
+        raise ValueError(f"{above[-1] if above else 'the page'} imports {name}, which is not there")
+    told: dict[str, None] = {}
+    for line in sources[name].split("\n"):
+        if found := _IMPORT.match(line):
+            told.update(dict.fromkeys(_in_order(sources, found[2], [*above, name])))
+    told[name] = None
+    yield from told
+
+
+def _vendored(sources: Mapping[str, str], suffix: str) -> str:
+    """The code of others of one kind, with their licences."""
+    code = [text for name, text in sources.items() if name.startswith("vendor/") and name.endswith(suffix)]
+    licences = [text for name, text in sources.items() if name.startswith("vendor/") and "LICENSE" in name] if code else []
+    return "".join(
+        [f"/*!\n{text.strip().replace('*/', '* /')}\n*/\n" for text in licences] + [f"{text.strip()}\n" for text in code]
+    )
+
+
+def _policy(script: str, style: str, *, live: bool) -> str:
+    """Nothing is loaded from anywhere, and no other script or style runs; a live page asks the server that it came from."""
+    rules = [
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join([*rules, *(["connect-src 'self'"] if live else [])])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+SCHEMA: Final = 1
+_LONGEST_NAME: Final = 200
+
+
+def name_of(model: ModelSpec) -> str:
+    """What a model is called, in a form that no output takes for more than a name."""
+    return cut(clean(model.id), _LONGEST_NAME)
+
+
+MOST_BY_HAND: Final = 20
+"""Models of a page whose dimensions can be set: each takes about 10 kB and half a second."""
+_NOT_BY_HAND: Final = f"By hand the page has its first {MOST_BY_HAND} models: name this one before others."
+
+
+class PageModel(Record):
+    """A model of the page. ``argument`` and ``words`` name it on a command line; the bare equation has words only."""
+
+    spec: ModelSpec
+    argument: str | None
+    words: tuple[str, ...] = ()
+    own_name: str | None = None
+    changed: Changed | None = None
+    """Makes it with other dimensions; ``None`` where its description cannot be read again."""
+
+    @property
+    def name(self) -> str:
+        """The name on the page, which no other model of it has: what it is called, as any output shows it."""
+        return self.own_name or name_of(self.spec)
+
+
+def payload_of(
+    models: Sequence[PageModel], axes: PageAxes, *, first: Mapping[str, object] | None = None, live: bool = False
+) -> dict[str, Any]:
+    """The payload of a page (``page/types.d.ts``). The same models give the same text."""
+    pools = Pools()
+    rows = []
+    for number, model in enumerate(models, 1):
+        tell(f"{model.name}, {number:,} of {len(models):,}")
+        rows.append(_model(model, axes, pools, by_hand=number <= MOST_BY_HAND))
+    return {
+        "schema": SCHEMA,
+        "kvplan": __version__,
+        "live": live,
+        "first": dict(first or {}),
+        "lengths": {"least": LEAST_TOKENS, "most": axes.most_tokens},
+        "batches": list(axes.batches),
+        "layouts": [asdict(layout) for layout in axes.layouts],
+        "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
+        "gpus": list(map(_gpu, axes.gpus)),
+        "engines": list(map(_engine, axes.engines)),
+        "models": rows,
+        **pools.document(),
+    }
+
+
+def _gpu(name: str) -> dict[str, str]:
+    from hwcalc.hardware.named import load_gpu
+
+    gpu = load_gpu(name, [])
+    return {"id": gpu.id, "name": getattr(gpu, "name", gpu.id), "memory": str(gpu.memory_marketing_gb)}
+
+
+def _engine(name: str) -> dict[str, Any]:
+    engine = find_engine(name)[0]
+    return {
+        "name": name,
+        "label": engine.label,
+        "version": engine.version(None),
+        "definition": engine.definition.value,
+        "splits_layers": engine.splits_layers,
+        "options": dict(choices_of(name).options),
+    }
+
+
+def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> dict[str, Any]:
+    spec = model.spec
+    engines = {name: runs_of(spec, name, axes, pools) for name in axes.engines}
+    return {
+        "id": model.name,
+        "argument": None if model.argument is None else shell_word(model.argument),
+        "words": list(map(shell_word, model.words)),
+        "max_seq": spec.max_position_embeddings,
+        "layers": [[pools.text(title_of(group.kind.name)), pools.text(group.layers.text)] for group in spec.stack.groups],
+        "parameters": None if spec.parameters is None else spec.parameters.total,
+        "warnings": [note.message for note in spec.warnings],
+        "engines": engines,
+        "hand": hand_of(spec, model.changed, axes, pools, engines) if by_hand else _NOT_BY_HAND,
+        **sections_of(spec, axes, pools),
+    }
+
 
 EQUATION: Final[Mapping[str, int]] = {
     "layers": 32,

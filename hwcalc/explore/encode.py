@@ -29,8 +29,6 @@ from hwcalc.formulas import KINDS
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.solve import closed_form
 
-__all__ = ["LARGEST", "Pools", "cell_of", "drawn_form", "grid_of", "title_of"]
-
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
 

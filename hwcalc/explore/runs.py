@@ -15,8 +15,6 @@ from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 
-__all__ = ["accepted", "runs_of", "sentence", "usual_request"]
-
 _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
 _REFUSED: Final = "refused"

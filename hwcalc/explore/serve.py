@@ -1,5 +1,7 @@
 """A server for one reader on this machine: the page, and the payload of any model of the catalog.
 
+What the server gives beside the page: which models there are, and the payload of one. The catalog only: no path, no network.
+
 It listens on 127.0.0.1 only, and answers whoever knows the token in its address. Other pages in the reader's browser can send requests
 here too: they do not know the token, and what names another host (DNS rebinding) or comes from another origin is refused even with it.
 Nothing is read from a path, nothing is logged, and each connection has one request.
@@ -13,9 +15,11 @@ import re
 import secrets
 import socket
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.message import Message
+from functools import cached_property
 from http import HTTPStatus
 from http.client import HTTPException, LineTooLong
 from http.server import ThreadingHTTPServer
@@ -27,12 +31,75 @@ from urllib.parse import parse_qsl
 from msgspec import field
 
 from hwcalc.documents import error_document
-from hwcalc.errors import KvplanError, UsageError
-from hwcalc.explore.live import BusyError
+from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record, repr_without
+from hwcalc.model import ModelSpec
+from hwcalc.parsers.parse import parse
+from hwcalc.profiles.catalog import find_entry, list_models
+from hwcalc.sources.built_in import find_in_catalog, profile_errors
+from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import shown
 
-__all__ = ["HOST", "MOST_CONNECTIONS", "Request", "Server", "Site", "respond"]
+MOST_KEPT: Final = 32
+"""Payloads that are kept, of about 50 kB each."""
+_SECONDS_FOR_A_MODEL: Final = 30.0
+"""How long a request waits for its turn."""
+
+
+class BusyError(KvplanError):
+    """Other models are being worked out, and they take long."""
+
+    type = "busy"
+
+
+class Live:
+    """The models of the catalog for a page, one at a time: planning is work for one processor.
+
+    ``build`` gives the JSON text of the payload of one model.
+    """
+
+    def __init__(self, build: Callable[[ModelSpec], str]) -> None:
+        self._build = build
+        self._turn = threading.Lock()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+
+    @cached_property
+    def _models(self) -> bytes:
+        rows = []
+        for model_id in list_models():
+            with profile_errors():
+                entry = find_entry(model_id)
+            if entry is not None:
+                rows.append({"id": model_id, "parameters": (entry.data.get("parameters") or {}).get("total")})
+        return json.dumps({"models": rows}).encode()
+
+    def models(self) -> bytes:
+        """The ids of the catalog, each with the published number of parameters, or null."""
+        return self._models
+
+    def payload(self, model_id: str) -> bytes:
+        """The payload of one model. Raises :class:`~hwcalc.errors.KvplanError` if the catalog lacks it or nothing can be planned."""
+        if not self._turn.acquire(timeout=_SECONDS_FOR_A_MODEL):
+            raise BusyError("other models are still being worked out.", hint="Ask again in a moment.")
+        try:
+            kept = self._kept.get(model_id)
+            if kept is None:
+                kept = self._build(_spec(model_id)).encode()
+                self._kept[model_id] = kept
+                if len(self._kept) > MOST_KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(model_id)
+            return kept
+        finally:
+            self._turn.release()
+
+
+def _spec(model_id: str) -> ModelSpec:
+    raw = find_in_catalog(Wanted(id=model_id))
+    if isinstance(raw, Absent):
+        raise ModelNotFoundError(f"the catalog has no model {shown(model_id, 60)}.", hint="List its models: kvplan models")
+    return parse(raw)
+
 
 HOST: Final = "127.0.0.1"
 MOST_CONNECTIONS: Final = 32

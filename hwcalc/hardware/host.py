@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["EXAMPLE", "host_named", "this_machine"]
+    from hwcalc.profiles.hardware_file import Gpu
 
 _NAME: Final = re.compile(r"(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?", re.ASCII)
 EXAMPLE: Final = "cpu-32gb"
@@ -30,7 +28,7 @@ def host_named(name: str) -> Gpu | None:
     found = _NAME.fullmatch(spoken) if spoken.startswith(("cpu", "no")) else None
     if found is None:
         return None
-    from hwcalc.profiles.gpu_file import HOST, Gpu
+    from hwcalc.profiles.hardware_file import HOST, Gpu
 
     size = None if found[1] is None else int(found[1])
     mib = None if size is None else size * 1024

@@ -1,28 +1,285 @@
 """The accelerator of this machine, detected through NVML, nvidia-smi, the amdgpu driver, rocm-smi, Metal or torch.
 
+Interfaces that report the accelerators of a machine. Each call has a time limit and uses no shell, and its answer is checked.
+
+A probe returns accelerators in the order of the interface. It returns an empty list if the interface is missing, fails or gives
+nonsense.
+
 Detection installs and allocates nothing. The detected accelerator is matched with a profile by name and memory. If no profile
 matches, plans use the detected numbers.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.detect import PROBES, FoundGpu
 from hwcalc.hardware.host import EXAMPLE, this_machine
 from hwcalc.model import Note
 from hwcalc.text import printable
+from hwcalc.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from pathlib import Path
 
-__all__ = ["LocalGpus", "detect", "gpu_of", "local_gpu", "match"]
+    from hwcalc.profiles.hardware_file import Gpu
+
+_SECONDS: Final = 10
+_LONGEST: Final = 256 * 1024
+"""Most bytes of an answer. A longer answer is ignored."""
+_MOST: Final = 256
+"""Most accelerators of one machine."""
+_NAME: Final = 96
+_LARGEST_MIB: Final = 2**30
+_MIB: Final = 1024**2
+_SYS: Final = "/sys"
+
+
+_DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
+"""Files that are there with an accelerator: NVIDIA's driver, AMD's, and NVIDIA's within WSL."""
+
+
+def gpu_in_sight() -> bool:
+    """Whether this machine seems to have an accelerator: by the files of its drivers alone, so that the question costs nothing."""
+    if sys.platform == "win32":
+        return os.access(f"{os.environ.get('SYSTEMROOT', 'C:/Windows')}/System32/nvml.dll", os.F_OK)
+    if sys.platform == "darwin":
+        return os.uname().machine == "arm64"
+    return any(os.access(path, os.F_OK) for path in _DEVICES)
+
+
+class FoundGpu(Record):
+    """One accelerator as an interface reports it."""
+
+    name: str
+    vendor: str
+    through: str
+    memory_mib: int | None = None
+    """The total of the vendor's tool, or of torch with ``by_torch``. On a Mac, the limit that the owner has set, if any."""
+    by_torch: bool = False
+    capability: tuple[int, int] | None = None
+    system_mib: int | None = None
+    """The whole memory of a machine that its accelerator shares."""
+
+
+def _found(name: str, memory_mib: int | None, **more: Any) -> list[FoundGpu]:
+    """A list with this device, or an empty list if its name or memory make no sense."""
+    clean = " ".join(name.split())[:_NAME]
+    if not clean or (memory_mib is not None and not 0 < memory_mib <= _LARGEST_MIB):
+        return []
+    return [FoundGpu(name=clean, memory_mib=memory_mib, **more)]
+
+
+def bounded_output(*words: str) -> str | None:
+    """The output of a program, or ``None`` if it fails, takes too long or prints too much. No shell is used."""
+    import shutil
+    import signal
+    import subprocess
+    from threading import Timer
+
+    path = shutil.which(words[0])
+    if path is None:
+        return None
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the vendor's tool, with arguments from this file
+            [path, *words[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+    def stop() -> None:
+        with suppress(OSError):
+            # Kill its children too, because they may keep the pipe open.
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+
+    timer = Timer(_SECONDS, stop)
+    timer.start()
+    assert process.stdout is not None
+    data = b""
+    try:
+        with Unfinished(lambda _status: stop()), process.stdout as pipe:
+            data = pipe.read(_LONGEST + 1)
+            if len(data) > _LONGEST:
+                stop()
+        status = process.wait()
+    except BaseException:
+        stop()
+        raise
+    finally:
+        timer.cancel()
+    return data.decode("utf-8", "replace") if status == 0 and len(data) <= _LONGEST else None
+
+
+def nvml() -> list[FoundGpu]:
+    """Ask NVIDIA's management library through its C interface, which needs no process and no CUDA context."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
+        if library.nvmlInit_v2() != 0:
+            return []
+    except (OSError, AttributeError):
+        return []
+    try:
+        count = ctypes.c_uint()
+        if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return []
+        return [one for index in range(min(count.value, _MOST)) for one in _nvml_device(library, index)]
+    except AttributeError:
+        return []
+    finally:
+        library.nvmlShutdown()
+
+
+def _nvml_device(library: Any, index: int) -> list[FoundGpu]:
+    import ctypes
+
+    handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
+    # nvmlMemory_t: total, free, used.
+    memory = (ctypes.c_ulonglong * 3)()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+        return []
+    if library.nvmlDeviceGetName(handle, name, ctypes.c_uint(_NAME)) != 0:
+        return []
+    # Devices that share the memory of the system give no answer.
+    size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
+    known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
+    capability = (major.value, minor.value) if known else None
+    return _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", through="NVML", capability=capability)
+
+
+def nvidia_smi() -> list[FoundGpu]:
+    """Ask ``nvidia-smi``, for systems that cannot load the library (a container, WSL)."""
+    text = bounded_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits") or ""
+    gpus = []
+    for line in text.splitlines()[:_MOST]:
+        name, comma, size = line.rpartition(",")
+        if comma:
+            # The size is "[N/A]" for devices that share the memory of the system.
+            gpus += _found(name, _whole(size), vendor="nvidia", through="nvidia-smi")
+    return gpus
+
+
+def amdgpu(root: str | os.PathLike[str] = _SYS) -> list[FoundGpu]:
+    """Read the files of the amdgpu driver."""
+    from pathlib import Path
+
+    try:
+        cards = [path for path in (Path(root) / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
+    except OSError:
+        return []
+    gpus = []
+    for card in sorted(cards, key=lambda path: int(path.name[4:]))[:_MOST]:
+        device = card / "device"
+        total, name = _whole(_content(device / "mem_info_vram_total")), _content(device / "product_name")
+        # Consumer cards and integrated GPUs have no name in these files; rocm-smi may know it.
+        if total is not None and name.strip():
+            gpus += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
+    return gpus
+
+
+def _content(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(1024).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def rocm_smi() -> list[FoundGpu]:
+    """Ask ``rocm-smi``, for cards that have no name in the files of the driver."""
+    import json
+
+    text = bounded_output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    try:
+        document = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return []
+    gpus = []
+    for card, values in list(document.items())[:_MOST] if isinstance(document, dict) else []:
+        if not str(card).startswith("card") or not isinstance(values, Mapping):
+            continue
+        facts = {str(key).lower(): str(value) for key, value in values.items()}
+        name = facts.get("card series", "")
+        total = _whole(facts.get("vram total memory (b)", ""))
+        if total is not None:
+            gpus += _found(name or "AMD GPU", total // _MIB, vendor="amd", through="rocm-smi")
+    return gpus
+
+
+def metal() -> list[FoundGpu]:
+    """Ask ``sysctl`` for the name of an Apple chip and the memory of the machine."""
+    if sys.platform != "darwin":
+        return []
+    lines = (bounded_output("sysctl", "-n", "machdep.cpu.brand_string", "hw.memsize") or "").splitlines()
+    total = _whole(lines[1]) if len(lines) == 2 else None
+    if total is None or not lines[0].startswith("Apple"):
+        return []
+    # 0 (or nothing on an older system) means that Metal's own limit is valid.
+    limit = _whole(bounded_output("sysctl", "-n", "iogpu.wired_limit_mb") or "") or None
+    if limit is not None and limit > total // _MIB:
+        limit = None
+    return _found(lines[0], limit, vendor="apple", through="sysctl", system_mib=total // _MIB)
+
+
+def torch() -> list[FoundGpu]:
+    """Ask torch if it is installed. It comes last because its import is slow."""
+    from importlib.util import find_spec
+
+    try:
+        if find_spec("torch") is None:
+            return []
+        from importlib import import_module
+
+        library = import_module("torch")
+        kind = next((name for name in ("cuda", "xpu") if hasattr(library, name) and getattr(library, name).is_available()), None)
+        if kind is None:
+            return []
+        devices = getattr(library, kind)
+        amd = kind == "cuda" and library.version.hip is not None
+        vendor = "intel" if kind == "xpu" else "amd" if amd else "nvidia"
+        gpus = []
+        for index in range(min(devices.device_count(), _MOST)):
+            about = devices.get_device_properties(index)
+            capability = (about.major, about.minor) if vendor == "nvidia" else None
+            gpus += _found(
+                str(about.name),
+                int(about.total_memory) // _MIB,
+                vendor=vendor,
+                through="torch",
+                by_torch=True,
+                capability=capability,
+            )
+    except Exception:  # noqa: BLE001 - a broken installation may raise anything
+        return []
+    return gpus
+
+
+PROBES: Final[tuple[Callable[[], list[FoundGpu]], ...]] = (nvml, nvidia_smi, amdgpu, rocm_smi, metal, torch)
+"""All probes in the order of their use."""
+
 
 _TOLERANCE = 10
 """Per cent by which a memory reading may differ from the profile. Drivers and ECC change less (A10: 6.7), variants more."""
@@ -187,7 +444,7 @@ def _words(name: str) -> frozenset[str]:
 
 def _measured(device: FoundGpu) -> Gpu:
     """A profile for an accelerator that has none, with the detected name and numbers."""
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
     size, basis = device.memory_mib, f"read here through {device.through}"
     capability = device.capability

@@ -15,24 +15,12 @@ from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
-from hwcalc.profiles.places import own
+from hwcalc.profiles.catalog import own
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
-    from hwcalc.profiles.instances import Instance
-
-__all__ = [
-    "LOCAL",
-    "MEMORY_OPTION",
-    "gpu_ids",
-    "gpu_named",
-    "instance_device",
-    "instance_named",
-    "load_gpu",
-    "load_instance",
-]
+    from hwcalc.profiles.hardware_file import Gpu, Instance
 
 LOCAL = "local"
 """The name that means the accelerator of this machine."""
@@ -238,7 +226,7 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
 
 def _assumed_memory(name: str, gpu: Gpu) -> tuple[Note, ...]:
     """A note on the size of memory that was taken because the name has none, and on the others."""
-    from hwcalc.profiles.gpus import is_id
+    from hwcalc.profiles.hardware_file import is_id
 
     others = [size for size in gpu.memory_options_gb if size != gpu.memory_marketing_gb]
     if not others or gpu.memory_marketing_gb is None:

@@ -10,10 +10,7 @@ from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.model import Note
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
-    from hwcalc.profiles.instances import Instance
-
-__all__ = ["LEFT_OUT", "OwnProfileError", "keeping", "known_gpus", "known_instances", "leaving_out", "profile_errors"]
+    from hwcalc.profiles.hardware_file import Gpu, Instance
 
 T = TypeVar("T")
 

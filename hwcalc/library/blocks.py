@@ -33,8 +33,6 @@ from hwcalc.policies.blocks import (
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
-__all__ = ["Compaction", "FreeBlocks", "free_blocks"]
-
 _MOST_TOKENS: Final = 2**21
 """Positions that are looked at one by one, of all heads together."""
 _MOST_HEADS: Final = 2**20

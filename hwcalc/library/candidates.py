@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from hwcalc.sources.built_in import CatalogFacts
     from hwcalc.sources.listing import InstalledModel
 
-__all__ = ["Candidate", "candidates", "catalog", "folded", "naming", "sources", "unread"]
-
-
 _FAMILY: Final = Naming._fields.index("family")
 _SAME: Final = Naming._fields.index("same")
 

@@ -9,31 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
-from hwcalc.formulas import KINDS, DType, LayerNumbers
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
-from hwcalc.library.explained import numbers_in, shown
-from hwcalc.library.stored import beside_title, kind_title, stored
+from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
+from hwcalc.library.indexing import beside_title, kind_title, stored
+from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import PlanOptions
 from hwcalc.model import Definition
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
-
-__all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "explained"]
-
-from typing import Unpack
-
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.formulas import LayerKind
-from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
-from hwcalc.library.keywords import PlanOptions
-from hwcalc.library.load import ModelLike
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _BRACKETS = re.compile(r"\([^()]*\)")
@@ -136,7 +129,7 @@ class Explanation(Answer, Record):
 
     def only(self, names: Collection[str]) -> Explanation:
         """The explanation with these sections alone."""
-        from hwcalc.library.symbols import symbols_in
+        from hwcalc.library.explained import symbols_in
 
         kept = replace(
             self,
@@ -177,8 +170,8 @@ def explained(plan: Plan, opened: Occupancy) -> Explanation:
     from hwcalc.library import explain_devices, explain_limits, explain_memory
     from hwcalc.library.explain_policy import policy
     from hwcalc.library.explain_sharing import sharing
+    from hwcalc.library.explained import symbols_in
     from hwcalc.library.often_quoted import often_quoted
-    from hwcalc.library.symbols import symbols_in
 
     found = (
         policy(plan, opened),

@@ -11,8 +11,6 @@ from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
-__all__ = ["devices"]
-
 _TERMS: Final = {"weights": "weights", "cache": "kv_cache", "activations": "activations", "overhead": "overhead"}
 """Fields of a device -> their symbols. ``cache`` is the symbol of the fullest GPU's."""
 

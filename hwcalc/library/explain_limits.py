@@ -13,8 +13,6 @@ from hwcalc.planner.verdict import UNLIMITED
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
 
-__all__ = ["ANSWERS", "limits", "speed"]
-
 
 class _Answer(NamedTuple):
     """A field of the verdict that a solver found: what it varies, what it counts, and the end of the budget that it goes by."""

@@ -16,8 +16,6 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
 
-__all__ = ["activations", "bytes_figure", "overhead", "pool", "verdict", "weights"]
-
 _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 """The steps of a pool whose results are fields of the pool."""
 

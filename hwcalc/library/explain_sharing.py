@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
-from hwcalc.library.explain_policy_blocks import plain_figure
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
+from hwcalc.library.explain_policy import plain_figure
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, value_of
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.result import SharingInfo
-
-__all__ = ["sharing"]
 
 
 def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["Naming", "family_of", "is_copy", "is_pretrained", "naming_of", "pretrained_of", "same_model"]
-
 _SIZE: Final = re.compile(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
 """A word that says how large a model is: ``8B``, ``0.6B``, ``8x7B``, ``A3B``, ``E4B``, ``135M``, ``16E``."""
 _FORMAT: Final = re.compile(

@@ -12,20 +12,16 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
 from hwcalc.errors import UsageError
 from hwcalc.library.candidates import candidates, sources
-from hwcalc.library.fit_order import alike, best_of_families, ordered
-from hwcalc.library.fit_search import Search
-from hwcalc.library.fit_wishes import Wishes
-from hwcalc.library.keywords import FitOptions
+from hwcalc.library.fit_search import Search, Wishes, alike, best_of_families, ordered
 from hwcalc.library.lists import texts
+from hwcalc.library.plan import FitOptions
 from hwcalc.model import Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.runnables import Runnables
 from hwcalc.planner.values import AUTO, read_flag
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import parse_tokens
-
-__all__ = ["DEFAULT_SEQ", "fit"]
 
 LOCAL: Final = "local"
 DEFAULT_SEQ: Final = 8192

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hwcalc.engines.llamacpp.one_gpu import Context, Room, Sizes
 from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.setup import Parallel
-from hwcalc.library.indexed import context_at, formats_at, layers_at, shares_at, stack_at, step_at
+from hwcalc.library.indexing import context_at, formats_at, layers_at, shares_at, stack_at, step_at
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import Use, decode_of
 from hwcalc.planner.values import is_auto
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.stored import Dtypes
     from hwcalc.planner.fitting import Hosting
     from hwcalc.profiles.model_index import IndexedModel
-
-__all__ = ["Quick", "Whole", "quick"]
 
 _USUAL: Final = frozenset({"seq", "batch", "dtype", "weights", "engine", "gpu", "gpus", "margin", "memory_utilization"})
 """Options that leave a context as the index has it, with one sequence, one GPU and the default format of the cache."""

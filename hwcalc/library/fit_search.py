@@ -1,33 +1,154 @@
-"""The search of :func:`~hwcalc.library.fit.fit`: which candidates are wanted, which run, and why the others do not."""
+"""The search of :func:`~hwcalc.library.fit.fit`: which candidates are wanted, which run, and why the others do not.
+
+The order of the models that run, and which of them are listed as one.
+
+Which models :func:`~hwcalc.library.fit.fit` is asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.errors import KvplanError
-from hwcalc.library.candidates import Candidate, unread
-from hwcalc.library.fit_order import Found
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.library.candidates import Candidate, naming, unread
+from hwcalc.library.families import pretrained_of
 from hwcalc.library.fit_quick import Quick, quick
-from hwcalc.library.indexed import placed_model
+from hwcalc.library.indexing import placed_model
+from hwcalc.library.lists import texts, words
 from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.ggml import file_type
-from hwcalc.text import shell_word
+from hwcalc.quantization.gguf import PUBLISHED_MIXES
+from hwcalc.text import quoted, shell_word, shown
+from hwcalc.units import parse_parameters
 
 if TYPE_CHECKING:
     from hwcalc.library.fit_quick import Whole
-    from hwcalc.library.fit_wishes import Wishes
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 
-__all__ = ["Search"]
+OF_A_FAMILY: Final = 3
+"""As many models of a family as are listed, unless all are asked for."""
+_ROOMY: Final = 2
+"""A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
+_LAST_FIRST: Final = {letter: 0x7F - letter for letter in range(0x80)}
+"""Turns a date into a text that stands the earlier the later it is."""
+_DECENT: Final = frozenset(
+    (
+        *PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1],
+        "mxfp4_moe",
+        "bf16",
+        "fp16",
+        "f16",
+        "f32",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "iq4_nl",
+        "nvfp4",
+        "fp8",
+        "int8",
+        "awq",
+        "gptq",
+    )
+)
+"""Formats of four bits and more. With fewer the answers of a model suffer."""
+
+
+class Found(NamedTuple):
+    """A model that runs, by what its place in the list depends on; ``family`` in lower case. ``finish`` works out its row, which takes longer."""
+
+    one: Candidate
+    family: str
+    also: tuple[str, ...]
+    weights: str | None
+    file_type: str | None
+    seq: int
+    parameters: int | None
+    max_position_embeddings: int | None
+    weights_bytes: int
+    needed_bytes: int
+    verdict: Verdict
+    whole: bool
+    finish: Callable[[], Runnable]
+
+    @property
+    def id(self) -> str:
+        """The id of the model."""
+        return self.one.id
+
+
+def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ...]:
+    """The best of each family first, and the families in the order of their best; before all, models with these words in their ids."""
+    given = tuple(rows)
+    raw = _pretrained(given)
+    best = sorted(
+        given, key=lambda row: (not all(word in row.id.lower() for word in words), *_rank(row, pretrained=row.id in raw))
+    )
+    places: dict[str, int] = {}
+    for row in best:
+        places.setdefault(row.family, len(places))
+    return tuple(sorted(best, key=lambda row: places[row.family]))
+
+
+def _pretrained(rows: Iterable[Found]) -> frozenset[str]:
+    """Ids of the models that have not learnt to follow instructions."""
+    families: dict[str, list[str]] = {}
+    for row in rows:
+        families.setdefault(row.family, []).extend((row.id, *row.also))
+    return frozenset().union(*(pretrained_of(names, naming) for names in families.values()))
+
+
+def _rank(row: Found, *, pretrained: bool) -> tuple[bool, bool, bool, bool, bool, int, str, str]:
+    """What lies on the GPU whole and surely fits, at four bits and more; then what follows instructions; then what the context asked for does
+    not fill; then the largest, then the newest.
+    """
+    form = row.weights or row.file_type
+    decent = form is None or form in _DECENT
+    newest = (row.one.released or "0").translate(_LAST_FIRST)
+    return (
+        not row.whole,
+        not decent,
+        row.whole and not row.verdict.certain,
+        pretrained,
+        row.max_position_embeddings is not None and row.max_position_embeddings < _ROOMY * row.seq,
+        -(row.parameters or 0),
+        newest,
+        row.id,
+    )
+
+
+def alike(rows: Iterable[Found]) -> tuple[Found, ...]:
+    """Models of a family of the same size as one row, which names the others."""
+    groups: dict[tuple[object, ...], list[Found]] = {}
+    for row in rows:
+        key = (row.family, row.weights, row.weights_bytes, row.needed_bytes, row.seq, row.one.modality, row.one.stored)
+        groups.setdefault((*key, row.id) if row.one.stored else key, []).append(row)
+    return tuple(
+        first if not others else first._replace(also=(*first.also, *(name for one in others for name in (one.id, *one.also))))
+        for first, *others in groups.values()
+    )
+
+
+def best_of_families(rows: Iterable[Found]) -> tuple[Found, ...]:
+    """The first few of each family."""
+    listed: dict[str, int] = {}
+    out = []
+    for row in rows:
+        count = listed[row.family] = listed.get(row.family, 0) + 1
+        if count <= OF_A_FAMILY:
+            out.append(row)
+    return tuple(out)
+
 
 _OF_SHAPE: Final = (
     "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "verdict", "gpu_layers",
@@ -335,3 +456,75 @@ def _with_speed(row: Runnable, speed: SpeedInfo | None) -> Runnable:
     if speed is None:
         return row
     return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)
+
+
+MODALITIES: Final = ("text", "vision", "audio")
+
+
+class Wishes(Record):
+    """Which models are wanted."""
+
+    words: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    modality: str | None = None
+    only_whole: bool = False
+    least_speed: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        models: str | Sequence[str],
+        family: str | Sequence[str],
+        min_params: int | str | None,
+        max_params: int | str | None,
+        modality: str | None,
+        only_fits: bool,
+        min_speed: float | str | None,
+    ) -> Wishes:
+        """From the options. Raises :class:`~hwcalc.errors.UsageError` for a wrong value."""
+        least, most = (
+            None if given is None else parse_parameters(given, name)
+            for given, name in ((min_params, "min_params"), (max_params, "max_params"))
+        )
+        if least is not None and most is not None and least > most:
+            raise UsageError(f"min_params {least:,} is more than max_params {most:,}.", hint="Leave one of them out.")
+        if modality is not None and modality not in MODALITIES:
+            raise UsageError(f"modality is {shown(str(modality), 40)}.", hint=f"Allowed: {', '.join(MODALITIES)}.")
+        return cls(
+            words=tuple(word.lower() for text in texts(models, "models") for word in text.split()),
+            families=tuple(word.lower() for word in words(texts(family, "family"), "family")),
+            least=least,
+            most=most,
+            modality=modality,
+            only_whole=bool(only_fits),
+            least_speed=_speed(min_speed),
+        )
+
+    def has(self, one: Candidate) -> bool:
+        """Whether what is known without reading the model is what is wanted."""
+        if not (self.words or self.families):
+            return self.modality is None or one.modality == self.modality
+        names, series = f"{one.id} {one.model_type}".lower(), f"{one.family} {one.model_type}".lower()
+        return (
+            all(word in names for word in self.words)
+            and (not self.families or any(word in series for word in self.families))
+            and (self.modality is None or one.modality == self.modality)
+        )
+
+    def of_size(self, parameters: int | None) -> bool:
+        """Whether so many parameters are wanted; what is unknown is not, if a size was asked for."""
+        if self.least is None and self.most is None:
+            return True
+        return parameters is not None and (self.least or 0) <= parameters <= (self.most or parameters)
+
+
+def _speed(given: float | str | None) -> float | None:
+    try:
+        speed = None if given is None else float(given)
+    except (TypeError, ValueError):
+        speed = -1.0
+    if speed is not None and not 0 <= speed < 1e9:
+        raise UsageError(f"min_speed is {quoted(given)}.", hint="Write tokens per second: 20.")
+    return speed

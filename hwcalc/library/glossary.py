@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["MEANINGS"]
-
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         # The request.

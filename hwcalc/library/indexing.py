@@ -1,30 +1,174 @@
-"""A model as the index of the catalog has it: ``scripts/build_model_index.py`` writes what :mod:`~hwcalc.library.indexed` reads."""
+"""A model as the index of the catalog has it: ``scripts/build_model_index.py`` writes what :mod:`~hwcalc.library.indexing` reads.
+
+Models of the catalog as the index has them: what their contexts and weights take under llama.cpp, worked out before.
+
+:mod:`~hwcalc.library.indexing` writes a shape; these functions read one.
+
+What a plan stores, by groups of layers, and the title of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import asdict, fields
 
+from hwcalc import formulas
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.layers import weigh
-from hwcalc.engines.llamacpp.one_gpu import Sizes, step_of
+from hwcalc.engines.llamacpp.one_gpu import Context, Sizes, step_of
 from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.engines.setup import Request
-from hwcalc.library.indexed import WORDS
-from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.planner.speed_work import WeightShare, weight_shares
-from hwcalc.profiles.model_index import packed
+from hwcalc.formulas import Stack
+from hwcalc.formulas import kind as families
+from hwcalc.model import ModelSpec
+from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams, hparams_of
+from hwcalc.planner.speed_work import Use, WeightShare, weight_shares
+from hwcalc.profiles.model_index import (
+    IndexedModel,
+    details,
+    format_names,
+    packed,
+    placing,
+    placing_at,
+    shapes,
+    unpacked,
+    weights,
+)
 from hwcalc.quantization.gguf import published_formats
 
 if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.tensors import WeightGroup
-    from hwcalc.formulas import Stack
-    from hwcalc.model import ModelSpec
+    from hwcalc.formulas.hybrid import Layer
+    from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
-__all__ = ["shape_of"]
+WORDS: Final = ("expert", "mtp", "lazy", "copy")
+"""What the index says of a tensor beside its role, by the fields that say it."""
+
+
+class Formats(NamedTuple):
+    """The formats of a shape, the largest first: their names, and the numbers of the :class:`~hwcalc.engines.llamacpp.one_gpu.Sizes` of each."""
+
+    names: Sequence[str]
+    gpu: Sequence[int]
+    host: Sequence[int]
+
+    def sizes(self, name: str) -> Sizes:
+        """What a format takes."""
+        place = self.names.index(name)
+        return Sizes(self.gpu[place], self.host[place])
+
+
+@lru_cache(maxsize=4096)
+def _deployment_at(start: int, length: int) -> LlamacppDeployment:
+    from hwcalc.engines.llamacpp.groups import groups_key
+    from hwcalc.engines.llamacpp.one_gpu import on_one_gpu
+
+    model = ModelSpec(
+        id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
+    )
+    read = _indexed_hparams(placing_at(start, length))
+    model.once(HPARAMS, lambda: read)
+    model.once(groups_key(None), lambda: None)
+    return on_one_gpu(model)
+
+
+def context_at(row: IndexedModel, tokens: int) -> Context:
+    """What a context of one sequence takes of a model that has a shape."""
+    assert row.placed is not None
+    return Context(_deployment_at(*row.placed), tokens)
+
+
+def formats_at(number: int) -> Formats:
+    """The formats of a shape."""
+    shape = shapes()[number]
+    return Formats(format_names(number), shape["gpu"], shape["host"])
+
+
+def step_at(number: int, name: str) -> int:
+    """At most the bytes of one layer of a shape in the format ``name``."""
+    return int(details(number)["steps"][format_names(number).index(name)])
+
+
+def layers_at(number: int) -> int:
+    """The layers of a shape, as llama.cpp counts them: its blocks and the output."""
+    return int(shapes()[number]["layers"])
+
+
+def shares_at(number: int, name: str) -> tuple[WeightShare, ...]:
+    """The weights of a shape in the format ``name``, by their use."""
+    return tuple(
+        WeightShare(format=form, use=Use(use), parameters=parameters, bytes=size, copies=copies, active=active)
+        for form, use, parameters, size, copies, active in weights(number, name)
+    )
+
+
+def stack_at(number: int) -> Stack:
+    """The layers of a shape."""
+    made = details(number)["stack"]
+    kinds = [getattr(formulas, name)(**dims) for name, dims in made["kinds"]]
+    different: list[Layer] = [tuple(kinds[place] for place in places) for places in made["different"]]
+    return Stack(tuple(different[place] for place in unpacked(made["layers"])))
+
+
+def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
+    """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
+    made = placing(row)
+    if name != made["format"]:
+        return None
+    from hwcalc.engines.llamacpp.groups import groups_key
+
+    assert row.shape is not None
+    model = ModelSpec(
+        id=row.id,
+        source="catalog",
+        location="built-in catalog",
+        revision=None,
+        model_type=row.model_type,
+        architecture=row.architecture,
+        stack=stack_at(row.shape),
+        max_position_embeddings=row.max_position_embeddings,
+        **details(row.shape)["spec"],
+    )
+    read = _indexed_hparams(made)
+    model.once(HPARAMS, lambda: read)
+    groups = tuple(_indexed_group(*group) for group in made["groups"])
+    model.once(groups_key(name), lambda: groups)
+    return model
+
+
+def _indexed_hparams(made: Mapping[str, Any]) -> Hparams:
+    read: dict[str, Any] = {
+        key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made["hparams"].items()
+    }
+    return Hparams(**read)
+
+
+def _indexed_group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
+    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
+    from hwcalc.quantization.ggml import whole_name
+
+    role, *said = words.split()
+    flags: dict[str, Any] = dict.fromkeys(said, True)
+    first = WeightTensor(
+        name=whole_name(stem, runs[0] if runs else -1),
+        # What stands outside the layers is loaded with the first, unless it is for input or output.
+        layer=runs[0] if runs else 0 if role == "layer" else -1,
+        type=type_,
+        bytes=size,
+        elements=elements,
+        role=role,
+        columns=columns,
+        **flags,
+    )
+    layers = chain.from_iterable(map(range, runs[::2], runs[1::2]))
+    return WeightGroup(stem=stem, first=first, layers=tuple(layers))
+
 
 _SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
 
@@ -92,3 +236,41 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 def _shares(shares: Iterable[WeightShare]) -> list[list[Any]]:
     return [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]
+
+
+_MODEL: Final = "model"
+"""The kind of tensors that an engine keeps once, beside the layers."""
+
+
+def kind_title(kind: str) -> str:
+    """The title of a kind; ``model`` stands for tensors that an engine keeps once, beside the layers."""
+    # Those of a plan's layers are imported by then. To import all families takes longer than to print the plan.
+    known = families.KINDS if kind == _MODEL or kind in families.KINDS else formulas.KINDS
+    return known[kind].title if kind in known else "kept once for the model"
+
+
+def beside_title(tensors: Iterable[TensorInfo]) -> str:
+    """The title of tensors that belong to no layer."""
+    titles = dict.fromkeys(_BESIDE.get(tensor.name, kind_title(_MODEL)) for tensor in tensors)
+    return ", ".join(titles)
+
+
+_BESIDE: Final = {"prompt_blocks": "blocks of a prompt before it is cut"}
+
+
+def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
+    """Each layer group with its tensors, in the plan's order; ``None`` stands for tensors that belong to no layer.
+
+    Two groups may have the same kind and layers with different dimensions. A tensor name that occurs again starts the next group.
+    """
+    waiting = list(plan.cache.tensors)
+    out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
+    for layer in plan.model.layers:
+        own: dict[str, TensorInfo] = {}
+        while waiting and (waiting[0].kind, waiting[0].layers) == (layer.kind, layer.layers) and waiting[0].name not in own:
+            tensor = waiting.pop(0)
+            own[tensor.name] = tensor
+        out.append((layer, tuple(own.values())))
+    if waiting:
+        out.append((None, tuple(waiting)))
+    return out

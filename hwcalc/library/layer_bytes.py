@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from hwcalc.formulas.record import Record
-from hwcalc.library.stored import kind_title, stored
+from hwcalc.library.indexing import kind_title, stored
 from hwcalc.planner.result import Plan
-
-__all__ = ["LayerBytes", "layer_bytes"]
 
 
 class LayerBytes(Record):

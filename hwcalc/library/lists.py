@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hwcalc.library.load import ModelLike
     from hwcalc.policies.base import Chosen
 
-__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "policies_of", "texts", "words"]
-
 Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
 MOST_VALUES = 1_000_000

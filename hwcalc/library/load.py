@@ -19,8 +19,6 @@ from hwcalc.planner.values import read_flag
 from hwcalc.sources.request import tell
 from hwcalc.text import message as safe_message
 
-__all__ = ["Missing", "ModelLike", "load", "load_each", "load_model", "with_dimensions"]
-
 
 class _Readable:
     """How pydantic recognises an open file: by its ``read``."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.result import Plan
 
-__all__ = ["QUOTED", "often_quoted"]
-
 _CACHE, _RANK, _WEIGHTS = "KV cache", "KV cache of a GPU", "weights"
 _TOKENS: Final = ("seq", "batch", "element_bytes")
 _HEAD: Final = "(hidden_size / num_attention_heads)"

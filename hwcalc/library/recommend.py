@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from hwcalc.errors import UsageError
-from hwcalc.library.keywords import RecommendOptions
 from hwcalc.library.lists import texts, words
 from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import RecommendOptions
 from hwcalc.model import Note
 from hwcalc.planner.recommend import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
-
-__all__ = ["recommend"]
 
 
 def recommend(

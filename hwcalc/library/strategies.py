@@ -1,4 +1,7 @@
-"""Ways of allocating a cache side by side: :func:`strategies`."""
+"""Ways of allocating a cache side by side: :func:`strategies`.
+
+How the numbers of a strategy come about: its steps as the figures of one section.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
 
@@ -16,19 +19,31 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.library.keywords import StrategiesOptions
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import load_request
+from hwcalc.library.plan import StrategiesOptions, load_request
 from hwcalc.model import Definition, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.strategies import Setting, block_sizes, engine_strategy, pair_counts, setting_of, strategies_of
+from hwcalc.planner.strategies import (
+    ENGINE,
+    NAMES,
+    WORDS,
+    Setting,
+    block_sizes,
+    engine_strategy,
+    pair_counts,
+    setting_of,
+    strategies_of,
+)
 from hwcalc.planner.strategies_cost import Lengths, head_choices, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_share, parse_tokens
 
-__all__ = ["strategies"]
+if TYPE_CHECKING:
+    from hwcalc.engines.steps import Step
+    from hwcalc.planner.strategies_result import Strategy
 
 DEFAULT_FILL: Final = Fraction(1, 2)
 MOST_SEQUENCES: Final = 10_000
@@ -215,3 +230,42 @@ def _notes(setting: Setting) -> list[Note]:
             Note(code=Definition.ESTIMATE.value, message="Bytes for random lengths are expected values, rounded to whole bytes.")
         )
     return found
+
+
+_OF_ENGINE: Final = "What the engine holds by its own rules. kvplan explain MODEL --engine ENGINE derives it tensor by tensor."
+
+
+def only_strategy(found: Strategies, name: str) -> Strategies:
+    """The answer with one strategy alone. Raises :class:`~hwcalc.errors.UsageError` if it has none of that name."""
+    wanted = name.strip().lower()
+    kept = tuple(one for one in found.strategies if one.name == wanted)
+    if not kept:
+        hint = f"Known: {', '.join(one.name for one in found.strategies)}."
+        if wanted == ENGINE:
+            hint = "Name one: --engine vllm"
+        raise UsageError(f"strategy {shown(name, 40)} is not known.", hint=hint)
+    return replace(found, strategies=kept)
+
+
+def strategy_section(strategy: Strategy) -> ExplainedSection:
+    """Each number of a strategy with its formula, in the order in which they follow from each other."""
+    about = WORDS[strategy.name].about if strategy.name in NAMES else _OF_ENGINE
+    return ExplainedSection(
+        name=strategy.name,
+        title=strategy.title,
+        about=about,
+        figures=tuple(_figure(one, strategy) for one in strategy.steps),
+        remarks=(
+            f"The trade: {strategy.trades}." if strategy.name in NAMES else strategy.trades,
+            f"Used by: {strategy.used_by}.",
+        ),
+    )
+
+
+def _figure(step: Step, strategy: Strategy) -> ExplainedFigure:
+    definition = strategy.peak_definition if step.name == "peak_bytes" else strategy.definition
+    if step.unit == "operations":
+        definition = Definition.EXACT
+    if step.unit == "s":
+        definition = Definition.BOUND
+    return figure_of(step, f"strategies.{strategy.name}.{step.name}", definition=definition.value)

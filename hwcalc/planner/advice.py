@@ -53,7 +53,7 @@ from hwcalc.planner.options import OF_POLICY
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 """Options of a plan that a request has under other names."""

@@ -22,7 +22,7 @@ from hwcalc.text import operand, shell_word
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Request
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 STANDARD_INPUT = "-"
 """The word for a config that has no address: it is read from standard input."""
@@ -262,7 +262,7 @@ def flags_of(opened: Occupancy, settings: Mapping[str, Any]) -> str:
 
 def larger_gpus_of(opened: Occupancy, share: int = 1) -> Iterator[Gpu]:
     """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
-    from hwcalc.hardware.larger import larger_gpus
+    from hwcalc.hardware.candidates import larger_gpus
 
     gpu, budget = opened.request.hardware.gpu, opened.budget
     assert gpu is not None
@@ -276,7 +276,7 @@ def of_cloud(instance: str) -> tuple[int, str, int]:
 
     If there is no larger instance, name and number are those of the instance itself.
     """
-    from hwcalc.hardware.larger import next_instance
+    from hwcalc.hardware.candidates import next_instance
 
     own, larger = next_instance(instance)
     if larger is None:

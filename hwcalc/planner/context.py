@@ -26,7 +26,7 @@ from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import AskedPolicy
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384

@@ -23,7 +23,7 @@ from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import SpeedInfo
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _LEAST_BITS: Final = 3
 """Every format that is chosen has more bits to a weight."""

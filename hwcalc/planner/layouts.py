@@ -28,7 +28,7 @@ from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _NODE: Final = 8
 """The GPUs of a node if no hardware is named."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.change import CommandLine
     from hwcalc.planner.fit import Search
     from hwcalc.planner.result import PolicyInfo, SharingInfo
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _CODES: Final = ("no-gpu", "kv-memory", "no-encoder", "no-policy", "no-blocks")
 """Codes of the notes on options without effect."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.hardware.candidates import Candidate
     from hwcalc.planner.result import FitInfo, Plan
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 DEFAULT_MOST: Final = 8
 DEFAULT_LIMIT: Final = 20

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.setup import Request
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 Count = Literal["seq", "batch"]
 """What a solver changes of a load: the tokens of each sequence, or the number of requests."""

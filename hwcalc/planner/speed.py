@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas import DType
     from hwcalc.planner.speed_work import CacheReads, Pass, Work
     from hwcalc.profiles.calibration import Measurement
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _MOST_KINDS: Final = 4
 _USES: Final = {

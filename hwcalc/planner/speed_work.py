@@ -24,7 +24,7 @@ from hwcalc.quantization.planned import format_name
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind
     from hwcalc.formulas.formats import WeightFormat
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
     from hwcalc.quantization.scheme import Scheme
 
 HALF_SUMS: Final = "fp16_sums"

@@ -42,7 +42,7 @@ from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 class Words(NamedTuple):

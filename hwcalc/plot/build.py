@@ -9,17 +9,14 @@ from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.keywords import PlanOptions
 from hwcalc.library.lists import each_model
 from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import load_request
+from hwcalc.library.plan import PlanOptions, load_request
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.plot.series import KINDS, Chart, chart_of
 from hwcalc.text import brief, shown
-
-__all__ = ["MOST_MODELS", "SUFFIXES", "Picture", "format_of", "picture_of", "plot"]
 
 SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 MOST_MODELS: Final = 12

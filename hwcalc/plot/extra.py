@@ -7,8 +7,6 @@ from typing import Any
 
 from hwcalc.errors import UsageError
 
-__all__ = ["drawing"]
-
 
 def drawing(package: str, *, what: str) -> Any:
     """The package. Raises :class:`~hwcalc.errors.UsageError` if it is not installed."""

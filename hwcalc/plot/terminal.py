@@ -6,12 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from hwcalc.plot.extra import drawing
-from hwcalc.plot.series import Chart, Profile
-from hwcalc.plot.words import byte_ticks, decade_ticks, even_byte_ticks, token_ticks
+from hwcalc.plot.series import Chart, Profile, byte_ticks, decade_ticks, even_byte_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
-
-__all__ = ["in_characters"]
 
 
 class _Drawn(NamedTuple):

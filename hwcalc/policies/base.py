@@ -17,7 +17,7 @@ from msgspec import field
 from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.tensor import Shown
 from hwcalc.model import Definition
 
 EAGER: Final = "eager"

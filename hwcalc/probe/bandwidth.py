@@ -26,9 +26,7 @@ from hwcalc.units import GIB, MIB
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["LEAST_KEPT_BYTES", "BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
+    from hwcalc.profiles.hardware_file import Gpu
 
 _DEFAULT_BYTES: Final = {"cuda": 8 * GIB, "mps": GIB}
 """So much that no on-chip cache holds it, and that starting kernels is a small part of the time."""

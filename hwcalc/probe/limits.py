@@ -17,13 +17,10 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.probe.allocator import predict
+from hwcalc.probe.allocator import AllocatorSettings, environment_settings, predict
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
-from hwcalc.probe.settings import AllocatorSettings, environment_settings
 from hwcalc.text import shown
-
-__all__ = ["ALLOCATED", "BEYOND", "OUT_OF_MEMORY", "REFUSED", "WHAT", "MaxResult", "Try", "find_max"]
 
 WHAT: Final = ("batch", "seq")
 ALLOCATED: Final = "allocated"

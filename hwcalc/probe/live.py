@@ -13,11 +13,8 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
-from hwcalc.probe.live_config import WINDOW, Change, Small
-from hwcalc.probe.live_search import smaller
+from hwcalc.probe.live_model import WINDOW, Change, Small, smaller
 from hwcalc.text import brief, quoted
-
-__all__ = ["AGREES", "DIFFERS", "MOST_WEIGHT_BYTES", "NOT_RUN", "LiveLayer", "LiveResult", "run_live"]
 
 AGREES: Final = "agrees"
 DIFFERS: Final = "differs"

@@ -12,16 +12,14 @@ from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult
 from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
-from hwcalc.probe.policy_result import PolicyRun
+from hwcalc.probe.result import PolicyRun
 from hwcalc.text import shown
 from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.probe.devices import Device
     from hwcalc.probe.run import ProbeOptions
-    from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["SEARCHES", "More", "MoreOptions", "accelerator_of", "check_alone", "measure_more"]
+    from hwcalc.profiles.hardware_file import Gpu
 
 SEARCHES = ("batch", "seq")
 
@@ -140,8 +138,7 @@ def accelerator_of(device: Device, notes: list[Note]) -> Gpu:
         from hwcalc.hardware.named import LOCAL, load_gpu
 
         return load_gpu(LOCAL, notes)
-    from hwcalc.hardware.detect import FoundGpu
-    from hwcalc.hardware.local import gpu_of
+    from hwcalc.hardware.local import FoundGpu, gpu_of
 
     hip = getattr(device.torch.version, "hip", None)
     size = None if device.total_bytes is None else device.total_bytes // MIB

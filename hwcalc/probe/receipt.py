@@ -20,14 +20,11 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS
-from hwcalc.probe.allocator import predict
+from hwcalc.probe.allocator import parse_settings, predict
 from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More
 from hwcalc.probe.result import MEASURED, Compared, Probed
-from hwcalc.probe.settings import parse_settings
 from hwcalc.text import brief, shown
-
-__all__ = ["Receipt", "Verified", "check_path", "make_receipt", "read_receipt", "verify", "write_receipt"]
 
 _LARGEST: Final = 8 * 1024**2
 """Characters. A receipt holds a whole config, of which the largest published one has less than a million."""

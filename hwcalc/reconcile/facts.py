@@ -1,16 +1,24 @@
-"""The facts that a log states. Each has its line, its process, and for numbers the range that rounding leaves open."""
+"""The facts that a log states. Each has its line, its process, and for numbers the range that rounding leaves open.
+
+One figure twice: as planned, and as the log states it.
+
+What logs that print a pool of blocks and its tokens have in common.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
+from hwcalc.model import Note
 from hwcalc.units import GIB, KIB, MIB
 
-__all__ = ["BINARY", "Fact", "Facts", "PrintedNumber", "byte_range", "number_after", "number_before"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.pool import PoolInfo
 
 Number = int | float
 
@@ -242,3 +250,113 @@ def byte_range(printed: PrintedNumber, factor: int) -> tuple[int, int, int]:
     # Half a step down and up: (2 x steps +- 1) / (2 x fine) units.
     low, high = -(-(2 * steps - 1) * factor // (2 * fine)), (2 * steps + 1) * factor // (2 * fine)
     return value, min(low, value), max(value, high)
+
+
+class Range(Record):
+    """A prediction: the expected value, the least and the most."""
+
+    low: Number
+    expected: Number
+    high: Number
+
+
+class Row(Record):
+    """A figure of the log beside the plan's.
+
+    ``low`` to ``high`` is the range of the prediction: of an estimate its own, of an exact rule what the rounding of the log's budget
+    leaves open. ``reported_low`` to ``reported_high`` is what the log's figure may have been before it was rounded. ``difference`` is
+    reported minus predicted and ``percent`` that of the prediction; ``distance_percent`` is how far the two ranges lie apart, 0 where
+    they meet, and ``tolerance`` the share that they may, 0 for a figure that is exact. ``definition`` is what the prediction is (``exact``, ``engine``, ``estimate``, ``profile``), ``meaning`` what the figure is.
+    """
+
+    name: str
+    unit: str
+    definition: str
+    meaning: str
+    predicted: Number
+    low: Number
+    high: Number
+    reported: Number
+    reported_low: Number
+    reported_high: Number
+    difference: Number
+    percent: float | None
+    distance_percent: float
+    tolerance: float
+    within: bool
+    rank: str | None
+    line: int
+    text: str
+
+
+def spread(value: Number) -> Range:
+    """A prediction without uncertainty."""
+    return Range(low=value, expected=value, high=value)
+
+
+def compared(
+    name: str, fact: Fact | None, predicted: Range | None, tolerance: float, *, definition: str, meaning: str
+) -> list[Row]:
+    """The row of this fact; empty if the log or the plan lacks the figure.
+
+    The figures agree if their ranges are no further apart than ``tolerance``, a share of the larger of the two figures.
+    """
+    if fact is None or predicted is None or isinstance(fact.value, str):
+        return []
+    low, high = (fact.value if end is None else end for end in (fact.low, fact.high))
+    distance = max(0, low - predicted.high, predicted.low - high)
+    largest = max(abs(predicted.expected), abs(fact.value))
+    share = distance / largest if largest else 0.0
+    return [
+        Row(
+            name=name,
+            unit=fact.unit,
+            definition=definition,
+            meaning=meaning,
+            predicted=predicted.expected,
+            low=predicted.low,
+            high=predicted.high,
+            reported=fact.value,
+            reported_low=low,
+            reported_high=high,
+            difference=fact.value - predicted.expected,
+            percent=100 * (fact.value - predicted.expected) / predicted.expected if predicted.expected else None,
+            distance_percent=100 * share,
+            tolerance=tolerance,
+            within=share <= tolerance,
+            rank=fact.rank,
+            line=fact.line,
+            text=fact.text,
+        )
+    ]
+
+
+def budget_rows(
+    facts: Facts, opened: Occupancy, tolerance: float, *, size: int | None
+) -> tuple[list[Row], PoolInfo | None, list[Note]]:
+    """Rows for blocks and tokens of the pool of ``size`` bytes, or of the budget of the plan, which is an estimate, without one."""
+    named = opened.request.hardware.kv_memory
+    budget = size if size is not None else named
+    known = budget is not None
+    if budget is None and opened.request.hardware.gpu is not None and opened.budget is not None:
+        budget = opened.budget.expected
+    if budget is None:
+        message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
+        return [], None, [Note(code="budget-unknown", message=message)]
+    pool = opened.pool(max(0, budget))
+    if pool is None:
+        return [], None, []
+    rows: list[Row] = []
+    within, definition = (0.0, "engine") if known else (tolerance, "estimate")
+    for name, value, meaning in (
+        ("blocks", pool.blocks, "whole blocks of the budget"),
+        ("tokens", pool.tokens, "blocks x tokens of a block"),
+    ):
+        predicted = None if value is None else spread(value)
+        rows += compared(name, facts.last(name), predicted, within, definition=definition, meaning=meaning)
+    return rows, pool, []
+
+
+def forward_shape(opened: Occupancy) -> tuple[int, int]:
+    """Tokens of one forward pass and rows of logits."""
+    return opened.forward_tokens()[1], opened.request.replica_batch

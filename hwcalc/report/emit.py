@@ -21,8 +21,6 @@ from hwcalc.text import shell_word, shown
 if TYPE_CHECKING:
     from hwcalc.report.records import EmittedDocument
 
-__all__ = ["emitted", "emitted_document", "emitted_engine", "emitters", "remarks_on", "start_pair"]
-
 _GGUF: Final = "gguf"
 """The source of models that are GGUF files."""
 

@@ -12,8 +12,6 @@ from hwcalc.report.text import escaped, filled, how_many, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
 
-__all__ = ["fit_csv", "fit_text", "left_out"]
-
 _CSV_COLUMNS: Final = (
     "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
     "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "max_position_embeddings", "verdict", "gpu_layers", "all_layers",

@@ -9,13 +9,10 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.drawing import UNSURE, VERDICT_COLORS
-from hwcalc.report.places import host_line
-from hwcalc.report.summary import fit_lines, source_line
+from hwcalc.report.summary import fit_lines, host_line, source_line
 from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-__all__ = ["FEW_NOTES", "Lines", "ask_line", "first_lines", "kept_lines", "more_notes", "notes_of", "verdict_color"]
 
 FEW_NOTES: Final = 3
 
@@ -117,12 +114,12 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
     if unweighed:
         command = f"{command} {EXAMPLE_PARAMETERS}"
     change = ", with your number of parameters" if unweighed else ""
-    from hwcalc.hardware.detect import gpu_in_sight
+    from hwcalc.hardware.local import gpu_in_sight
 
     if gpu_in_sight():
         return f"{command} --gpu local", f"whether it fits this machine's GPU{change}"
     from hwcalc.engines import find_engine
-    from hwcalc.profiles.examples import EXAMPLES, example_gpu
+    from hwcalc.profiles.gpus import EXAMPLES, example_gpu
 
     request, memory = plan.request, plan.memory
     ranks = request.tp * request.pp * request.dcp

@@ -10,10 +10,7 @@ from msgspec.structs import asdict
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
-    from hwcalc.profiles.instances import Instance
-
-__all__ = ["GpuInfo", "GpusDocument", "InstanceInfo", "InstancesDocument", "VisibleInfo", "gpu_info", "instance_info"]
+    from hwcalc.profiles.hardware_file import Gpu, Instance
 
 
 class VisibleInfo(Record):

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from hwcalc.report.drawing import PIPED_WIDTH, VERDICT_COLORS, Text, columns, over, rendered
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
-__all__ = ["csv_text", "listing"]
-
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Comma-separated values with a header line, as every command writes them.

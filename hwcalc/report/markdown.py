@@ -7,27 +7,41 @@ from collections.abc import Iterable, Sequence
 from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.advice import advice_items, code
-from hwcalc.report.explain_lines import (
+from hwcalc.report.explain_text import (
     LIMITS,
     QUOTED_TITLE,
     Told,
+    dimensions,
     figure_lines,
+    group_lines,
+    group_title,
+    heading,
     limit_line,
     missing_line,
     only_line,
     quoted_lines,
+    result,
+    steps,
+    total,
 )
-from hwcalc.report.explain_text import dimensions, group_lines, group_title, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
-from hwcalc.report.layer_shares import is_room, shares
-from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import policy_lines, sharing_lines
-from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
+from hwcalc.report.summary import (
+    DEVICE_HEADER,
+    advice_items,
+    code,
+    definition,
+    device_rows,
+    figures,
+    is_room,
+    model_lines,
+    request_line,
+    shares,
+    start_line,
+    verdict,
+)
 from hwcalc.report.text import escaped, exact, percent
 from hwcalc.units import human_bytes
-
-__all__ = ["explain_markdown", "markdown_table", "plan_markdown"]
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:

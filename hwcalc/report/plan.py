@@ -8,8 +8,6 @@ from typing import Any, Final
 from hwcalc.documents import dumps
 from hwcalc.planner.result import Plan
 
-__all__ = ["FORMATS", "plan_json", "plan_report"]
-
 FORMATS: Final = {
     "table": ("hwcalc.report.table", "plan_table"),
     "json": ("hwcalc.report.plan", "plan_json"),

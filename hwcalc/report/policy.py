@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
     from hwcalc.policies.base import Extra, Policy, Quality
 
-__all__ = ["MEMORY", "brief_lines", "policy_line", "policy_lines", "sharing_line", "sharing_lines"]
-
 MEMORY: Final = {
     "frees": "comes back: the tensors shrink",
     "masks": "does not come back: what is masked is stored",

@@ -10,16 +10,13 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.record import Record
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
-from hwcalc.probe.policy_result import AT_RANDOM, PolicyFigure, PolicyRun
 from hwcalc.probe.receipt import Verified
-from hwcalc.probe.result import MEASURED, Compared, Probed, RankResult, TensorResult
+from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyFigure, PolicyRun, Probed, RankResult, TensorResult
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import both, exact, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-__all__ = ["ProbeDocument", "probe_csv", "probe_document", "probe_text", "verified_text", "verify_csv"]
 
 _COLUMNS = ("figure", "predicted", "measured", "difference", "")
 _CSV = ("rank", "what", "name", "dtype", "shape", "predicted_bytes", "measured_bytes", "difference_bytes", "tolerance_bytes")

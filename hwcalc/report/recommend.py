@@ -12,8 +12,6 @@ from hwcalc.report.text import escaped, filled, how_many, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
 
-__all__ = ["layout_words", "left_out", "recommendation_csv", "recommendation_text"]
-
 _CSV_COLUMNS = (
     "gpu", "instance", "gpus", "tp", "pp", "dp", "ep", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
     "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
@@ -227,7 +225,7 @@ def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width
 
 
 def _advice(recommendation: Recommendation, format_: str) -> str:
-    from hwcalc.report.advice import advice_block, advice_items
+    from hwcalc.report.summary import advice_block, advice_items
 
     if format_ == "markdown":
         return "".join(advice_items(recommendation.suggestions, recommendation.engine, escaped))

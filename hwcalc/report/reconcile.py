@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-__all__ = ["reconcile_csv", "reconcile_text", "unread_rows", "verdict"]
 
 _HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
 _CSV: Final = (

@@ -6,23 +6,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Effect, Quality
 from hwcalc.sources.listing import KnownModel
 
-__all__ = [
-    "DTypeInfo",
-    "DTypesDocument",
-    "EmittedDocument",
-    "EngineInfo",
-    "EnginesDocument",
-    "ErrorDocument",
-    "ErrorInfo",
-    "ModelsDocument",
-    "OptionInfo",
-    "PoliciesDocument",
-    "PolicyInfo",
-    "PolicyOptionInfo",
-    "TypeInfo",
-    "TypesDocument",
-]
-
 
 class ErrorInfo(Record):
     """What went wrong. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
-from hwcalc.report.layer_shares import is_room
 from hwcalc.report.listing import csv_text
+from hwcalc.report.summary import is_room
 
 if TYPE_CHECKING:
     from hwcalc.library.explain import Explanation
-
-__all__ = ["explain_csv", "plan_csv"]
 
 _PLAN_COLUMNS = (
     "model", "engine", "engine_version", "seq", "batch", "kv_dtype", "definition",

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from hwcalc.data import data_file
 
-__all__ = ["DOCUMENTS", "PATH", "json_schema"]
-
 DOCUMENTS = (
     "plan",
     "explain",

@@ -12,18 +12,16 @@ from msgspec import NODEFAULT
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.formulas.record import Record
 
-__all__ = ["built_schema"]
-
 
 def built_schema(document: str) -> dict[str, Any]:
     """The schema of a document, as :func:`hwcalc.report.schema.json_schema` has it."""
     if document == "check-file":
-        from hwcalc.check.schema import check_file_schema
+        from hwcalc.check.file import check_file_schema
 
         return check_file_schema()
     from hwcalc.check.result import CheckDocument
     from hwcalc.library.compare import Comparison
-    from hwcalc.library.kept import Kept
+    from hwcalc.library.keep import Kept
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan

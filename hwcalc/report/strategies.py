@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
-from hwcalc.library.strategies_explained import strategy_section
-from hwcalc.library.symbols import symbols_in
-from hwcalc.report.explain_lines import figure_lines
+from hwcalc.library.explained import symbols_in
+from hwcalc.library.strategies import strategy_section
+from hwcalc.report.explain_text import figure_lines
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, parameters, plural
 from hwcalc.text import TIMES, clean
@@ -16,8 +16,6 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.planner.strategies_result import HeadChoice, PairCounts, Strategies, Strategy
-
-__all__ = ["operations", "strategies_csv", "strategies_text", "strategy_text"]
 
 _POWERS: Final = ("", "K", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
 _BYTES: Final = ("strategy", "when full", "now", "wasted now", "most wasted", "peak")

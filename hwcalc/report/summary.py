@@ -1,32 +1,137 @@
-"""What every report of a plan shows: its lines and its figures."""
+"""What every report of a plan shows: its lines and its figures.
+
+Where a plan puts the layers, in words and as rows: for engines that leave some of a model in the memory of the host.
+
+What stands below a table of several models: whose numbers follow from a config that is not as published, or is not understood.
+
+The share of the cache of each kind of layer, and how many positions it keeps.
+
+The changes that would help, as lines: the command to paste, then what it gives and what the engine itself is told.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
 from hwcalc.engines import DEFAULT, find_engine
-from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.engine import Engine
+from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.engines.steps import Step
-from hwcalc.formulas import Strided
+from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span, Strided
 from hwcalc.formulas.record import Record
-from hwcalc.library.stored import kind_title
-from hwcalc.planner.result import FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo
+from hwcalc.library.indexing import beside_title, kind_title, stored
+from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.planner.verdict import UNLIMITED, Layout
-from hwcalc.report.footnote import DEFINITIONS
-from hwcalc.report.places import per_gpu, places
-from hwcalc.report.text import both, parameters, plural
-from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
+from hwcalc.report.drawing import PIPED_WIDTH
+from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
+from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
 from hwcalc.units import human_bytes
 
-__all__ = [
-    "Figure",
-    "definition",
-    "figures",
-    "fit_lines",
-    "model_lines",
-    "request_line",
-    "source_line",
-    "verdict",
-]
+DEVICE_HEADER = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
+
+
+def places(plan: Plan) -> str:
+    """How much lies where: ``25 of 33 layers on the GPU, 4.10 GiB in host memory``; empty if the engine places nothing."""
+    fit, host = plan.fit, _host(plan)
+    if fit is None or fit.gpu_layers is None or fit.all_layers is None or host is None:
+        return ""
+    where = "the GPU" if fit.gpus == 1 else f"{fit.gpus:,} GPUs"
+    if fit.gpu_layers == fit.all_layers:
+        words = f"all {fit.all_layers:,} layers on {where}"
+        if not host.experts:
+            return f"{words}, {human_bytes(host.moved)} of their weights in host memory" if host.moved else words
+        return f"{words}, the experts of {len(host.experts):,} in host memory ({human_bytes(host.total)})"
+    words = f"{fit.gpu_layers:,} of {fit.all_layers:,} layers on {where}"
+    experts = f" and the experts of {len(host.experts):,} more" if host.experts else ""
+    return f"{words}, the others{experts} in host memory ({human_bytes(host.total)})"
+
+
+def _host(plan: Plan) -> DeviceInfo | None:
+    return plan.memory.devices[-1] if plan.memory.devices else None
+
+
+def per_gpu(plan: Plan) -> str:
+    """What a figure of the fullest device is counted by; empty for a machine without a GPU."""
+    return "" if len(plan.memory.devices) == 1 else " per GPU"
+
+
+def host_line(plan: Plan) -> str:
+    """What is needed of the host's memory, largest part first; empty if it holds no more than the input, or all."""
+    host = _host(plan)
+    if host is None or not per_gpu(plan) or not (host.layers or host.experts or host.output or host.cache or host.moved):
+        return ""
+    parts = {"weights": host.weights, "cache": host.cache, "activations": host.activations, "overhead": host.overhead}
+    known = sorted(((size, name) for name, size in parts.items() if size), reverse=True)
+    return f"{human_bytes(host.total)} of host memory: {', '.join(f'{name} {human_bytes(size)}' for size, name in known)}"
+
+
+def start_line(plan: Plan) -> tuple[str, str] | None:
+    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
+    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
+        return None
+    from hwcalc.report.emit import start_pair
+
+    return start_pair(plan)
+
+
+def device_rows(plan: Plan, *, full: bool = False) -> list[tuple[str, ...]]:
+    """A row for each device: its layers, and its bytes; in full all digits."""
+    size = exact if full else human_bytes
+    return [
+        (
+            one.device,
+            _layers(one, full=full),
+            *(size(number) if number else "-" for number in (one.weights, one.cache, one.activations, one.overhead)),
+            size(one.total),
+        )
+        for one in plan.memory.devices
+    ]
+
+
+def _layers(one: DeviceInfo, *, full: bool) -> str:
+    def text(numbers: str) -> str:
+        return numbers if full else abbreviated(numbers)
+
+    parts = [text(one.layers.text) if one.layers else "", "output" if one.output else ""]
+    parts += [f"experts of {text(one.experts.text)}"] if one.experts else []
+    parts += ["input"] if one.device == "host" else []
+    return ", ".join(filter(None, parts)) or "-"
+
+
+DEFINITIONS = {
+    "exact": "exact: the formulas, nothing that an engine adds",
+    "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
+    "published": "published: by the rules of a paper, whose code was not run",
+    "assumed": "ASSUMED: rests on what the notes say was assumed",
+}
+"""What a definition of a number means."""
+_TOLD = ("reconstructed", "assumed")
+_MOST = 5
+"""Models that are named; JSON and CSV have the definition of each."""
+
+
+def footnotes(named: Iterable[tuple[str, str | None]], *, format_: str, width: int = PIPED_WIDTH) -> str:
+    """A line for each such definition with the models that have it, from pairs of model and definition; empty if all are as published.
+
+    >>> print(footnotes([("a/b", "reconstructed"), ("a/c", "exact"), ("a/b", "reconstructed")], format_="table"), end="")
+    RECONSTRUCTED: the catalog's config is not a copy of the published file (a/b)
+    """
+    models: dict[str, dict[str, None]] = {definition: {} for definition in _TOLD}
+    for model, definition in named:
+        if definition in models:
+            models[definition][model] = None
+    return "".join(_line(DEFINITIONS[definition], list(those), format_, width) for definition, those in models.items() if those)
+
+
+def _line(meaning: str, models: list[str], format_: str, width: int) -> str:
+    more = f" and {len(models) - _MOST:,} more" if len(models) > _MOST else ""
+    text = clean(f"{meaning} ({', '.join(models[:_MOST])}{more})")
+    if format_ == "markdown":
+        return f"{escaped(text)}\n"
+    return f"{filled(text, width, subsequent_indent='  ', break_on_hyphens=False, break_long_words=False)}\n"
+
 
 # The dimensions by which people compare models, and how they are printed; ``explain`` has the others.
 _SPOKEN = {
@@ -386,3 +491,109 @@ def _pool(plan: Plan, pool: PoolInfo) -> list[tuple[str, str]]:
     if pool.max_seq is not None and plan.fit.gpu is None:
         out.append(("longest", f"{pool.max_seq:,} tokens for one request"))
     return out
+
+
+_ALIKE: Final = 3
+"""Lengths that a policy leaves in layers are told apart up to so many."""
+
+
+class LayerShare(Record):
+    """The bytes of all layers of one kind with one length rule, for the whole batch."""
+
+    title: str
+    count: int
+    layers: LayerNumbers
+    rule: str
+    dtypes: str
+    bytes: int
+
+
+def shares(plan: Plan) -> list[LayerShare]:
+    """Layers grouped by kind and by how many positions they keep."""
+    groups: dict[tuple[str, str], list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]] = {}
+    found = stored(plan)
+    cut = _kept_numbers(found)
+    for layer, tensors in found:
+        kind = layer.kind if layer is not None else "model"
+        groups.setdefault((kind, _rule(tensors, cut)), []).append((layer, tensors))
+    return [
+        LayerShare(
+            title=kind_title(kind) if kind != "model" else beside_title(tensor for _, tensors in members for tensor in tensors),
+            count=sum(layer.count for layer, _ in members if layer is not None),
+            layers=LayerNumbers(sorted({number for layer, _ in members if layer is not None for number in layer.layers})),
+            rule=rule,
+            dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors if not is_room(tensor))),
+            bytes=sum(tensor.bytes for _, tensors in members for tensor in tensors),
+        )
+        for (kind, rule), members in groups.items()
+    ]
+
+
+def _kept_numbers(found: Iterable[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]) -> tuple[int, ...]:
+    """The numbers of tokens that a policy leaves in layers, from the least to the most."""
+    spans = {tensor.span for _, tensors in found for tensor in tensors if isinstance(tensor.span, Kept)}
+    return tuple(sorted(span.numbers[0] for span in spans))
+
+
+def _rule(tensors: tuple[TensorInfo, ...], cut: Sequence[int] = ()) -> str:
+    """How many positions the tensors keep: growing tensors first, then fixed state. ``cut`` are the numbers that a policy leaves."""
+    if not tensors:
+        return "nothing kept"
+    growing = dict.fromkeys(
+        tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV} and not is_room(tensor)
+    )
+    words = list(dict.fromkeys(_words_of(span, cut) for span in growing))
+    if any(tensor.role in {Role.STATE, Role.CONV} for tensor in tensors):
+        words.append("fixed state")
+    return " + ".join(words)
+
+
+def is_room(tensor: TensorInfo) -> bool:
+    """Whether it is bytes of blocks and of nothing in particular: neither a number of positions nor a dtype says anything of them."""
+    return tensor.axes == ("bytes",)
+
+
+def _words_of(span: Span, cut: Sequence[int]) -> str:
+    if isinstance(span, Kept) and len(cut) > _ALIKE:
+        return f"{cut[0]:,} to {cut[-1]:,} kept of n"
+    return "every token" if isinstance(span, Full) or span.text == "n" else span.text
+
+
+def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str]]:
+    """The command of each change, which is one line however long, so that it can be pasted; and a line about it."""
+    return [advice_pair(one, engine) for one in suggestions]
+
+
+def advice_pair(one: Try, engine: str) -> tuple[str, str]:
+    """The same of one change."""
+    return advice_command(one), _about(one, engine)
+
+
+def advice_command(one: Try) -> str:
+    """The command of a change, or the engine's own flags where only the engine is told."""
+    return one.command or clean(one.flag)
+
+
+def advice_items(suggestions: Iterable[Try], engine: str, escaped: Callable[[str], str]) -> list[str]:
+    """The same as items of a list in Markdown, whose special characters ``escaped`` takes care of."""
+    return [f"- try: {code(command)}\\\n  {escaped(about)}\n" for command, about in advice_pairs(suggestions, engine)]
+
+
+def advice_block(suggestions: Iterable[Try], engine: str) -> str:
+    """The same as plain text; empty without a change."""
+    return "".join(f"try {command}\n    {about}\n" for command, about in advice_pairs(suggestions, engine))
+
+
+def _about(one: Try, engine: str) -> str:
+    """What the change gives, and the engine's own flags where they are not the words of the command."""
+    rules = find_engine(engine)[0]
+    own = one.flag if one.command and type(rules).flag is not Engine.flag else ""
+    again = "give the config again: < FILE" if one.command.startswith("kvplan - ") else ""
+    return clean(" · ".join(filter(None, (one.effect, own and f"{rules.label}: {own}", again))))
+
+
+def code(text: str) -> str:
+    """``text`` as code in Markdown, whatever quotes it has."""
+    fence = "`" * (1 + max((len(run) for run in "".join(c if c == "`" else " " for c in text).split()), default=0))
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{printable(text)}{pad}{fence}"

@@ -8,19 +8,6 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
-__all__ = [
-    "abbreviated",
-    "both",
-    "escaped",
-    "exact",
-    "filled",
-    "how_many",
-    "layer_words",
-    "parameters",
-    "percent",
-    "plural",
-]
-
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 

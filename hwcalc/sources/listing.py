@@ -18,7 +18,7 @@ from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.formulas.record import Record
 from hwcalc.model import OLLAMA
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
-from hwcalc.profiles.known_models import ListedModel, built_in_models, listed_facts
+from hwcalc.profiles.compiled import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.caches import snapshot
 from hwcalc.sources.document import read_document

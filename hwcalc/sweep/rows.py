@@ -30,7 +30,7 @@ from hwcalc.sweep.records import SweepDocument, SweepPoint
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.library.keywords import SweepOptions
+    from hwcalc.library.plan import SweepOptions
 
 
 class Sweep(Answer, Record):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from hwcalc.profiles.places import built_in
+from hwcalc.profiles.catalog import built_in
 from scripts.fuzzing import pictures
 from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf

@@ -9,10 +9,9 @@ from typing import Final
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
-from hwcalc.library.plan import load_model
+from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.probe.allocator import predict
-from hwcalc.probe.settings import AllocatorSettings
+from hwcalc.probe.allocator import AllocatorSettings, predict
 from hwcalc.units import MIB
 
 __all__ = ["DTYPES", "LISTS", "MODELS", "POOLED", "POOLED_DTYPE", "TooLargeError", "allocations", "longest", "operations"]

@@ -18,8 +18,8 @@ from typing import IO, Any, Final
 
 from hwcalc.documents import document_of
 from hwcalc.errors import KvplanError
+from hwcalc.probe.allocator import VARIABLES
 from hwcalc.probe.devices import load_torch, open_device
-from hwcalc.probe.settings import VARIABLES
 from scripts.gpu_proof.record import CaseRecord, failed
 from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS

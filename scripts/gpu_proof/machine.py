@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.detect import bounded_output
-from hwcalc.library.plan import load_model
+from hwcalc.hardware.local import bounded_output
+from hwcalc.library.load import load_model
 from hwcalc.model import Note
 from hwcalc.planner.context import open_request
 from hwcalc.probe.bandwidth import BandwidthResult, measure_bandwidth
@@ -22,7 +22,7 @@ from hwcalc.probe.live_model import NotRun, library
 from hwcalc.probe.measure import holding
 from hwcalc.probe.more import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, exact, failed, judged, known, skipped, within
 from scripts.gpu_proof.run import Run, cases

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hwcalc.documents import document_of
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.library.plan import load_model
+from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, predict
 from hwcalc.probe.devices import Counters, Device

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
+from hwcalc.probe.allocator import AllocatorSettings, environment_settings
 from hwcalc.probe.devices import Device, default_reserve, open_device
-from hwcalc.probe.settings import AllocatorSettings, environment_settings
 from scripts.gpu_proof.cases import TooLargeError
 from scripts.gpu_proof.record import CaseRecord, failed, skipped
 

@@ -20,13 +20,13 @@ from hwcalc import ModelSpec, keep, plan
 from hwcalc.check import file as check_file
 from hwcalc.check import judge
 from hwcalc.check.fields import REQUIREMENTS, Field
-from hwcalc.check.schema import check_file_schema
+from hwcalc.check.file import check_file_schema
 from hwcalc.cli import completion
 from hwcalc.cli.options import COMMANDS
 from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.explore.axes import PageAxes
-from hwcalc.explore.payload import PageModel, payload_of
+from hwcalc.explore.build import PageModel, payload_of
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams

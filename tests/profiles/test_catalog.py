@@ -19,6 +19,7 @@ from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import (
     FIELDS,
     ProfileError,
+    built_in,
     find_entry,
     find_model,
     is_model_id,
@@ -27,7 +28,6 @@ from hwcalc.profiles.catalog import (
     search_models,
     user_folder,
 )
-from hwcalc.profiles.places import built_in
 from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("models"))

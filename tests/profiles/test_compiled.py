@@ -14,12 +14,9 @@ from typing import Any, Final
 import pytest
 
 from hwcalc.profiles import compiled
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, names, record, records
-from hwcalc.profiles.known_models import listed_facts
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.sold import sold_facts
-from hwcalc.profiles.yaml_file import read_yaml
+from hwcalc.profiles.catalog import ProfileError, built_in
+from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, listed_facts, names, record, records, sold_facts
+from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
 
 FOLDERS: Final = {folder: Path(built_in(folder)) for folder in ("engines", "gpus", "instances")}

@@ -8,12 +8,10 @@ from typing import Final
 
 import pytest
 
-from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.engine_schema import FORMS, RuntimeFile, VllmFile
 from hwcalc.profiles.engines import runtime_profile, vllm_profile
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.schema import check
-from hwcalc.profiles.yaml_file import parse_yaml
+from hwcalc.profiles.schema import check, parse_yaml
 
 TEXT: Final = Path(built_in("engines", "vllm.yaml")).read_text(encoding="utf-8")
 RUNTIME_TEXT: Final = Path(built_in("engines", "runtime.yaml")).read_text(encoding="utf-8")

@@ -13,8 +13,7 @@ import yaml
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.gpu_schema import FIELDS, parse_gpu
+from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.gpus import (
     UnknownGpuError,
     _squashed,
@@ -24,8 +23,8 @@ from hwcalc.profiles.gpus import (
     nearest,
     user_folder,
 )
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
+from hwcalc.profiles.hardware_schema import GPU_FIELDS, parse_gpu
+from hwcalc.profiles.schema import parse_yaml, read_yaml
 from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("gpus"))
@@ -95,7 +94,7 @@ def test_the_data(gpu_id: str) -> None:
     assert not gpu.user
     assert data["source"]
     assert all(text.strip() for text in data["source"].values())
-    assert set(FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "gpus_per_node", "host_memory", "note"}
+    assert set(GPU_FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "gpus_per_node", "host_memory", "note"}
     assert 0 not in data.values()
     sizes = [gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb and gpu.memory_marketing_gb * 1024]
     known = [size for size in sizes if size is not None]
@@ -361,7 +360,7 @@ def test_the_recipe(own: Path) -> None:
 
     assert find_gpu("h210").torch_total_mib == 143156
     readme = (BUILT_IN / "README.md").read_text(encoding="utf-8")
-    assert all(f"`{key}`" in readme for key in FIELDS)
+    assert all(f"`{key}`" in readme for key in GPU_FIELDS)
 
 
 def test_the_script(builder: ModuleType, tmp_path: Path) -> None:

@@ -13,20 +13,19 @@ import yaml
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.named import load_instance
 from hwcalc.model import Note
-from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
-from hwcalc.profiles.instance_schema import FIELDS, parse_instance
+from hwcalc.profiles.hardware_file import file_name
+from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
 from hwcalc.profiles.instances import (
     AmbiguousInstanceError,
     UnknownInstanceError,
-    file_name,
     find_instance,
     list_instances,
     nearest_instances,
     user_folder,
 )
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.yaml_file import read_yaml
+from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("instances"))
@@ -70,7 +69,7 @@ def test_the_data(path: Path) -> None:
 
     assert instance.accelerator in list_gpus()
     assert instance.source
-    assert set(FIELDS) - set(data) <= {"fraction", "memory_mib", "note"}
+    assert set(INSTANCE_FIELDS) - set(data) <= {"fraction", "memory_mib", "note"}
     assert find_instance(f"{instance.cloud}/{instance.id}") == instance
     assert find_instance(instance.id.upper()) == instance
     if instance.fraction is not None and instance.memory_mib is not None:
@@ -222,7 +221,7 @@ def test_every_key_is_in_the_readme() -> None:
     """What a file may have, and where one's own lie."""
     readme = (BUILT_IN / "README.md").read_text(encoding="utf-8")
 
-    assert all(f"`{key}`" in readme for key in FIELDS)
+    assert all(f"`{key}`" in readme for key in INSTANCE_FIELDS)
     assert "$XDG_CONFIG_HOME/kvplan/profiles/instances" in readme
 
 

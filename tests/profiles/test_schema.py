@@ -10,11 +10,8 @@ from pydantic import Field
 
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.engine_schema import FORMS
-from hwcalc.profiles.gpu_schema import Aliases, GpuFile
-from hwcalc.profiles.hardware_schema import HardwareFile
-from hwcalc.profiles.instance_schema import InstanceFile
-from hwcalc.profiles.schema import Estimate, FactFile, Facts, Whole, Words, check
-from hwcalc.profiles.yaml_file import parse_yaml
+from hwcalc.profiles.hardware_schema import Aliases, GpuFile, HardwareFile, InstanceFile
+from hwcalc.profiles.schema import Estimate, FactFile, Facts, Whole, Words, check, parse_yaml
 
 
 class Part(Facts):

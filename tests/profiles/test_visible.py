@@ -7,13 +7,11 @@ from typing import Final
 
 import pytest
 
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus, usable_mib, visible_memory, with_memory
+from hwcalc.profiles.catalog import ProfileError, built_in
+from hwcalc.profiles.gpus import find_gpu, hardware, list_gpus, usable_mib, visible_memory, with_memory
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.hardware_schema import HardwareFile
-from hwcalc.profiles.places import built_in
-from hwcalc.profiles.schema import check
-from hwcalc.profiles.visible import hardware
-from hwcalc.profiles.yaml_file import parse_yaml
+from hwcalc.profiles.schema import check, parse_yaml
 
 MIB: Final = 1024**2
 TEXT: Final = Path(built_in("hardware.yaml")).read_text(encoding="utf-8")

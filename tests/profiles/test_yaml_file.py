@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
+from hwcalc.profiles.schema import parse_yaml, read_yaml
 
 
 @pytest.mark.parametrize(

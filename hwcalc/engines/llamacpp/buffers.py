@@ -26,7 +26,7 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
-from hwcalc.profiles.llamacpp import llamacpp_profile
+from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.policies import Support
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."

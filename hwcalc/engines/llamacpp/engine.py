@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 class Llamacpp(GeneralEngine):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.devices import Placement
     from hwcalc.engines.llamacpp.options import PlaceOptions
     from hwcalc.engines.setup import Hardware, Setup
-    from hwcalc.profiles.gpus import Gpu, VisibleMemory
+    from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.profiles.hardware_file import Gpu
 
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""

@@ -36,7 +36,7 @@ from hwcalc.engines.llamacpp.layers import STATES
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.stairs import Stair
-from hwcalc.profiles.llamacpp import llamacpp_profile
+from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 DEFAULT_CONTEXT: Final = 4096
 """Tokens of a slot, where less than the memory of a tier is there, as on a machine without a GPU."""

@@ -10,7 +10,7 @@ from hwcalc.engines.llamacpp.fitting import ON_HOST, Assignment, device_of
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Note
-from hwcalc.profiles.llamacpp import llamacpp_profile
+from hwcalc.profiles.engines import llamacpp_profile
 from hwcalc.quantization.ggml import GGML
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.reconcile.dialects import (
     llamacpp,
-    llamacpp_rows,
     lmdeploy,
     mistral_rs,
     mlx,
@@ -22,14 +21,12 @@ from hwcalc.reconcile.dialects import (
     transformers,
     vllm,
     vllm_rows,
-    vllm_settings,
 )
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.model import Note
-    from hwcalc.reconcile.facts import Facts
-    from hwcalc.reconcile.rows import Row
+    from hwcalc.reconcile.facts import Facts, Row
 
 __all__ = ["DIALECTS", "Dialect", "Parser", "find_dialect"]
 
@@ -72,11 +69,11 @@ _VLLM: Final = Dialect(
     engine="vllm",
     sought=vllm.SOUGHT,
     parser=vllm.VllmParser,
-    inputs=vllm_settings.plan_inputs,
+    inputs=vllm.plan_inputs,
     compare=vllm_rows.compare,
     overheads=vllm_rows.overheads,
     batch_shape=vllm_rows.batch_shape,
-    online_format=vllm_settings.online_format,
+    online_format=vllm.online_format,
     states_version=True,
 )
 DIALECTS: Final = (
@@ -119,9 +116,9 @@ DIALECTS: Final = (
         sought=llamacpp.SOUGHT,
         parser=llamacpp.LlamacppParser,
         inputs=llamacpp.plan_inputs,
-        compare=llamacpp_rows.compare,
-        overheads=llamacpp_rows.overheads,
-        batch_shape=llamacpp_rows.batch_shape,
+        compare=llamacpp.compare,
+        overheads=llamacpp.overheads,
+        batch_shape=llamacpp.batch_shape,
     ),
     Dialect(
         name=mlx.NAME,

@@ -15,11 +15,8 @@ from typing import Final
 
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Fact, Facts, number_after
-from hwcalc.reconcile.rows import Range, Row, compared, spread
+from hwcalc.reconcile.facts import Fact, Facts, Range, Row, compared, number_after, spread
 from hwcalc.units import MIB
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "LmdeployParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
 NAME: Final = "lmdeploy"
 TITLE: Final = "LMDeploy, PyTorch or TurboMind"

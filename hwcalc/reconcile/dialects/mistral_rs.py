@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
-from hwcalc.reconcile.facts import Facts, number_after, number_before
-from hwcalc.reconcile.rows import Row, compared, spread
+from hwcalc.reconcile.facts import Facts, Row, budget_rows, compared, forward_shape, number_after, number_before, spread
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
     from hwcalc.model import Note
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "MistralRsParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
 NAME: Final = "mistral-rs"
 TITLE: Final = "mistral.rs's start-up log"

@@ -12,11 +12,8 @@ from typing import Final
 from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Facts
-from hwcalc.reconcile.rows import Range, Row, compared
+from hwcalc.reconcile.facts import Facts, Range, Row, compared
 from hwcalc.units import MIB
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "MlxParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
 NAME: Final = "mlx"
 TITLE: Final = "mlx-lm"

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.reconcile.dialects.vllm_settings import NUMBERS, WORDS, set_word
-from hwcalc.reconcile.dialects.vllm_settings import plan_inputs as stated_inputs
+from hwcalc.reconcile.dialects.vllm import NUMBERS, WORDS, set_word
+from hwcalc.reconcile.dialects.vllm import plan_inputs as stated_inputs
 from hwcalc.reconcile.facts import Facts, number_at
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "PrometheusParser", "labels", "plan_inputs"]
 
 NAME: Final = "prometheus"
 TITLE: Final = "the /metrics text of a vLLM server"

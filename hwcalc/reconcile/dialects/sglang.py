@@ -13,13 +13,10 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after
-from hwcalc.reconcile.rows import Range, Row, compared, spread
+from hwcalc.reconcile.facts import Facts, PrintedNumber, Range, Row, compared, number_after, spread
 
 if TYPE_CHECKING:
     from hwcalc.engines.sglang.deployment import SglangOccupancy
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "SglangParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
 NAME: Final = "sglang"
 TITLE: Final = "SGLang's start-up log"

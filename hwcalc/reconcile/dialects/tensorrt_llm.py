@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, Section
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Fact, Facts, number_after
-from hwcalc.reconcile.rows import Range, Row, compared, spread
+from hwcalc.reconcile.facts import Fact, Facts, Range, Row, compared, number_after, spread
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "TensorrtParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
 NAME: Final = "tensorrt-llm"
 TITLE: Final = "TensorRT-LLM's start-up log"

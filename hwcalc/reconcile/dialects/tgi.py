@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
-from hwcalc.reconcile.facts import Facts, number_after
+from hwcalc.reconcile.facts import Facts, budget_rows, forward_shape, number_after
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.model import Note
-    from hwcalc.reconcile.rows import Row
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "TgiParser", "batch_shape", "compare", "overheads", "plan_inputs"]
+    from hwcalc.reconcile.facts import Row
 
 NAME: Final = "tgi"
 TITLE: Final = "TGI's start-up log"

@@ -13,10 +13,7 @@ from hwcalc.engines.budget import Budget, Section
 from hwcalc.engines.calibration import CONTEXT, NON_TORCH
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, byte_range, number_after, number_at
-from hwcalc.reconcile.rows import Range, Row, compared, spread
-
-__all__ = ["NAME", "SOUGHT", "TITLE", "TransformersParser", "batch_shape", "compare", "overheads", "plan_inputs"]
+from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, Range, Row, byte_range, compared, number_after, number_at, spread
 
 NAME: Final = "transformers"
 TITLE: Final = "a script that runs transformers"

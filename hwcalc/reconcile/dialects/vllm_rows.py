@@ -13,10 +13,7 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.solve import last_yes
-from hwcalc.reconcile.facts import Fact, Facts
-from hwcalc.reconcile.rows import Number, Range, Row, compared, spread
-
-__all__ = ["batch_shape", "compare", "overheads"]
+from hwcalc.reconcile.facts import Fact, Facts, Number, Range, Row, compared, spread
 
 _WEIGHTS: Final = ("rotary table",)
 """Overheads that vLLM allocates while it loads the model, and counts as weights."""

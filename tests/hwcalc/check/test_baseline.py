@@ -10,8 +10,7 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.check.baseline import parse_growth, read_baseline
-from hwcalc.check.errors import BaselineError
-from hwcalc.check.file import read_check_file
+from hwcalc.check.file import BaselineError, read_check_file
 from hwcalc.check.result import Checked
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError

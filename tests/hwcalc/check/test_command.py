@@ -17,7 +17,7 @@ import junitparser
 import pytest
 
 from hwcalc.check import models
-from hwcalc.check.lock import write_lock
+from hwcalc.check.models import write_lock
 from hwcalc.model import RawModel
 from hwcalc.report.check import FORMATS
 from hwcalc.report.schema import json_schema

@@ -9,12 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import Plan, plan
-from hwcalc.check.errors import NoVerdictError
 from hwcalc.check.fields import REQUIREMENTS
-from hwcalc.check.file import parse_check_file
+from hwcalc.check.file import NoVerdictError, parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
-from hwcalc.check.result import Judged
-from hwcalc.check.verdict import figures_of, in_words, verdict_of
+from hwcalc.check.result import Judged, figures_of, in_words, verdict_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError
 from hwcalc.planner.result import FitInfo

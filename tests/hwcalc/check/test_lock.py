@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from hwcalc.check.errors import LockError
-from hwcalc.check.file import read_check_file
-from hwcalc.check.lock import SCHEMA_VERSION, _digest, read_lock, write_lock
+from hwcalc.check.file import LockError, read_check_file
+from hwcalc.check.models import SCHEMA_VERSION, _digest, read_lock, write_lock
 from hwcalc.check.result import CheckDocument, Judged
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import ModelNotFoundError
@@ -246,7 +245,7 @@ def test_a_broken_lock(tmp_path: Path, broken: Any, said: str) -> None:
 )
 def test_an_entry_of_the_wrong_shape(tmp_path: Path, change: dict[str, Any]) -> None:
     """A digest can be made by anyone: the entries are checked as well."""
-    from hwcalc.check.lock import _digest
+    from hwcalc.check.models import _digest
 
     path = check_file(tmp_path, CHECK)
     run(path, "write")

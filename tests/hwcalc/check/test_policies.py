@@ -10,7 +10,7 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.check.fields import OPTIONS
-from hwcalc.check.schema import check_file_schema
+from hwcalc.check.file import check_file_schema
 from hwcalc.documents import dumps
 from hwcalc.planner.options import POLICY_OPTIONS
 from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model

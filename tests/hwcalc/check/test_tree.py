@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc.check.errors import CheckFileError
-from hwcalc.check.tree import parse_tree, read_text
+from hwcalc.check.file import CheckFileError, parse_tree, read_text
 from hwcalc.yaml_tree import LARGEST_FILE, MAX_DEPTH, MAX_NODES, plain_value
 
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from hwcalc.cli import completion
 from hwcalc.hardware import local
-from hwcalc.hardware.detect import FoundGpu
+from hwcalc.hardware.local import FoundGpu
 from hwcalc.profiles.gpus import list_gpus, user_folder
 from hwcalc.profiles.instances import list_instances
 from hwcalc.report.schema import json_schema

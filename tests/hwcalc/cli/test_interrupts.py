@@ -155,7 +155,7 @@ def test_while_another_program_runs(tmp_path: Path) -> None:
     """``nvidia-smi`` does not go on alone. It has a session of its own, which no Ctrl-C reaches."""
     text = (
         "import sys, threading\nfrom hwcalc.cli.interrupt import end_quietly\nend_quietly()\n"
-        "from hwcalc.hardware.detect import bounded_output\nthreading.Timer(1, kill).start()\n"
+        "from hwcalc.hardware.local import bounded_output\nthreading.Timer(1, kill).start()\n"
         "bounded_output('sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 60')\n"
     )
     done = program("SIGINT", text, str(tmp_path / "pid"))

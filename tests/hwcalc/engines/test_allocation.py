@@ -12,7 +12,7 @@ from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
-from hwcalc.library.plan import load_model
+from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import stored_layers
 from hwcalc.sources.listing import known_ids

@@ -15,7 +15,7 @@ from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.setup import Request
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
-from hwcalc.profiles.llamacpp import llamacpp_profile
+from hwcalc.profiles.engines import llamacpp_profile
 from hwcalc.units import MIB
 from tests.paths import GOLDEN
 

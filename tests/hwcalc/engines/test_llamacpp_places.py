@@ -20,7 +20,7 @@ from hwcalc.engines.llamacpp.layers import Weighed
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import DeviceInfo, FitInfo
 from hwcalc.planner.verdict import Verdict
-from hwcalc.report.places import host_line, places
+from hwcalc.report.summary import host_line, places
 from hwcalc.report.table import plan_table
 from hwcalc.units import MIB
 from tests.hwcalc.sources.gguf.given import TYPES, gguf_bytes

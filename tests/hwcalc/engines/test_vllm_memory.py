@@ -23,7 +23,8 @@ from hwcalc.engines.vllm.settings import (
 )
 from hwcalc.engines.vllm.versions import VERSIONS
 from hwcalc.errors import UsageError
-from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus
+from hwcalc.profiles.gpus import find_gpu, list_gpus
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
 from tests.hwcalc.engines.vllm_rows import unchecked
 

@@ -18,7 +18,7 @@ from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.model import ModelSpec
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN as ROWS

@@ -18,9 +18,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
-from hwcalc.explore.build import EQUATION
-from hwcalc.explore.html import page_files
-from hwcalc.explore.payload import PageModel, payload_of
+from hwcalc.explore.build import EQUATION, PageModel, page_files, payload_of
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.planner.asked import Access
 from hwcalc.planner.context import open_request

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.explore.html import assemble, bundle, json_text, page_files
+from hwcalc.explore.build import assemble, bundle, json_text, page_files
 
 _HOSTILE = (
     "<img src=x onerror=alert(1)>",

@@ -11,9 +11,7 @@ import pytest
 from hwcalc import KvplanError, load_model, strategies
 from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
-from hwcalc.explore.policies import BATCHES, POLICIES
-from hwcalc.explore.sampled import sampled_lengths
-from hwcalc.explore.sections import sections_of
+from hwcalc.explore.sections import BATCHES, POLICIES, sampled_lengths, sections_of
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 

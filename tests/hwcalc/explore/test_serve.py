@@ -14,9 +14,8 @@ from http.client import HTTPConnection, HTTPResponse
 import pytest
 
 from hwcalc.errors import ModelNotFoundError, UsageError
-from hwcalc.explore import live, serve
-from hwcalc.explore.live import Live
-from hwcalc.explore.serve import Server, Site
+from hwcalc.explore import serve
+from hwcalc.explore.serve import Live, Server, Site
 from hwcalc.model import ModelSpec
 
 PAGE = b"<!doctype html><title>page</title>"
@@ -328,7 +327,7 @@ def test_together() -> None:
 
 def test_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: the payload that was asked for longest ago goes first."""
-    monkeypatch.setattr(live, "MOST_KEPT", 2)
+    monkeypatch.setattr(serve, "MOST_KEPT", 2)
     built_: list[str] = []
     models = Live(lambda model: built_.append(model.id) or "{}")  # type: ignore[func-returns-value]
     for name in ("0.6B", "1.7B", "0.6B", "4B", "0.6B", "1.7B"):
@@ -339,7 +338,7 @@ def test_the_last_ones_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits too long for a turn is told to come again."""
-    monkeypatch.setattr(live, "_SECONDS", 0.01)
+    monkeypatch.setattr(serve, "_SECONDS_FOR_A_MODEL", 0.01)
     models = Live(built)
     models._turn.acquire()
     request = serve.Request(method="GET", target="/t/model?id=gpt2", headers=_headers(Host="127.0.0.1:1"), port=1, token="t")

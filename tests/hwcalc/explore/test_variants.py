@@ -11,7 +11,7 @@ from hwcalc import load_model, strategies
 from hwcalc.engines.forms import Curve
 from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
-from hwcalc.explore.variants import variants_of
+from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.asked import Access

@@ -16,8 +16,7 @@ import pytest
 
 from hwcalc.errors import UsageError
 from hwcalc.hardware import local
-from hwcalc.hardware.detect import FoundGpu, amdgpu, bounded_output, metal, nvidia_smi, nvml, rocm_smi, torch
-from hwcalc.hardware.local import detect, match
+from hwcalc.hardware.local import FoundGpu, amdgpu, bounded_output, detect, match, metal, nvidia_smi, nvml, rocm_smi, torch
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
 from hwcalc.profiles.gpus import user_folder, visible_memory
@@ -96,7 +95,7 @@ def test_a_tool_that_fails_or_lies(tool: Callable[[str, str], None], body: str) 
 @posix
 def test_a_tool_that_hangs(tool: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped with its children, who would keep the pipe open."""
-    monkeypatch.setattr("hwcalc.hardware.detect._SECONDS", 0.3)
+    monkeypatch.setattr("hwcalc.hardware.local._SECONDS", 0.3)
     tool("nvidia-smi", "sleep 60 & sleep 60")
     begun = time.monotonic()
 

@@ -11,7 +11,7 @@ from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
 from hwcalc.library.fit_quick import quick
-from hwcalc.library.indexed import context_at
+from hwcalc.library.indexing import context_at
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
 from hwcalc.profiles.model_index import model_index

@@ -11,7 +11,7 @@ from hwcalc import load_model
 from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.library.candidates import naming
 from hwcalc.library.families import naming_of
-from hwcalc.library.indexed import formats_at, placed_model
+from hwcalc.library.indexing import formats_at, placed_model
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import details, format_names, model_index, placing, shapes, weights

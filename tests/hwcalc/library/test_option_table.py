@@ -14,7 +14,7 @@ from hwcalc.check.fields import ALIASES
 from hwcalc.check.fields import OPTIONS as CHECK_OPTIONS
 from hwcalc.cli import completion
 from hwcalc.cli.options import PLANNING
-from hwcalc.library import keywords
+from hwcalc.library import plan
 from hwcalc.planner import options as table
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
@@ -59,15 +59,15 @@ def test_the_fields_of_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("command", "typed"),
     [
-        ("plan", keywords.PlanOptions),
-        ("plot", keywords.PlanOptions),
-        ("compare", keywords.CompareOptions),
-        ("sweep", keywords.SweepOptions),
-        ("recommend", keywords.RecommendOptions),
-        ("fit", keywords.FitOptions),
-        ("strategies", keywords.StrategiesOptions),
-        ("explore", keywords.ExploreOptions),
-        ("reconcile", keywords.ReconcileOptions),
+        ("plan", plan.PlanOptions),
+        ("plot", plan.PlanOptions),
+        ("compare", plan.CompareOptions),
+        ("sweep", plan.SweepOptions),
+        ("recommend", plan.RecommendOptions),
+        ("fit", plan.FitOptions),
+        ("strategies", plan.StrategiesOptions),
+        ("explore", plan.ExploreOptions),
+        ("reconcile", plan.ReconcileOptions),
     ],
 )
 def test_typed_keywords(command: str, typed: type) -> None:
@@ -128,7 +128,7 @@ row = options.PlanOption("keeping", "text", "P", "What is kept: all, or window=N
 options.OPTIONS = (*options.OPTIONS, row)
 from hwcalc.cli import main
 from hwcalc.check.fields import OPTIONS
-from hwcalc.check.schema import check_file_schema
+from hwcalc.check.file import check_file_schema
 from tests.hwcalc.command import read
 said = {
     "check": OPTIONS["keeping"].help,

@@ -10,7 +10,7 @@ from hwcalc import load_model, plan, strategies
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.explained import names_in
 from hwcalc.library.glossary import MEANINGS
-from hwcalc.library.strategies_explained import only_strategy, strategy_section
+from hwcalc.library.strategies import only_strategy, strategy_section
 from hwcalc.planner.strategies import NAMES
 from hwcalc.planner.strategies_result import Strategies, Strategy
 from tests.hwcalc.library.test_any_argument import STRANGE

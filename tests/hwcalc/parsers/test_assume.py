@@ -19,7 +19,7 @@ from hwcalc.parsers.assume import nearest
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.known_types import family_of, known_types
 from hwcalc.parsers.registry import find_language_model, known_families
-from hwcalc.profiles.places import built_in
+from hwcalc.profiles.catalog import built_in
 from tests import paths
 from tests.hwcalc.command import Capture, run
 

@@ -12,16 +12,15 @@ from msgspec.structs import asdict
 
 from hwcalc import plan, recommend
 from hwcalc.engines.pool import Try
-from hwcalc.hardware.larger import larger_gpus
+from hwcalc.hardware.candidates import larger_gpus
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.change import CommandLine
 from hwcalc.planner.options import OPTIONS
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
-from hwcalc.profiles.examples import UNCOMMON
-from hwcalc.profiles.gpus import find_gpu
-from hwcalc.report.advice import advice_pairs
+from hwcalc.profiles.gpus import UNCOMMON, find_gpu
+from hwcalc.report.summary import advice_pairs
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"

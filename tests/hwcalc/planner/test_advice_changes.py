@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus
-from hwcalc.profiles.places import built_in
-from tests.hwcalc.command import QWEN
+from tests.hwcalc.command import QWEN, read_plan
 from tests.hwcalc.planner.test_advice import LLAMA_70B, advice, fit_of, options
 
 
@@ -45,9 +45,9 @@ def test_a_larger_gpu_is_planned_as_its_line_will_be() -> None:
     line = next(one for one in advice(model, **asked) if re.match(r"16 x [^(]*; holds", one.effect))
     held = re.search(r"holds ([0-9,]+) instead", line.effect)
     assert held is not None
-    larger = options(line.command)["--gpu"]
-    assert find_gpu(larger).node != find_gpu("mi300a").node
-    assert fit_of(model, **{**asked, "gpu": larger}).max_batch == int(held[1].replace(",", ""))
+    assert find_gpu(options(line.command)["--gpu"]).node != find_gpu("mi300a").node
+    named, given = read_plan(line.command)
+    assert fit_of(named, **given).max_batch == int(held[1].replace(",", ""))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
 from hwcalc.planner.recommend import Offer
 from hwcalc.planner.verdict import Layout
+from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus
-from hwcalc.profiles.places import built_in
 from tests.hwcalc.command import Capture, run
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -11,7 +11,7 @@ import pytest
 from hwcalc import compare, load_model, plan
 from hwcalc.model import Definition
 from hwcalc.profiles.catalog import find_model, list_models
-from hwcalc.report.footnote import footnotes
+from hwcalc.report.summary import footnotes
 from tests.hwcalc.command import Capture, run
 
 RECONSTRUCTED: Final = "01-ai/Yi-1.5-9B"

@@ -18,7 +18,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.verdict import UNLIMITED, Layout
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
 
 CASES: Final = 549

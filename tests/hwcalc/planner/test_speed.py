@@ -19,7 +19,8 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read, expected_share, weight_shares
-from hwcalc.profiles.gpus import Gpu, find_gpu
+from hwcalc.profiles.gpus import find_gpu
+from hwcalc.profiles.hardware_file import Gpu
 
 BF16 = DType(name="bf16", block_elements=1, block_bytes=2)
 FP8 = DType(name="fp8", block_elements=1, block_bytes=1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hwcalc import keep
 from hwcalc.errors import UsageError
-from hwcalc.library.kept import Kept
+from hwcalc.library.keep import Kept
 from hwcalc.policies.base import LayerShape, Role, Setting, Start
 from hwcalc.policies.counting import CutAtLengths, CutEachStep, even_split, kept, searched_ratio
 from hwcalc.policies.masking import adaptive_mask

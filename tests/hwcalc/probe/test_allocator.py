@@ -9,8 +9,15 @@ import sys
 
 import pytest
 
-from hwcalc.probe.allocator import Allocator, AllocatorFullError, predict
-from hwcalc.probe.settings import VARIABLES, AllocatorSettings, environment_settings, parse_settings
+from hwcalc.probe.allocator import (
+    VARIABLES,
+    Allocator,
+    AllocatorFullError,
+    AllocatorSettings,
+    environment_settings,
+    parse_settings,
+    predict,
+)
 from tests.hwcalc.probe.slow_allocator import SlowAllocator
 
 MIB = 2**20

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwcalc.probe.devices import NoDeviceError, load_torch
-from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
+from hwcalc.probe.devices import NoDeviceError, available_bytes, driver_version, load_torch, resident_bytes, total_bytes
 
 MIB = 2**20
 GIB = 2**30

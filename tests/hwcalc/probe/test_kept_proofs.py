@@ -16,9 +16,8 @@ from msgspec.structs import asdict
 
 from hwcalc import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.probe.allocator import Allocator, predict
+from hwcalc.probe.allocator import Allocator, parse_settings, predict
 from hwcalc.probe.receipt import verify
-from hwcalc.probe.settings import parse_settings
 from scripts.gpu_proof.cases import allocations, operations
 from scripts.gpu_proof.record import Figure, Receipt
 from scripts.gpu_proof.run import Run

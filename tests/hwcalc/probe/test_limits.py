@@ -10,9 +10,9 @@ from hwcalc import load_model
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UsageError
 from hwcalc.planner.context import open_request
+from hwcalc.probe.allocator import AllocatorSettings
 from hwcalc.probe.devices import Counters, Device
 from hwcalc.probe.limits import ALLOCATED, BEYOND, OUT_OF_MEMORY, REFUSED, find_max
-from hwcalc.probe.settings import AllocatorSettings
 
 CONFIG = {
     "model_type": "llama",

@@ -8,9 +8,7 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.formulas import FullAttention, Mamba2, SlidingAttention, Stack
-from hwcalc.probe.live_config import clean, pick_layers, shrink
-from hwcalc.probe.live_model import NotRun, full_config, make
-from hwcalc.probe.live_search import smaller
+from hwcalc.probe.live_model import NotRun, clean, full_config, make, pick_layers, shrink, smaller
 from hwcalc.profiles.catalog import list_models
 
 FULL = FullAttention(num_attention_heads=8, num_key_value_heads=2, head_dim=16, v_head_dim=16)

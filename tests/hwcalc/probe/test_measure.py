@@ -22,7 +22,7 @@ from hwcalc.formulas import (
     SinkAttention,
     Stack,
 )
-from hwcalc.library.plan import load_model
+from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import NoDeviceError, default_reserve, is_out_of_memory, open_device
 from hwcalc.probe.measure import holding, scaled

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from hwcalc.planner.policy import policy_blocks
 from hwcalc.policies.base import FILL, REPACK
-from hwcalc.probe import policy_pages
+from hwcalc.probe import policy_paged
 from hwcalc.probe.devices import Device, open_device
-from hwcalc.probe.meter import metering
-from hwcalc.probe.policy_pages import Layer, Paging, free_blocks, places_of
+from hwcalc.probe.measure import metering
+from hwcalc.probe.policy_paged import Layer, Paging, free_blocks, places_of
 from tests.hwcalc.probe.test_policy_run import figure, ran
 from tests.paths import ROOT
 
@@ -82,7 +82,7 @@ def test_free_blocks_by_sets() -> None:
         tokens, block, heads = rng.randrange(1, 300), rng.choice([1, 4, 16]), rng.randrange(1, 4)
         stay = rng.randrange(1, tokens + 1)
         found = free_blocks(CPU, tokens, block, [(stay, heads)], growing=False, seed=seed)
-        places = places_of(torch, heads, tokens, stay, seed * policy_pages._PRIME + 1)
+        places = places_of(torch, heads, tokens, stay, seed * policy_paged._PRIME + 1)
         needed = {place // block for head in places.tolist() for place in head}
 
         assert found == -(-tokens // block) - len(needed)
@@ -104,13 +104,13 @@ def test_cuts_again_and_again() -> None:
 
 def test_a_lost_survivor_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that goes astray: the counts are right and the content is not."""
-    real = policy_pages._moves
+    real = policy_paged._moves
 
     def astray(*args: Any) -> Any:
         source, target = real(*args)
         return source, target.flip(0)
 
-    monkeypatch.setattr(policy_pages, "_moves", astray)
+    monkeypatch.setattr(policy_paged, "_moves", astray)
     run = ran(ONE_LAYER, seq=2_000, policy="knorm:compression_ratio=0.5", engine="vllm")
 
     assert all(one.agrees for one in run.figures)

@@ -16,11 +16,11 @@ from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.policies.base import COMPACTIONS
-from hwcalc.probe import policy_cut, policy_tensors
+from hwcalc.probe import policy_cut
 from hwcalc.probe.devices import open_device
-from hwcalc.probe.meter import metering
-from hwcalc.probe.policy_result import PolicyFigure, PolicyRun
+from hwcalc.probe.measure import metering
 from hwcalc.probe.policy_run import run_policy
+from hwcalc.probe.result import PolicyFigure, PolicyRun
 from tests.hwcalc.policies.drawn import given_policies
 
 LLAMA = {
@@ -154,13 +154,13 @@ def test_scores_that_do_not_fit_are_made_of_fewer_tokens() -> None:
 
 def test_a_wrong_length_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One token more in one layer than the plan counts its bytes by."""
-    real = policy_tensors.Plan.at
+    real = policy_cut.Plan.at
 
     def wrong(self: Any, piece: Any, length: int) -> Any:
         one = real(self, piece, length)
         return replace(one, bytes=one.bytes + 4) if length == 199 and one.layer == 2 else one
 
-    monkeypatch.setattr(policy_tensors.Plan, "at", wrong)
+    monkeypatch.setattr(policy_cut.Plan, "at", wrong)
     run = ran(seq=2_000, policy="snapkv:compression_ratio=0.9,window_size=16")
 
     assert not run.agrees

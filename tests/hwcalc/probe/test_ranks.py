@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from hwcalc.errors import UsageError
-from hwcalc.library.plan import load_model
+from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.probe.ranks import World, stage_of, world_of
+from hwcalc.probe.run import World, stage_of, world_of
 from tests.hwcalc.command import REPOSITORY
 
 LLAMA = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.reconcile import Reconciliation
-from hwcalc.reconcile.rows import Row
+from hwcalc.reconcile.facts import Row
 from tests.paths import TESTS
 
 LOGS: Final = TESTS / "logs"

@@ -12,9 +12,8 @@ from typing import IO, Any, Final, cast
 import pytest
 
 from hwcalc.errors import LogError
-from hwcalc.reconcile import lines, reconcile
-from hwcalc.reconcile.core import _read
-from hwcalc.reconcile.lines import LONGEST_LINE, MOST_LINES, Reader
+from hwcalc.reconcile import core, reconcile
+from hwcalc.reconcile.core import LONGEST_LINE, MOST_LINES, Reader, _read
 from tests.hwcalc.reconcile.test_any_log import SMALL
 
 MIB: Final = 1024**2
@@ -39,9 +38,9 @@ class Endless(io.RawIOBase):
 @pytest.mark.parametrize("text", [b"", b"x" * LONGEST_LINE, b"\n", b"INFO: nothing of interest here\n", b"KV cache memory\n"])
 def test_a_log_without_an_end(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     """Reading stops at a limit, also inside a line that has no end, and keeps next to nothing."""
-    monkeypatch.setattr(lines, "MOST_BYTES", 4 * MIB)
-    monkeypatch.setattr(lines, "MOST_LINES", 50_000)
-    monkeypatch.setattr(lines, "MOST_KNOWN_BYTES", MIB)
+    monkeypatch.setattr(core, "MOST_BYTES", 4 * MIB)
+    monkeypatch.setattr(core, "MOST_LINES", 50_000)
+    monkeypatch.setattr(core, "MOST_KNOWN_BYTES", MIB)
     log = Endless(text)
     tracemalloc.start()
     try:

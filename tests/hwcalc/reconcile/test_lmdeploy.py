@@ -8,8 +8,8 @@ import pytest
 
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects import find_dialect
+from hwcalc.reconcile.facts import Row
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.reconcile.rows import Row
 from tests.hwcalc.reconcile.logs import LOGS
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

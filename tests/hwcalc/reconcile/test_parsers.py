@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import LogError
+from hwcalc.reconcile.core import LONGEST_LINE, Reader
 from hwcalc.reconcile.dialects import DIALECTS, find_dialect
 from hwcalc.reconcile.facts import Facts, byte_range, number_after
-from hwcalc.reconcile.lines import LONGEST_LINE, Reader
 from tests.paths import TESTS
 
 LOGS: Final = TESTS / "logs"
@@ -374,7 +374,7 @@ def test_lines_are_bounded_and_clean() -> None:
 
 def test_too_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading ends, and says so."""
-    monkeypatch.setattr("hwcalc.reconcile.lines.MOST_LINES", 3)
+    monkeypatch.setattr("hwcalc.reconcile.core.MOST_LINES", 3)
     reader = Reader(["INFO a line"] * 10)
     assert len(list(reader)) == 3
     assert "first 3 lines" in reader.remarks[0]

@@ -10,8 +10,7 @@ import pytest
 from hwcalc.engines import find_engine
 from hwcalc.errors import LogError, UsageError
 from hwcalc.reconcile import reconcile
-from hwcalc.reconcile.facts import Facts
-from hwcalc.reconcile.rows import Range, compared, spread
+from hwcalc.reconcile.facts import Facts, Range, compared, spread
 from tests.hwcalc.engines.vllm_rows import Row as GoldenRow
 from tests.hwcalc.engines.vllm_rows import rows as golden_rows
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, LOGS, figures

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError
-from hwcalc.hardware import detect
+from hwcalc.hardware import local
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
-from hwcalc.profiles.examples import EXAMPLES
-from hwcalc.profiles.gpus import find_gpu
+from hwcalc.profiles.gpus import EXAMPLES, find_gpu
 from hwcalc.report.drawing import SCREEN
 from hwcalc.report.glance import FEW_NOTES, notes_of
 from hwcalc.report.markdown import plan_markdown
@@ -147,7 +146,7 @@ def test_copies_on_ranks_are_said() -> None:
 def test_without_hardware_one_line_says_how_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card that the model may fit; this machine's own where there is one; none without a command or where nobody can say."""
     one = plan("Qwen/Qwen3-8B", seq="32k")
-    monkeypatch.setattr("hwcalc.hardware.detect.gpu_in_sight", lambda: False)
+    monkeypatch.setattr("hwcalc.hardware.local.gpu_in_sight", lambda: False)
     for shown in (
         plan_table(one, command="kvplan Qwen/Qwen3-8B"),
         plan_table(one, command="kvplan Qwen/Qwen3-8B", detail="brief"),
@@ -158,23 +157,23 @@ def test_without_hardware_one_line_says_how_to_ask(monkeypatch: pytest.MonkeyPat
     assert "  ask" not in plan_table(one)
     assert "  ask" not in plan_table(one, command="kvplan m", quiet=True)
     assert "  ask" not in plan_table(plans()[0], command="kvplan m")
-    monkeypatch.setattr("hwcalc.hardware.detect.gpu_in_sight", lambda: True)
+    monkeypatch.setattr("hwcalc.hardware.local.gpu_in_sight", lambda: True)
     assert "kvplan m --gpu local" in plan_table(one, command="kvplan m")
 
 
 def test_a_gpu_in_sight_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No interface is asked: only whether a driver's file is there, or that it is a Mac with a chip of Apple's."""
-    monkeypatch.setattr(detect, "PROBES", ())
-    monkeypatch.setattr(detect, "bounded_output", None)
-    monkeypatch.setattr(detect, "_DEVICES", ())
+    monkeypatch.setattr(local, "PROBES", ())
+    monkeypatch.setattr(local, "bounded_output", None)
+    monkeypatch.setattr(local, "_DEVICES", ())
     monkeypatch.setattr("sys.platform", "linux")
-    assert not detect.gpu_in_sight()
-    monkeypatch.setattr(detect, "_DEVICES", (Path("/"),))
-    assert detect.gpu_in_sight()
+    assert not local.gpu_in_sight()
+    monkeypatch.setattr(local, "_DEVICES", (Path("/"),))
+    assert local.gpu_in_sight()
     machine = type("Machine", (), {"machine": "arm64"})
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("os.uname", machine)
-    assert detect.gpu_in_sight()
+    assert local.gpu_in_sight()
 
 
 def test_examples_are_as_their_profiles() -> None:

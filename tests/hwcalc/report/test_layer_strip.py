@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import plan
-from hwcalc.report.layer_strip import layer_strip
-from hwcalc.report.table import plan_table
+from hwcalc.report.table import layer_strip, plan_table
 
 
 def test_a_pattern_is_seen() -> None:

@@ -17,15 +17,15 @@ from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
 from hwcalc.library.explain import Explanation, explain
+from hwcalc.library.indexing import stored
 from hwcalc.library.plan import plan
-from hwcalc.library.stored import stored
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.explain_text import explain_text
-from hwcalc.report.layer_shares import shares
 from hwcalc.report.markdown import explain_markdown, plan_markdown
 from hwcalc.report.rows import plan_csv
 from hwcalc.report.schema import DOCUMENTS, json_schema
+from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
 from hwcalc.report.text import abbreviated, layer_words, percent
 from hwcalc.text import TIMES, clean

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc.explore.build import page_of
-from hwcalc.explore.live import Live
-from hwcalc.explore.serve import Server, Site
+from hwcalc.explore.serve import Live, Server, Site
 from tests.hwcalc.explore.browser.watched import Watched, opened
 from tests.hwcalc.explore.planned import agree, planned
 
