@@ -146,7 +146,7 @@ def run(
 
 
 def _found() -> str:
-    """The check file of the working folder."""
+    """The path of the check file in the working folder."""
     found = [name for name in FOUND if os.path.lexists(name)]
     if not found:
         raise UsageError(
@@ -159,7 +159,7 @@ def _found() -> str:
 
 
 def _view(*, json: bool, format_: str | None, **others: Any) -> View:
-    """The view that the output options ask for; a check has more formats than other commands."""
+    """The view that the output options name. A check has more formats than other commands."""
     chosen = None if format_ is None else _format(format_, "--format")
     if json and chosen not in {None, "json"}:
         raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
@@ -177,7 +177,7 @@ def _format(text: str, option: str) -> str:
 
 
 def _targets(outputs: list[str], view: View) -> dict[str, str]:
-    """Path -> format of every ``--output``. A file without a format replaces standard output."""
+    """The format of every ``--output``, by path. A file without a format replaces standard output."""
     from hwcalc.report.check import FORMATS
 
     targets: dict[str, str] = {}

@@ -74,7 +74,7 @@ class Command(TyperCommand):
         write_command(formatter, import_module(COMMANDS[str(self.name)]), [(name, record) for name, record in rows if record])
 
     def make_parser(self, ctx: Any) -> Any:
-        """The parser of a line, which refuses such options."""
+        """The parser of a line, which refuses a single-value option that is given twice."""
         parser = super().make_parser(ctx)
         parse = parser.parse_args
 
@@ -122,7 +122,7 @@ def _command(name: str) -> Any:
 
 
 def _completed(options: Sequence[Option]) -> list[Option]:
-    """VLLM's names as options of their own, for the shell alone: a line is translated before Typer reads it."""
+    """The options, and vLLM's names as options that only completion uses: a line is translated before Typer reads it."""
     if "_KVPLAN_COMPLETE" not in os.environ:
         return []
     return [

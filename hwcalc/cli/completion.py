@@ -267,7 +267,7 @@ _WORDS = (
 
 
 def _takes(check: Callable[[str, str], object], name: str, word: str) -> bool:
-    """Whether an option takes this word, and not just any."""
+    """Whether an option accepts this word and refuses others."""
     from hwcalc.errors import KvplanError
 
     for text, taken in ((word, True), ("no such word", False)):

@@ -47,7 +47,7 @@ def is_abort(error: Exception) -> bool:
 
 
 def is_typers(error: Exception, name: str) -> bool:
-    """Whether an error is Typer's exception of that name. Older releases import Click, newer ones contain a copy of it."""
+    """Whether an error is Typer's exception of this name. Older releases import Click, newer releases contain a copy of it."""
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
 
 

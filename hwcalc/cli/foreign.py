@@ -1,6 +1,6 @@
 """Names of options that are not kvplan's own: vLLM's, which are taken as well, and others', which are answered with ours.
 
-A line is translated before it is read, so that both readers of a line know kvplan's own options alone. Names and values of vLLM are read
+A line is translated before Typer reads it, so that Typer knows kvplan's options alone. Names and values of vLLM are read
 as vLLM reads them (``FlexibleArgumentParser`` and ``human_readable_int`` in ``utils/argparse_utils.py``, ``engine/arg_utils.py``).
 """
 
@@ -144,7 +144,7 @@ NO_EFFECT: Final[Mapping[str, str]] = {
 
 
 class Alias(NamedTuple):
-    """A name of vLLM's: the kvplan option that it stands for, and, where that is ``engine_options``, whose value it is."""
+    """The kvplan option that a name of vLLM's stands for. For ``engine_options`` it also has the name of the engine option."""
 
     option: Option
     knob: str = ""
@@ -153,7 +153,7 @@ class Alias(NamedTuple):
 
 
 def aliases(options: Iterable[Option]) -> dict[str, Alias]:
-    """VLLM's names for the options of a command: spelling -> option."""
+    """VLLM's names for the options of a command, by spelling."""
     out: dict[str, Alias] = {}
     for option in options:
         for spelling in VLLM.get(option.name, ()) if option.flags else ():
@@ -199,7 +199,7 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
 
 
 def _of_a_plan(name: str, own: Mapping[str, Option]) -> str:
-    """Where an option of a plan is taken, for a command that takes others; else empty."""
+    """A hint that an option belongs to ``kvplan plan``, for a command that lacks it; else empty."""
     row = next((row for row in options_of("plan") if name in row.spellings), None)
     if row is None or "--seq" not in own:
         return ""
@@ -207,7 +207,10 @@ def _of_a_plan(name: str, own: Mapping[str, Option]) -> str:
 
 
 def _near(name: str, rows: tuple[Option, ...], own: Mapping[str, Option]) -> str:
-    """Options that look like a mistyped one, vLLM's too; else what a name that looks like it is called here."""
+    """A hint with options, vLLM's too, that resemble a mistyped name.
+
+    If there are none, it has kvplan's name for a similar name of another program.
+    """
     from difflib import get_close_matches
 
     near = get_close_matches(name.lower(), [*own, "--help", *aliases(rows)], n=2, cutoff=0.7)

@@ -200,7 +200,7 @@ def _one(info: GpuInfo, view: View) -> str:
 
 
 def _other_names(info: GpuInfo) -> list[str]:
-    """The other names, and those of each size of memory."""
+    """The other names of an accelerator, with those of each size of memory."""
     first = info.aliases[0] if info.aliases else info.id
     sizes = info.memory_options_gb if len(info.memory_options_gb) > 1 else ()
     return [*info.aliases, *(f"{first}-{size}gb" for size in sizes)]

@@ -1,6 +1,6 @@
 """A command line in kvplan's own words: the command first, and vLLM's names replaced.
 
-Both readers read the translated line. A word that nobody knows is an error here, with what was probably meant.
+Typer reads the translated line. An unknown word is an error here, with what was probably meant.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def with_command(words: Sequence[str]) -> list[str]:
 
 
 def _llamacpp_words(words: Sequence[str]) -> LlamacppWords | None:
-    """A reader of llama-server's flags, if the line is about llama.cpp. Few lines are, and only those import what reads it."""
+    """A reader of llama-server's flags if the line is about llama.cpp, else ``None``. Only such lines import its module."""
     if not _NAMES_LLAMACPP.search(" ".join(words)):
         return None
     from hwcalc.cli.llamacpp import LlamacppWords, runs_llamacpp
@@ -74,7 +74,7 @@ def _llamacpp_words(words: Sequence[str]) -> LlamacppWords | None:
 
 
 def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The line in kvplan's own words, and what to say about values that vLLM reads differently.
+    """The line in kvplan's own words, and remarks on values that vLLM reads differently.
 
     Raises :class:`~hwcalc.errors.UsageError` for an option that the command does not have, and for a mistyped command.
     """
@@ -86,7 +86,7 @@ def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _which(word: str) -> str:
-    """Which of two models to leave out: the name of llama.cpp's program is none."""
+    """A hint on which of two models to leave out: the name of llama.cpp's program, if it is there."""
     program = word.rpartition("/")[2].removesuffix(".exe")
     return f"Leave out {program}, and paste what stands behind it." if program.startswith("llama-") else "Leave one of them out."
 
@@ -116,7 +116,7 @@ class _Line:
         self.asks_help = bool(_HELP & set(before))
 
     def read(self) -> list[str]:
-        """The words with vLLM's replaced."""
+        """The words of the line, with names of vLLM's replaced by kvplan's."""
         out: list[str] = []
         experts: str | None = None
         while self.words:
@@ -162,7 +162,10 @@ class _Line:
         return [*([model] if model else []), *read.words(self.values)]
 
     def drop(self, flag: str, *, has_value: bool) -> None:
-        """Leave a flag out, with its values. Of several values, all up to the next flag, where the model stands before them."""
+        """Leave a flag out, with its value.
+
+        A flag of several values loses all up to the next flag, if the model stands before it.
+        """
         self.dropped.append(flag)
         if has_value or not NO_EFFECT[flag]:
             return
@@ -172,7 +175,7 @@ class _Line:
             most -= 1
 
     def own_words(self, word: str, flag: str, value: str | None) -> list[str]:
-        """A word that begins an option of kvplan's own, with its value. Raises an error if there is none of that name."""
+        """The words of an option of kvplan's own, with its value. Raises an error for an unknown option."""
         option = self.own.get(flag)
         if option is None:
             bundle = not word.startswith("--") and f"-{word[1]}" in self.own
@@ -190,7 +193,7 @@ class _Line:
         return [word, *rest]
 
     def give(self, option: Option, flag: str, value: str) -> None:
-        """Keep a value. Raises an error if two names of an option are given; if one is given twice, the readers say so."""
+        """Keep the value of an option. Raises an error if it is given by two names; Typer refuses the same name twice."""
         before = self.spelled.setdefault(option.name, flag)
         foreign = before not in self.own or flag not in self.own
         if before != flag and foreign and option.kind == "text" and not self.asks_help:
@@ -205,7 +208,7 @@ class _Line:
         return alias.value
 
     def foreign_words(self, flag: str, value: str | None, alias: Alias) -> list[str]:
-        """A name of vLLM's and its value as an option of kvplan's."""
+        """The words of kvplan's option for a name of vLLM's and its value."""
         own = alias.option.flags[0]
         self.knob = self.knob or (flag if alias.knob else "")
         if alias.value:
@@ -224,7 +227,7 @@ class _Line:
         return [f"{own}={value}"] if value.startswith("-") else [own, value]
 
     def read_value(self, flag: str, name: str, value: str, own: str) -> str:
-        """A value as vLLM reads it, for kvplan's own option."""
+        """The text of a value as vLLM reads it, for kvplan's own option."""
         if name == "weights":
             if value.lower() in _AS_PUBLISHED:
                 raise UsageError(

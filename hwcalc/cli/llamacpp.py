@@ -103,13 +103,13 @@ class LlamacppWords:
 
     @staticmethod
     def takes(flag: str) -> bool:
-        """Whether this is one of them."""
+        """Whether this flag is llama-server's."""
         known = (WITH_VALUE, _SWITCHES, WITHOUT_EFFECT, _CONTEXT, _SLOTS, MODEL_FLAGS, _SPECULATION)
         return any(flag in each for each in known)
 
     @staticmethod
     def with_value() -> set[str]:
-        """Those that a value follows."""
+        """The flags of llama-server that a value follows."""
         return {
             *WITH_VALUE,
             *_SPECULATION,
@@ -172,7 +172,10 @@ class LlamacppWords:
         return self.model
 
     def words(self, given: Iterable[str]) -> list[str]:
-        """Options of kvplan for the flags. ``given`` are the names of those that the line has in kvplan's own words."""
+        """The words of kvplan's options for the flags.
+
+        ``given`` are the names of options that the line has in kvplan's own words.
+        """
         own = set(given)
         out: list[str] = []
         slots = self.slots or 1
@@ -198,7 +201,7 @@ class LlamacppWords:
         return out
 
     def remarks(self) -> Iterable[str]:
-        """What llama-server does otherwise than this line is planned."""
+        """The remarks on what llama-server does otherwise than the plan of this line."""
         if self.context and self.slots is None:
             yield f"-c {self.context:,} is planned for one slot, -np 1; llama-server by itself opens four that share it: -np 4 -kvu."
 

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, as data that both readers of a command line use."""
+"""The arguments and options that commands share, as data from which Typer's parameters and the help are made."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ DETAIL: Final = (
 
 
 def plan_options(command: str) -> tuple[Option, ...]:
-    """The options of a plan that a command takes, from their table."""
+    """The options of a plan that a command takes, from the table of options."""
     return tuple(_of_row(row, command) for row in options_of(command))
 
 
@@ -206,7 +206,7 @@ def view_of(
 
 
 def run_command(module: Any, values: Mapping[str, Any]) -> Answer:
-    """The answer of a command to the values of its options. It says itself whether its text may have colours."""
+    """The answer of a command for these values of its options. The answer says whether its text has colours."""
     try:
         result: Answer = module.run(**values)
     except ConfigError as error:
@@ -216,7 +216,7 @@ def run_command(module: Any, values: Mapping[str, Any]) -> Answer:
 
 
 def _typed_as_well(error: ConfigError, module: Any, values: Mapping[str, Any]) -> ConfigError:
-    """The error with what was typed in the command line of its hint."""
+    """The error, whose hint repeats the options that were typed."""
     name = next((name for name, place in COMMANDS.items() if place == module.__name__), "")
     if error.command is None or name not in _OF_ONE_MODEL:
         return error
@@ -240,7 +240,7 @@ def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def typed_again(command: str, model: str | None, values: Mapping[str, Any]) -> str:
-    """MODEL and the options of a plan as a command line to which more can be added; empty if the name is like an option. No secrets.
+    """The command line of a plan without secrets, to which words can be added; empty if the model looks like an option.
 
     >>> typed_again("plan", "gpt2", {row.name: None for row in options_of("plan")} | {"seq": "32k", "token": "t"})
     'kvplan gpt2 --seq 32k'
@@ -266,7 +266,7 @@ def say_unreachable(notes: Iterable[Note]) -> None:
 
 @contextmanager
 def reading(model: str | None, command: str = "") -> Iterator[None]:
-    """A block in which a model is read. It shows progress. A hint without a model names the ``command``.
+    """A context manager for reading a model, which shows progress. A hint without a model names the ``command``.
 
     A word that is no model but resembles a command raises :class:`~hwcalc.errors.UsageError`, before any network is asked.
     """
@@ -284,7 +284,7 @@ def reading(model: str | None, command: str = "") -> Iterator[None]:
 
 
 def progress() -> AbstractContextManager[None]:
-    """A block in which a terminal shows progress."""
+    """A context manager that shows progress on a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
     from hwcalc.cli.progress import shown

@@ -63,12 +63,12 @@ class Answer(Record):
 
 
 def answer(document: Mapping[str, Any]) -> Answer:
-    """A JSON document as an answer."""
+    """The answer whose text is this JSON document."""
     return Answer(text=dumps(document), json=True)
 
 
 class View(Record):
-    """How the user wants the answer to look."""
+    """The look of an answer that the user has chosen: format, width, colours."""
 
     format: str = "table"
     quiet: bool = False

@@ -75,7 +75,7 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
 
 def _in_short(kernel: str) -> str:
-    """The attention kernel without the reason."""
+    """The name of the attention kernel, without the reason for it."""
     return kernel.partition(":")[0].partition(";")[0]
 
 
@@ -93,7 +93,7 @@ def _in_a_plan(policy: PolicyInfo) -> str:
 
 
 def _written(policy: PolicyInfo) -> str:
-    """The policy with what it must have, else with the first option that says how much is kept."""
+    """The text of the policy with its required options, else with the first option on how much it keeps."""
     needed = [one for one in policy.options if one.required or one.kind in _PARTS]
     usual = [one for one in policy.options if one.kind == "ratio" or one.name.endswith("budget")][:1]
     words = [f"{one.name}={_SAMPLES.get(one.kind, one.default)}" for one in needed or usual]

@@ -65,7 +65,7 @@ def run(*, model: str | None, explain: str | None = None, **options: Any) -> Ans
 
 
 def explained(found: Strategies, name: str, view: View) -> Answer:
-    """One strategy, derived."""
+    """The answer that derives the numbers of a single strategy."""
     from hwcalc.library.strategies import only_strategy
 
     kept = only_strategy(found, name)

@@ -104,7 +104,7 @@ def run(
 
 
 def _format(format_: str | None, target: str | None, *, json: bool) -> str:
-    """The chosen format, else that of the file's suffix, else CSV."""
+    """The format of the rows: the chosen format, else that of the file's suffix, else CSV."""
     from pathlib import Path
 
     suffix = "" if target is None else Path(target).suffix.lower()
@@ -152,7 +152,7 @@ class _Tally:
 
 
 def _shown(target: str | None) -> Any:
-    """A block that shows progress, unless the rows themselves go to the terminal."""
+    """A context manager that shows progress, unless the rows themselves go to the terminal."""
     if target is None and sys.stdout is not None and sys.stdout.isatty():
         return nullcontext()
     return progress()
@@ -180,7 +180,7 @@ def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> Iter
 
 
 def _kept(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text, given out when all of it is there: an error or Ctrl-C on the way leaves no half of a document."""
+    """The pieces of a text, once all of them exist, so that an error or Ctrl-C leaves no half of a document."""
     from tempfile import SpooledTemporaryFile
 
     # Whoever prints the document reads it to its end.

@@ -8,7 +8,7 @@ __all__ = ["why_not"]
 
 
 def why_not(plan: Plan) -> tuple[str, ...]:
-    """For standard error: why a plan is not known to fit, and what would help. Empty if it fits, or no verdict was asked for."""
+    """Lines for standard error: why a plan is not known to fit, and what would help. Empty if it fits or has no verdict."""
     if not plan.refutes:
         return ()
     if plan.fit is None:

@@ -60,20 +60,22 @@ class Cause(Record):
 def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
     """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
 
-    Largest first; causes in the same words are one. What a policy drops is one cause, and so is what sequences have in common, beside those
-    of as many sequences that keep every token by themselves.
+    Largest first; causes in the same words are added up. What a policy drops is one cause, and what sequences share is another; all others
+    are those of as many sequences that share nothing and keep every token.
     """
     whole, plain = opened.without_policy(), formulas.unshared
     alone = whole.unshared
-    found = {} if whole is opened else {"dropped by the policy": request_bytes(opened) - request_bytes(whole)}
+    bytes_by_cause = {} if whole is opened else {"dropped by the policy": request_bytes(opened) - request_bytes(whole)}
     for words, added in (*_of_layers(alone, plain), *_of_extras(alone), *_of_ranks(alone)):
-        found[words] = found.get(words, 0) + added
+        bytes_by_cause[words] = bytes_by_cause.get(words, 0) + added
     if whole.request.sharing.asked:
         saved = request_bytes(alone) - request_bytes(whole)
-        found["shared in whole blocks" if saved else "shared tokens kept for each"] = (
+        bytes_by_cause["shared in whole blocks" if saved else "shared tokens kept for each"] = (
             plain.stored_bytes - formulas.stored_bytes - saved
         )
-    return tuple(Cause(words=words, bytes=added) for words, added in sorted(found.items(), key=lambda one: -abs(one[1])) if added)
+    return tuple(
+        Cause(words=words, bytes=added) for words, added in sorted(bytes_by_cause.items(), key=lambda one: -abs(one[1])) if added
+    )
 
 
 def request_bytes(opened: Occupancy) -> int:
@@ -98,13 +100,13 @@ def _held_bytes(opened: Occupancy) -> int:
 def stored_words(opened: Occupancy) -> str:
     """What the engine stores, by role and format: ``K, V bf16; state fp32``."""
     formats: dict[str, dict[str, None]] = {}
-    for tensor in (one for tensors in opened.kind_tensors.values() for one in tensors):
+    for tensor in (stored for tensors in opened.kind_tensors.values() for stored in tensors):
         formats.setdefault(tensor.dtype, {}).update(dict.fromkeys(_SHORT[name] for name in _names(tensor)))
     return "; ".join(f"{', '.join(names)} {dtype}" for dtype, names in formats.items())
 
 
 def _names(tensor: StoredTensor) -> tuple[str, ...]:
-    """What a tensor has; a page may have keys and values."""
+    """The words for what a tensor contains; a page may contain keys and values."""
     return ("keys", "values") if tensor.name == "keys_values" else (_NAMES[tensor.role],)
 
 
@@ -133,13 +135,13 @@ class _Layer:
 
     @cached_property
     def token_bytes(self) -> int:
-        """Bytes of one token of one sequence in the long run; 0 for what is never more than a window."""
+        """Bytes by which the layer grows for each token of a sequence, at lengths far beyond; 0 for a layer that stops growing at a window."""
         farthest = bytes_of(_farther(self.opened, 2).kind_tensors[self.kind])
-        found = round((farthest - self.far_bytes) / (_STEP * self.opened.batch))
+        token_bytes = round((farthest - self.far_bytes) / (_STEP * self.opened.batch))
         # A window in a buffer that is read in pieces is a little longer at some lengths than at others, and so are blocks of odd sizes.
-        if abs(found - self.row_bytes) * 100 <= self.row_bytes:
+        if abs(token_bytes - self.row_bytes) * 100 <= self.row_bytes:
             return self.row_bytes
-        return found if 16 * found > self.row_bytes else 0
+        return token_bytes if 16 * token_bytes > self.row_bytes else 0
 
     @cached_property
     def row_bytes(self) -> int:
@@ -166,33 +168,33 @@ class _Layer:
 
 
 def _counts(opened: Occupancy) -> dict[LayerKind, int]:
-    found = {group.kind: 0 for group in opened.stack.groups}
+    counts = {group.kind: 0 for group in opened.stack.groups}
     for group in opened.stack.groups:
-        found[group.kind] += group.count
-    return found
+        counts[group.kind] += group.count
+    return counts
 
 
 def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, int]]:
     """The differences of layers: of equal kinds, then of kinds that have a name in common, then of those that took another's place."""
-    own, plain = _counts(opened), _counts(formulas)
+    stored, plain = _counts(opened), _counts(formulas)
     for alike in (_same, _same_name, _both_attention):
-        for kind in list(own):
-            other = next((one for one in plain if alike(kind, one)), None)
+        for kind in list(stored):
+            other = next((candidate for candidate in plain if alike(kind, candidate)), None)
             if other is None:
                 continue
-            both = min(own[kind], plain[other])
+            both = min(stored[kind], plain[other])
             layer, expected = _Layer(kind, opened), _Layer(other, formulas)
             usual = expected.roles() | (_FIXED if expected.roles() & _FIXED else frozenset())
-            beside = [tensor for tensor in layer.tensors if tensor.why and tensor.role not in usual]
-            yield from ((tensor.why or "", both * tensor.bytes) for tensor in beside)
-            added = layer.bytes - bytes_of(beside) - expected.bytes
+            added_tensors = [tensor for tensor in layer.tensors if tensor.why and tensor.role not in usual]
+            yield from ((tensor.why or "", both * tensor.bytes) for tensor in added_tensors)
+            added = layer.bytes - bytes_of(added_tensors) - expected.bytes
             if added:
-                yield _words(layer.without(beside), expected), both * added
-            for counts, one in ((own, kind), (plain, other)):
-                counts[one] -= both
-                if not counts[one]:
-                    del counts[one]
-    for kind, count in own.items():
+                yield _words(layer.without(added_tensors), expected), both * added
+            for counts, counted in ((stored, kind), (plain, other)):
+                counts[counted] -= both
+                if not counts[counted]:
+                    del counts[counted]
+    for kind, count in stored.items():
         yield f"{kind.title} in {count:,} more layers", count * _Layer(kind, opened).bytes
     for kind, count in plain.items():
         yield f"{kind.title} in {count:,} fewer layers", -count * _Layer(kind, formulas).bytes
@@ -207,7 +209,7 @@ def _same_name(kind: LayerKind, other: LayerKind) -> bool:
 
 
 def _both_attention(kind: LayerKind, other: LayerKind) -> bool:
-    """Layers of keys and values, such as one with a window that an engine reads as one without."""
+    """Whether both are layers of keys and values, such as a window that an engine reads as full attention."""
     return {tensor.role for tensor in kind.tensors()} == {tensor.role for tensor in other.tensors()} == _KEYS_VALUES
 
 
@@ -232,7 +234,7 @@ def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
 
 
 def _copies(layer: _Layer, *, whole: bool = False) -> str:
-    """What several ranks have of a layer: a head where there are fewer heads than ranks, or ``whole`` layers."""
+    """The words for copies on several ranks: of a head, where there are fewer heads than ranks, or of whole layers."""
     roles = layer.roles()
     for role, word in ((Role.LATENT, "latent"), (Role.INDEX, "indexer keys"), (Role.STATE, "states")):
         if role in roles:
@@ -273,7 +275,7 @@ def _of_formats(layer: _Layer, other: _Layer) -> Iterator[str]:
 
 
 def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
-    """Of a layer whose tensors do not grow alike: how many times the bytes of the formulas each of them takes, the largest differences."""
+    """The causes in a layer whose tensors grow unlike: the factor of each tensor over the formulas, for the largest differences."""
     plain = {tensor.name: tensor for tensor in other.tensors}
     copies = layer.copies if layer.roles() & _LATENT else 1
     if copies > 1:
@@ -295,7 +297,7 @@ def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
 
 
 def _of_states(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -> Iterator[str]:
-    """States in another format, or more of them."""
+    """The causes in recurrent states: another format, or more of them."""
     before = {tensor.role: tensor for tensor in plain}
     for tensor in tensors:
         was, name = before.get(tensor.role), _NAMES[tensor.role]
@@ -324,7 +326,7 @@ def _of_windows(layer: _Layer, other: _Layer) -> Iterator[str]:
 
 
 def _of_tokens(layer: _Layer, other: _Layer) -> Iterator[str]:
-    """Of a layer that by the formulas keeps every token."""
+    """The causes in a layer that, by the formulas, keeps every token: another row, or another number of tokens."""
     row_bytes = layer.token_bytes or layer.row_bytes
     if not row_bytes:
         return
@@ -335,7 +337,7 @@ def _of_tokens(layer: _Layer, other: _Layer) -> Iterator[str]:
 
 
 def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:
-    """A row of other bytes: on several ranks, in another format if that alone makes the difference, or in a layout of its own."""
+    """The causes of another number of bytes in a row: copies on several ranks, another format if that explains all, or another layout."""
     expected_bytes = expected.token_bytes or expected.row_bytes
     roles = layer.opened.dtypes.roles
     by_format = sum(tensor.bytes_per_position(roles[tensor.role]) for tensor in layer.kind.tensors())

@@ -1,4 +1,4 @@
-"""How an engine is started as planned: the values of its command line, and what it is asked about it."""
+"""How an engine is started as planned: the values of which its command line is made, and the files that it needs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Parallel
 
 OpenedT = TypeVar("OpenedT")
-"""The opened request of an engine, whose module imports this one."""
+"""The occupancy class of an engine, whose module imports this module."""
 
 
 class CommandInput(Record):
     """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start.
 
     ``kv_dtype_named`` says whether the request named the KV dtype, or left it to the engine. ``path`` is set for a model on this machine,
-    and ``library`` for one of Ollama's. ``made`` says that an engine of GGUF files would run one that has to be made, or found, first.
+    and ``library`` for one of Ollama's. ``made`` says that an engine of GGUF files needs a file that the user has to make or to download first.
     """
 
     version: str | None

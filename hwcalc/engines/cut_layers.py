@@ -33,8 +33,8 @@ def cut_layers(opened: Any) -> CutLayers | None:
     rules = opened.weight_rules()
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
-        found: tuple[StoredTensor, ...] = local.tensors(rules.shard(opened.model, kind, parallel.tp))
-        return found
+        counted: tuple[StoredTensor, ...] = local.tensors(rules.shard(opened.model, kind, parallel.tp))
+        return counted
 
     known: dict[int, _Layer | None] = {}
     sizes: list[int] = []
@@ -43,12 +43,12 @@ def cut_layers(opened: Any) -> CutLayers | None:
     for number, first in enumerate(first_alike(local)):
         if first not in known:
             known[first] = _counted(layers[first], tensors)
-        found = known[first]
-        if found is None:
+        counted = known[first]
+        if counted is None:
             return None
         tokens = evicted.most.get(number, 0)
-        sizes.append(found.fixed + tokens * found.token)
-        largest = max(largest, found.largest_fixed, tokens * found.largest_token)
+        sizes.append(counted.fixed + tokens * counted.token)
+        largest = max(largest, counted.largest_fixed, tokens * counted.largest_token)
     return CutLayers(sizes=tuple(sizes), largest=largest)
 
 

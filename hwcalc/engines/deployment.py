@@ -52,11 +52,11 @@ def deployed(engine: Engine, model: ModelSpec, setup: Setup) -> Deployment:
         return engine.deployment(engine, model, setup)
     kept = cast("dict[tuple[Engine, Setup], Deployment]", model.once("deployments", dict))
     # The one that was used last is at the end.
-    found = kept.pop((engine, setup), None) or engine.deployment(engine, model, setup)
-    kept[engine, setup] = found
+    deployment = kept.pop((engine, setup), None) or engine.deployment(engine, model, setup)
+    kept[engine, setup] = deployment
     if len(kept) > _MOST_KEPT:
         del kept[next(iter(kept))]
-    return found
+    return deployment
 
 
 class Deployment:
@@ -70,7 +70,7 @@ class Deployment:
         self.kept: dict[Any, Any] = {}
 
     def at(self, load: Load) -> Occupancy:
-        """The deployment under a load, which is not checked yet. Every answer about a load is asked there."""
+        """The deployment under a load, which is not checked yet. It has every answer about the load."""
         return self.engine.occupancy(self, load)
 
     def cache(self, load: Load) -> int:
@@ -78,7 +78,7 @@ class Deployment:
         return self.at(load).needed_bytes
 
     def parts(self, load: Load) -> tuple[BudgetPart, ...] | None:
-        """What the fullest GPU holds beside the cache of this load: weights, activations and overhead; ``None`` if that is unknown."""
+        """What the fullest GPU holds besides the cache of this load: weights, activations and overhead; ``None`` if that is unknown."""
         budget = self.budget(load)
         return None if budget is None else budget.parts
 
@@ -99,9 +99,9 @@ class Deployment:
         return None
 
     def seen_as(self, setup: Setup, **more: Any) -> Self:
-        """The same server described by another setup, such as one of its replicas, and ``more`` that is known of it.
+        """This deployment under another setup, such as that of one of its replicas; ``more`` is stored as known of it.
 
-        What has been found out already stays, except the layout.
+        What has been computed already is kept, except the layout.
         """
         other = copy(self)
         other.setup = setup
@@ -143,7 +143,7 @@ class Deployment:
         return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
 
     def check_class(self) -> None:
-        """Raise an error if the engine has no class for the model, where it has a list of them. This is asked before its kinds of layers."""
+        """Raise an error if the engine has no class for the model, where it has a list of them. It is checked before the kinds of layers."""
         if has_classes(self.engine.name):
             model_classes(self.engine.name).check(self.model)
 
@@ -196,7 +196,7 @@ class Deployment:
         return Support(offered=False, how="")
 
     def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings of a plan as this engine counts them, where several together are one of its own."""
+        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
         return settings
 
 
@@ -353,7 +353,7 @@ class Occupancy:
         return self
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Self:
-        """The same deployment under a load of another length or batch. It is not checked again."""
+        """This deployment under a load of another length or batch. It is not checked again."""
         load = self.load
         seq, batch = load.seq if seq is None else seq, load.batch if batch is None else batch
         if seq == load.seq and batch == load.batch:
@@ -361,17 +361,17 @@ class Occupancy:
         return self.under(replace(load, seq=seq, batch=batch))
 
     def under(self, load: Load) -> Self:
-        """The same deployment under another load, not checked."""
+        """This deployment under another load, which is not checked."""
         return self if load == self.load else type(self)(self.deployment, load)
 
     def with_request(self, request: Request) -> Self:
-        """The same under another request, with what the deployment has found out already. It is not checked."""
+        """The occupancy for another request, which is not checked. What the deployment has computed already is kept."""
         if request.setup == self.setup:
             return self.under(request.load)
         return type(self)(self.deployment.seen_as(request.setup), request.load)
 
     def beyond(self, tokens: int) -> Self:
-        """The same at a length that the model need not have, to see how its cache grows."""
+        """The occupancy at another length, which may be beyond the model's context, to see how its cache grows."""
         return self.sized(seq=tokens)
 
     def changed(self, **change: Any) -> Self:
@@ -416,7 +416,7 @@ class Occupancy:
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
-        """The tensors that are stored once, beside those of the layers."""
+        """The tensors that are stored once and belong to no layer."""
         return self.model_tensors()
 
     @cached_property
@@ -456,7 +456,7 @@ class Occupancy:
     @cached_property
     def fullest_stage(self) -> int:
         """The pipeline stage whose ranks hold most; the first one if several hold as much."""
-        sizes = [sum(one.bytes for one in self.allocation(stage)) for stage in range(self.request.parallel.pp)]
+        sizes = [sum(allocation.bytes for allocation in self.allocation(stage)) for stage in range(self.request.parallel.pp)]
         return sizes.index(max(sizes))
 
     def store(self, tensor: CacheTensor, *, dtype: DType | None = None) -> StoredTensor:
@@ -500,8 +500,8 @@ class Occupancy:
     @cached_property
     def evicted(self) -> Evicted | None:
         """What the policy of the request leaves of the cache; ``None`` without a policy."""
-        asked, request = self.request.policy, self.request
-        if asked is None:
+        policy, request = self.request.policy, self.request
+        if policy is None:
             return None
         from hwcalc.engines.evicting import evicted_of
 
@@ -511,11 +511,11 @@ class Occupancy:
         # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
         ahead, plain = min(self.ahead, request.prompt_tokens), self.plain_stack
         tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
-        found = self.shared(
+        evicted = self.shared(
             ("evicted", tokens, prompt, ahead, together),
-            lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
+            lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
         )
-        return found.with_setting(setting)
+        return evicted.with_setting(setting)
 
     @property
     def _policy_setting(self) -> Setting:
@@ -528,20 +528,20 @@ class Occupancy:
         from hwcalc.policies.base import Setting
         from hwcalc.policies.outcome import kernel_for
 
-        asked, plain = self.request.policy, self.plain_stack
-        assert asked is not None
+        policy, plain = self.request.policy, self.plain_stack
+        assert policy is not None
         return Setting(
             layers=self.model.once((self.engine.name, "policy layers"), lambda: shapes_of(plain)),
             depth=len(plain),
-            attention=kernel_for(asked.chosen, None),
-            rules=asked.rules,
+            attention=kernel_for(policy.chosen, None),
+            rules=policy.rules,
             element_bytes=FLOATS[self.weight_dtype()].bits // 8,
             hidden_size=self.model.hidden_size,
         )
 
     @property
     def stack(self) -> Stack:
-        """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
+        """The layers of the model, each with the tokens that the policy of the request leaves in it."""
         return self.plain_stack if self.evicted is None else self.evicted.stack
 
     @cached_property
@@ -558,14 +558,14 @@ class Occupancy:
         return self.model.once(key, make) if self.evicted is None else make()
 
     def holding(self, counts: Mapping[int, int]) -> Self:
-        """The same request with these tokens in each layer on which the policy acts."""
+        """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
         assert self.evicted is not None
         other = type(self)(self.deployment, self.load)
         other.__dict__["evicted"] = self.evicted.holding(counts)
         return other
 
     def without_policy(self) -> Self:
-        """The same request, of which nothing is dropped."""
+        """The occupancy without the policy: nothing is dropped."""
         if self.request.policy is None:
             return self
         return cast("Self", self.engine.unchecked(self.model, self.request.changed(policy=None)))
@@ -599,7 +599,7 @@ class Occupancy:
 
     @property
     def replica(self) -> Self:
-        """The same request with only the sequences of the fullest data-parallel replica."""
+        """The occupancy of the fullest data-parallel replica: that with the most sequences."""
         if self.request.parallel.dp == 1:
             return self
         request = self.request
@@ -608,12 +608,12 @@ class Occupancy:
 
     @property
     def single(self) -> Self:
-        """The same request with one sequence."""
+        """The occupancy with a single sequence."""
         return self.under(replace(self.load, batch=1, sharing=UNSHARED, lengths=()))
 
     @property
     def unshared(self) -> Self:
-        """The same request, with every sequence by itself."""
+        """The occupancy with sequences that share nothing."""
         if not self._shares:
             return self
         return self.under(replace(self.load, sharing=replace(self.load.sharing, apart=True)))
@@ -624,7 +624,7 @@ class Occupancy:
         return self.request.sharing.prefix if self._shares else 0
 
     def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
-        """The positions of a tensor with this span, of all sequences."""
+        """The positions that a tensor with this span stores for all sequences, as runs with their numbers of copies."""
         alike = NOTHING if self.evicted is None else self.evicted.alike
         return self.together.runs(span, encoder_tokens, alike)
 
@@ -636,11 +636,11 @@ class Occupancy:
         raise NotImplementedError
 
     def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
-        """The same on a tensor-parallel rank of a replica, which has this part of the layer."""
+        """The tensors that a tensor-parallel rank of a replica stores for this part of a layer."""
         return self.tensors(shard)
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        """The tensors that the engine stores once for the whole model, beside those of the layers."""
+        """The tensors that the engine stores once for the whole model and that belong to no layer."""
         return ()
 
     def fullest_bytes(self) -> int:
@@ -668,7 +668,7 @@ class Occupancy:
         raise NotImplementedError
 
     def working(self) -> tuple[BudgetPart, ...]:
-        """Memory that the engine needs during a forward pass beside the activations, such as copies while a cache grows."""
+        """Memory that the engine needs during a forward pass besides the activations, such as copies while a cache grows."""
         return ()
 
     def holds(self, budget_bytes: int) -> bool:
@@ -679,11 +679,11 @@ class Occupancy:
         return budget_bytes >= 0 and pool.holds(self.request.replica_requests)
 
     def most_sequences(self) -> tuple[int, str] | None:
-        """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
+        """The most sequences that the engine runs at once, however much memory there is, and the option that says so; ``None`` is no limit."""
         return None
 
     def most_tokens(self) -> int | None:
-        """How many tokens a sequence may have however much memory there is, where an option of the engine says so."""
+        """The most tokens that an option of the engine allows a sequence, however much memory there is; ``None`` is no limit."""
         return None
 
     def longest(self, budget_bytes: int, bound: int) -> int | None:
@@ -705,18 +705,17 @@ class Occupancy:
         return ()
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
-        """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
+        """The settings that a plan reports in the engine's words, where the engine rounds or fills in the request's; mostly none."""
         return {}
 
     def curve(self) -> Curve | None:
-        """The cache at all lengths and numbers of sequences of a family, in the normal form, with a GPU or without; ``None`` if there is none."""
+        """The bytes of the cache at every length and number of sequences, in the normal form; ``None`` if there is none. No GPU is needed."""
         return None
 
     def form(self) -> MemoryForm | None:
-        """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.
+        """The memory of a GPU at every length and number of sequences, in the normal form; ``None`` if there is none.
 
-        What follows from length and batch is not looked at. There is none without a GPU, or where
-        the budget is unknown.
+        The form does not depend on the length and batch of this load. There is none without a GPU, or where the budget is unknown.
         """
         return None
 
@@ -725,19 +724,19 @@ class Occupancy:
         return None
 
     def reads(self) -> Noted[tuple[DeviceReads, ...]]:
-        """What a pass reads on each device; nothing if the weights are those that the model was published with, on GPUs alike."""
+        """What a pass reads on each device, with notes; empty where all GPUs are alike and the weights are as published."""
         return Noted(())
 
     def lacking(self, end: str) -> str | None:
-        """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
+        """The name of the memory, other than that of the fullest GPU, that is too small at this end of the estimates; ``None`` if none is."""
         return None
 
     def entire(self) -> Self:
-        """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
+        """The occupancy with everything on the GPUs, where the engine would leave a part on the host by default."""
         return self
 
     def pinned(self) -> Self:
-        """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
+        """The occupancy whose other lengths and batches keep every layer on the device that it has in this plan."""
         return self
 
     def fitting_length(self) -> Noted[int | None]:

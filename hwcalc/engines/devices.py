@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 HOST_SHARE: Final = 4
 """Times the memory of its GPUs that a host may well have (:func:`hwcalc.engines.saving.host_holds` says of which machines)."""
 OpenedT = TypeVar("OpenedT")
-"""The opened request of an engine, whose module imports this one."""
+"""The occupancy class of an engine, whose module imports this module."""
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
 
 
 class DeviceShare(Record):
-    """What one device holds. ``parts`` are what it needs beside weights and cache: buffers of a pass, the process itself."""
+    """What one device holds. ``parts`` are what it needs besides weights and cache: buffers of a pass, the process itself."""
 
     device: str
     layers: LayerNumbers

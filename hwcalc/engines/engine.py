@@ -39,7 +39,7 @@ class Turns(NamedTuple):
     sequences: tuple[int, ...] = ()
 
     def also(self, *, tokens: tuple[int, ...] = (), sequences: tuple[int, ...] = ()) -> Turns:
-        """These and some more."""
+        """These turns with further lengths and numbers of sequences."""
         return Turns(tokens=(*self.tokens, *tokens), sequences=(*self.sequences, *sequences))
 
 
@@ -57,7 +57,7 @@ class Engine(ABC):
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({})
     source: ClassVar[str]
     cache_is: ClassVar[str]
-    """What its bytes of cache are, in a few words that stand beside those of other engines."""
+    """What its bytes of cache are, in a few words that ``kvplan engines`` shows next to those of other engines."""
     pool_is: ClassVar[str] = ""
     """What its log calls the tokens of its pool; empty without a pool."""
     pooled: ClassVar[bool] = False
@@ -73,7 +73,7 @@ class Engine(ABC):
     weight_choices: ClassVar[tuple[str | None, ...]] = ()
     """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
     choices: ClassVar[Choices | None] = None
-    """What the page of ``kvplan explore`` offers of this engine, by its :meth:`form`; an engine without a form has none."""
+    """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
     drafts_in_cache: ClassVar[bool] = False
     """Whether the layers of a draft share the pool of the model's, so that ``--draft`` changes the cache itself."""
     sums_in_32_bits: ClassVar[bool] = False
@@ -114,9 +114,13 @@ class Engine(ABC):
 
         By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
         """
-        asked = requested.removeprefix("v")
+        release = requested.removeprefix("v")
         for known in self.versions:
-            if asked == known or ("." in asked and known.startswith(f"{asked}.")) or asked.startswith((f"{known}.", f"{known}-")):
+            if (
+                release == known
+                or ("." in release and known.startswith(f"{release}."))
+                or release.startswith((f"{known}.", f"{known}-"))
+            ):
                 return known
         raise UnknownNameError(
             f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
@@ -178,7 +182,7 @@ class Engine(ABC):
         return self.splits_layers and gpu is not None
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
-        """Whether these options name the length or the number of sequences, whatever else is asked for."""
+        """Whether these options name the length or the number of sequences."""
         return False
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
@@ -215,7 +219,7 @@ class Engine(ABC):
         return deployed(self, model, setup)
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
-        """The model as the engine builds it, and the request in the engine's own terms; almost always both as they are."""
+        """The model as the engine builds it, and the request in the engine's terms; by default both unchanged."""
         return model, request
 
     def open(self, model: ModelSpec, request: Request, notes: Iterable[Note] = ()) -> Occupancy:
@@ -231,7 +235,7 @@ class Engine(ABC):
         return occupancy.checked()
 
     def unchecked(self, model: ModelSpec, request: Request) -> Occupancy:
-        """The same, without the check."""
+        """The occupancy that :meth:`open` returns, without the checks."""
         model, request = self.prepared(model, request)
         return self.deploy(model, request.setup).at(request.load)
 

@@ -38,10 +38,10 @@ def plan_equation(opened: Occupancy, chunks: tuple[int | None, int | None, int |
     from hwcalc.quantization.planned import format_name
 
     request, hardware = opened.request, opened.request.hardware
-    found = loaded(opened)
-    if found.value is None:
-        return Noted(None, found.notes)
-    gpu, memory, weights = found.value
+    memory_and_weights = loaded(opened)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
     weight_format = format_name(request.weights)
     rows = request.replica_batch
     extra = beside(opened)
@@ -57,7 +57,7 @@ def plan_equation(opened: Occupancy, chunks: tuple[int | None, int | None, int |
     tokens = passed_tokens(opened.tokens, rows, chunks[1])
     share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
     budget, measured = budget_of(opened, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
-    return Noted(budget, (*found.notes, *extra.notes, *measured, *margin.notes))
+    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *margin.notes))
 
 
 def _policy_part(opened: Occupancy) -> tuple[BudgetPart, ...]:

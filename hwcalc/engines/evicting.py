@@ -29,7 +29,7 @@ def acted_on(stack: Stack) -> dict[int, LayerKind]:
 
 
 def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
-    """What a policy is told of each layer on which it acts."""
+    """The shapes of the layers on which a policy acts: heads, key/value heads and head width."""
     shapes = []
     for number, kind in acted_on(stack).items():
         dims = kind.dims()
@@ -206,11 +206,11 @@ class Evicted(Record):
 
     @property
     def grown(self) -> Evicted:
-        """The same with one more generated token."""
+        """What the policy leaves after one more generated token."""
         return _evicted(self.chosen, self.state, self.prompt, self.steps + 1, self.setting, self.plain, self.ahead)
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
-        """The same with these tokens in each layer."""
+        """What the policy leaves, with ``counts`` as the most tokens of each layer."""
         return replace(self, most=counts)
 
     def with_setting(self, setting: Setting) -> Evicted:

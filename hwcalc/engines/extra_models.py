@@ -1,4 +1,4 @@
-"""Memory for what is loaded beside the planned model: LoRA adapters and a draft model."""
+"""Memory for what is loaded besides the planned model: LoRA adapters and a draft model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The memory of a GPU as a function of length and number of sequences, in one normal form.
 
-:meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.holds(tokens, sequences)`` is
+:meth:`~hwcalc.engines.deployment.Occupancy.form` returns it for one deployment (a model, formats, layout and GPU); then ``form.holds(tokens, sequences)`` is
 the verdict of the plan at every length and batch, and ``form.needed_bytes(...)`` its bytes, without another plan. A page evaluates the same
 form in a browser. A sweep calls it with arrays of lengths and of numbers of sequences, which every function here takes in place of integers
 (:mod:`hwcalc.formulas.arithmetic`): nobody repeats a rule. Who asks more than one thing of the same lengths and sequences asks
@@ -48,7 +48,7 @@ class Term(Record):
         return units
 
     def bytes(self, tokens: int) -> int:
-        """Bytes of all these layers for one sequence."""
+        """Bytes of the layers of this term for one sequence."""
         return self.count * self.unit_bytes * self.units(tokens)
 
 
@@ -60,18 +60,18 @@ class _Sum(NamedTuple):
 
     @classmethod
     def of(cls, terms: Iterable[Term]) -> _Sum:
-        found = tuple(terms)
-        single = ((term.count * term.unit_bytes, term.stairs[0]) for term in found if len(term.stairs) == 1)
-        return cls(together(single), tuple(term for term in found if len(term.stairs) > 1))
+        listed = tuple(terms)
+        single = ((term.count * term.unit_bytes, term.stairs[0]) for term in listed if len(term.stairs) == 1)
+        return cls(together(single), tuple(term for term in listed if len(term.stairs) > 1))
 
     def bytes(self, tokens: int) -> int:
-        """Bytes of all of them for one sequence."""
+        """Bytes of all terms for one sequence."""
         size = stairs_at(self.stairs, tokens)
         return size + sum(term.bytes(tokens) for term in self.others) if self.others else size
 
 
 class Curve(Record):
-    """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
+    """The bytes of the cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` is the sum of all GPUs.
 
     ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are. Sequences of more than ``most_tokens``, and
     more than ``most_sequences`` of them, are refused. An engine with another rule has a subclass.
@@ -125,7 +125,7 @@ class StagedCurve(Curve):
 
 
 class AskedCurve(Curve):
-    """A cache that is no sum of stairs, but as much for each sequence as for one: the engine is asked once for each length.
+    """A cache that is no sum of stairs, but proportional to the number of sequences: the engine computes it once for each length.
 
     ``one`` is a sequence of a replica on the fullest GPU, and ``whole`` a sequence on all GPUs.
     """
@@ -159,7 +159,7 @@ class Product(NamedTuple):
     stairs: tuple[Stair, ...] = ()
 
     def at(self, tokens: int, factors: Mapping[Factor, int]) -> int:
-        """The value for so many tokens of a sequence."""
+        """The value of the product for sequences of ``tokens`` tokens, with these values of its factors."""
         value = self.bytes * (stairs_at(self.stairs, tokens) if self.stairs else 1)
         for name in self.factors:
             value = value * factors[name]  # not in place: an array would keep its shape
@@ -167,7 +167,7 @@ class Product(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """``share x`` the sum of the products: one multiplication in floating point, of a whole number."""
+    """Bytes at one moment of a pass: ``share`` times the sum of the products, a single multiplication in floating point."""
 
     share: float
     products: tuple[Product, ...]
@@ -232,7 +232,7 @@ class Constant(Record):
 
     @classmethod
     def of(cls, size: int) -> Constant:
-        """So many bytes."""
+        """A constant of ``size`` bytes."""
         return cls(bytes=size)
 
     def at(self, tokens: int, sequences: int) -> int:
@@ -300,12 +300,12 @@ class Early(Record):
 
 
 class PerGpu(Record):
-    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
+    """An amount that differs by GPU, in the order of the GPUs of a :class:`Curve`: each GPU runs another part of the model."""
 
     amounts: tuple[Amount, ...]
 
     def at(self, tokens: int, sequences: int) -> int:
-        """The largest of them."""
+        """The largest of the amounts, in bytes."""
         most: int = largest(amount.at(tokens, sequences) for amount in self.amounts)
         return most
 
@@ -319,11 +319,11 @@ class OwnAmount:
 
 
 class Asked(OwnAmount, Record):
-    """What an engine says of one sequence, for each sequence: it is asked once for each length."""
+    """Bytes that are proportional to the number of sequences: the engine's ``rule`` computes those of a sequence once for each length."""
 
     rule: Callable[[int], int]
     alone: bool = False
-    """Whether it says it of all sequences together."""
+    """Whether ``rule`` computes the bytes of all sequences together."""
 
     def at(self, tokens: int, sequences: int) -> int:
         size: int = mapped(self.rule, tokens)
@@ -418,9 +418,9 @@ class Pools(Record):
 
 
 class HostRoom(Record):
-    """Memory of the host that must be there beside the GPUs: for parts with the section :data:`HOST`, which lie on no GPU.
+    """Memory of the host that must be there besides that of the GPUs: for parts with the section :data:`HOST`, which lie on no GPU.
 
-    ``room`` is low, expected and high. If it is ``shared``, the GPUs take what they need of it as well.
+    ``room`` is the bytes that the host has: low, expected and high. If they are ``shared``, the GPUs take what they need of them as well.
     """
 
     room: tuple[int, int, int]
@@ -428,7 +428,7 @@ class HostRoom(Record):
 
 
 class MemoryForm(Record):
-    """The memory equation of one family of requests.
+    """The memory equation of one deployment, at every length and number of sequences.
 
     ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if the ``blocks`` that are left hold it, or the ``pools``
     of an engine with a rule of its own. At most ``most_sequences`` run at once, because of ``limited_by``. The form holds from
@@ -479,7 +479,7 @@ class MemoryForm(Record):
         return {}
 
     def sum_on(self, gpu: int, end: str, section: str | None) -> tuple[int, tuple[Amount, ...]]:
-        """The parts of a section, or of all on a GPU: bytes that are always the same, and the other amounts."""
+        """The parts of a section (``None``: of all sections) on a GPU: the sum of the constant bytes, and the amounts that change with the load."""
         key = (gpu, end, section)
         if key not in self._sums:
             parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
@@ -489,7 +489,7 @@ class MemoryForm(Record):
         return self._sums[key]
 
     def at(self, tokens: int, sequences: int) -> Memory:
-        """Everything about so many sequences of so many tokens."""
+        """The memory of ``sequences`` sequences of ``tokens`` tokens each, with all figures that follow from it."""
         return Memory(self, tokens, sequences)
 
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
@@ -586,7 +586,7 @@ class Memory:
 
     @cached_property
     def _crest_bytes(self) -> int:
-        """The most that the cache takes on its way to these lengths."""
+        """The most bytes that the cache takes while the sequences grow to these lengths."""
         most = self.needed_bytes
         for period in self.form.crests:
             crest = self.tokens // period * period - 1
@@ -594,7 +594,7 @@ class Memory:
         return most
 
     def _host_holds(self, host: HostRoom, end: str) -> bool:
-        """Whether the host has the memory that is needed there."""
+        """Whether the memory of the host holds what must lie there, at one end of the estimates."""
         opposite = OPPOSITE[end]
         needed = self._parts_on(0, opposite, HOST)
         if host.shared:
@@ -609,12 +609,12 @@ class Memory:
 
     def _on_fullest(self, amounts: list[int]) -> int:
         """That of the GPU of which the answer speaks: the first one that needs most at the high end of the parts."""
-        found, most = amounts[0], self._needed_on(0, "high")
+        amount, most = amounts[0], self._needed_on(0, "high")
         for gpu in range(1, len(amounts)):
             needed = self._needed_on(gpu, "high")
-            found = either(needed > most, amounts[gpu], found)
+            amount = either(needed > most, amounts[gpu], amount)
             most = larger(most, needed)
-        return found
+        return amount
 
     def _needed_on(self, gpu: int, end: str) -> int:
         return self._caches[gpu] + self._parts_on(gpu, end, None)

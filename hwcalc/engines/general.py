@@ -31,7 +31,7 @@ class GeneralDeployment(Deployment):
         return rank_weights_part(self)
 
     def weight_rules(self) -> Rules:
-        """By default every matrix is divided evenly."""
+        """The rules by which weights are divided over ranks; by default every matrix is divided evenly."""
         from hwcalc.engines.rank_weights import REFERENCE
 
         return REFERENCE
@@ -58,7 +58,7 @@ class GeneralOccupancy(Occupancy):
         return stage_groups(self)
 
     def prefill_bytes(self, stage: int) -> int:
-        """By default each layer is cut before the next one begins."""
+        """Bytes of the cache on a rank while the prompt is read: by default each layer is cut before the next layer begins."""
         from hwcalc.engines.peaks import stage_prefill_bytes
 
         return stage_prefill_bytes(self, stage)

@@ -55,7 +55,7 @@ def form_with(
     pools: Pool | None = None,
     form: type[MemoryForm] = MemoryForm,
 ) -> MemoryForm | None:
-    """The form with these parts beside the cache; ``None`` if the cache has none, or the budget is unknown.
+    """The memory form of the cache and of these other parts; ``None`` if the cache has no form, or the budget is unknown.
 
     By default the parts are those of the budget, of which nothing depends on length or batch. A budget of the user's own has none.
     """
@@ -63,16 +63,16 @@ def form_with(
     budget = opened.budget if curve is not None and given is None and opened.request.hardware.gpu is not None else None
     if curve is None or (given is None and budget is None):
         return None
-    beside: tuple[PartForm, ...] | None = ()
+    part_forms: tuple[PartForm, ...] | None = ()
     if budget is not None:
-        beside = tuple(map(PartForm.constant, budget.parts)) if parts is None else parts()
-    if beside is None:
+        part_forms = tuple(map(PartForm.constant, budget.parts)) if parts is None else parts()
+    if part_forms is None:
         return None
     size = given or 0
     most, limited_by = opened.most_sequences() or (None, None)
     return form(
         curve=curve,
-        parts=beside,
+        parts=part_forms,
         usable=(size, size, size) if budget is None else budget.usable,
         total_bytes=size if budget is None else budget.total_bytes,
         blocks=blocks or Blocks(),
@@ -123,9 +123,9 @@ def general_curve(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> Curve
         return None
     if dcp > 1 and any(_stairs(opened, tensor, dcp) is None for tensor in stored):
         return None
-    outside, beside = _outside(opened, extras), sum(tensor.bytes for tensor in extras if tensor.once)
+    outside, once_bytes = _outside(opened, extras), sum(tensor.bytes for tensor in extras if tensor.once)
     on_gpus = dict.fromkeys(((*_terms(opened, groups, ranked, dcp), *outside), _once(groups, ranked)) for groups in gpus)
-    once = tuple(size + beside for _, size in on_gpus)
+    once = tuple(size + once_bytes for _, size in on_gpus)
     curve = Curve(
         gpus=tuple(terms for terms, _ in on_gpus),
         total=(*_terms(opened, opened.stack.groups, held), *_outside(opened, opened.extras)),
@@ -136,7 +136,7 @@ def general_curve(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> Curve
 
 
 def asked_curve(opened: Occupancy) -> Curve | None:
-    """The cache of an engine that is no sum of stairs, but as much for each sequence as for one."""
+    """The cache of an engine, computed length by length: it is no sum of stairs, but proportional to the number of sequences."""
     if not opened.request.is_plain:
         return None
     return AskedCurve(
@@ -193,8 +193,8 @@ def _alike(
 
 def growing(opened: Occupancy, tensors: Iterable[StoredTensor]) -> Largest | None:
     """The largest of some tensors of the fullest rank, for all sequences of a replica; ``None`` if the bytes of one are no product."""
-    found = tuple(tensors)
-    if any(tensor.position_bytes is None for tensor in found):
+    listed = tuple(tensors)
+    if any(tensor.position_bytes is None for tensor in listed):
         return None
-    terms = (term for tensor in found for term in _alike(opened, (tensor,), kind=tensor.name, layers=LayerNumbers(), count=1))
+    terms = (term for tensor in listed for term in _alike(opened, (tensor,), kind=tensor.name, layers=LayerNumbers(), count=1))
     return Largest(terms=tuple(dict.fromkeys(terms)))

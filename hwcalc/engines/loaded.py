@@ -39,7 +39,7 @@ def loaded(opened: Occupancy) -> Noted[Loaded | None]:
 
 
 def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
-    """What lies outside of the engine's own tensors: the context, workspaces, and buffers for communication."""
+    """The parts outside of the engine's tensors: the context, workspaces, and buffers for communication."""
     return device_context(gpu), *workspaces(gpu), *communication(opened.request.parallel, gpu)
 
 

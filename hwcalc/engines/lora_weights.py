@@ -47,7 +47,7 @@ def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *,
 def most_on_a_stage(
     model: ModelSpec, blocks: tuple[Block, ...], pp: int, rules: Rules, numbers: Callable[[Block, Weight], int]
 ) -> int:
-    """The most adapter numbers on any pipeline stage. ``numbers`` returns those of one layer for one of its tensors."""
+    """The most adapter numbers on any pipeline stage. ``numbers`` returns those of one tensor in one layer."""
     return max(
         sum(block.count * numbers(block, weight) for block in stage for weight in block.weights)
         for stage in on_stages(model, blocks, pp, rules)

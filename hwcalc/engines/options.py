@@ -75,13 +75,13 @@ def number_option(maximum: int) -> Callable[[str, str], float]:
 
 def share_option(name: str, named: str | None, utilization: float | None, default: float) -> float:
     """The share of the GPU that an engine's own option or ``--memory-utilization`` gives; the two mean the same."""
-    own = None if named is None else number_option(1)(name, named)
-    if own is not None and utilization is not None and own != utilization:
+    option_share = None if named is None else number_option(1)(name, named)
+    if option_share is not None and utilization is not None and option_share != utilization:
         raise UsageError(
             f"--memory-utilization {utilization:g} and the engine option {name}={brief(named or '', 20)} are the same.",
             hint=f"Give one: --memory-utilization {utilization:g}",
         )
-    given = own if utilization is None else utilization
+    given = option_share if utilization is None else utilization
     return default if given is None else given
 
 

@@ -36,10 +36,10 @@ _SCORED: Final = "the cache of a layer is whole until the policy has cut it, lay
 
 
 class Peaks(Record):
-    """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
+    """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within a step.
 
-    ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside
-    the cache while text is generated, at a cut too.
+    ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what the policy holds besides at that moment;
+    ``held`` is what it holds besides the cache while text is generated, also while the cache is cut.
     """
 
     cache: int
@@ -50,16 +50,16 @@ class Peaks(Record):
 
     @property
     def prefill(self) -> int:
-        """Cache and all beside it in the prefill."""
+        """Bytes of the cache and of all that the policy holds in the prefill."""
         return self.scored + self.beside
 
     @property
     def decoding(self) -> int:
-        """Cache and all beside it while text is generated."""
+        """Bytes of the cache and of all that the policy holds while text is generated."""
         return self.cache + self.held
 
     def beyond(self, inner_vectors: int = 0) -> int:
-        """What the policy needs on top of the cache. Inner vectors of a layer are not there while its cache is scored."""
+        """Bytes that the policy needs on top of the cache. Inner vectors of a layer are not there while its cache is scored."""
         return max(0, self.prefill - inner_vectors - self.cache, self.held)
 
 
@@ -70,13 +70,13 @@ def peaks_of(opened: Occupancy) -> Peaks:
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
     for number, span in enumerate(stage_spans(opened)):
-        found = _beside(opened, span)
-        if found is None:
+        peak = _beside(opened, span)
+        if peak is None:
             continue
         cache = opened.prefill_bytes(number)
-        if cache + found.prefill > scored + beside or not extras:
-            scored, beside, extras = cache, found.prefill, found.extras
-        held = max(held, found.decoding)
+        if cache + peak.prefill > scored + beside or not extras:
+            scored, beside, extras = cache, peak.prefill, peak.extras
+        held = max(held, peak.decoding)
     return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
 
 
@@ -87,7 +87,7 @@ def whole_bytes(opened: Occupancy) -> int:
 
 
 def _beside(opened: Occupancy, span: Layers) -> Beside | None:
-    """What lies beside the cache of these layers on a tensor-parallel rank; ``None`` where the policy acts on none of them."""
+    """What the policy holds besides the cache of these layers on a tensor-parallel rank; ``None`` if it acts on none of them."""
     evicted, local = opened.evicted, opened.replica
     setting = _rank_setting(local, span)
     if evicted is None or not setting.layers:
@@ -116,7 +116,7 @@ def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
 
 
 def pages_bytes(opened: Occupancy) -> int:
-    """The keys of pages of one sequence, which a decode step reads beside the cache, on one tensor-parallel rank."""
+    """The keys of pages of one sequence, which a decode step reads besides the cache, on one tensor-parallel rank."""
     return page_keys_bytes(opened, replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1))
 
 
@@ -161,17 +161,17 @@ def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[Budget
     """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
 
     While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
-    a device whose cache has all its room from the start.
+    a device whose cache is allocated in full at the start.
     """
     if opened.evicted is None:
         return ()
     if device is None:
         peaks = peaks_of(opened)
     else:
-        found = _beside(opened, device)
-        if found is None:
+        peak = _beside(opened, device)
+        if peak is None:
             return ()
-        peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, extras=found.extras)
+        peaks = Peaks(cache=0, scored=0, beside=peak.prefill, held=peak.decoding, extras=peak.extras)
     rooms = inner_vectors(opened)
     low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
     if not high:
@@ -193,15 +193,15 @@ def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[Budget
 
 
 def inner_vectors(opened: Occupancy) -> tuple[int, int, int]:
-    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP.
+    """Bytes of the activations inside an MLP, low, expected and high: they are not there while the cache of a layer is scored.
 
-    A compute buffer is set aside before, as one.
+    Zeros for an engine that allocates one compute buffer for the whole pass before it starts.
     """
     if opened.engine.splits_layers:
         return 0, 0, 0
     model, rules, parallel = opened.model, opened.weight_rules(), opened.parallel
-    asked = format_name(opened.request.weights)
-    element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8
+    weight_format = format_name(opened.request.weights)
+    element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
     low, expected, high = (tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.forward_tokens())
     return low, expected, high
 

@@ -25,7 +25,7 @@ class Support(Record):
     options: Mapping[str, str] = _NOTHING
     """Engine options with which an offered policy is started."""
     flags: tuple[str, ...] = ()
-    """Words of its command line beside."""
+    """Further words of its command line."""
     environment: tuple[str, ...] = ()
     """Variables with their values that it reads."""
 

@@ -42,7 +42,7 @@ class PoolInfo(Record):
 
     ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
     requests of ``seq`` tokens fit at once. ``fits`` says whether one request fits, ``message`` why not, in the engine's own words,
-    and ``requires`` what must be set beside, for the engine to start. ``steps`` say how the figures come about.
+    and ``requires`` what else must be set for the engine to start. ``steps`` say how the figures come about.
     """
 
     budget_bytes: int

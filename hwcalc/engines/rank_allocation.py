@@ -33,7 +33,7 @@ def layer_allocations(opened: Occupancy, stage: int) -> tuple[Allocation, ...]:
 
 
 def allocations_of(opened: Occupancy, numbers: Iterable[int], *, extras: bool = True) -> tuple[Allocation, ...]:
-    """The stored tensors of the layers with these numbers, and those beside the layers."""
+    """The stored tensors of the layers with these numbers, and those that belong to no layer."""
     layers, local, kind_tensors = opened.stack.layers, opened.replica, opened.rank_tensors
     out: list[Allocation] = []
     for number in numbers:

@@ -28,7 +28,7 @@ def fullest_rank_bytes(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> 
 
 
 def cut_rank_bytes(opened: Occupancy) -> int:
-    """The same where a policy has cut the layers, each by itself."""
+    """Bytes of cache on the fullest rank, where a policy has cut each layer by itself."""
     assert opened.cut_layers is not None
     fullest = max(sum(opened.cut_layers.sizes[span.start : span.stop]) for span in stage_spans(opened))
     return fullest + bytes_of(opened.replica.extras)

@@ -68,10 +68,10 @@ def computes_fp4(gpu: Gpu | None) -> bool:
 
 
 def host_holds(gpu: Gpu | None, moved_bytes: int) -> bool:
-    """Whether the host may take so much for each GPU: it has a memory of its own, of a size that people have beside such a GPU.
+    """Whether the host may take so much for each GPU: it has a memory of its own, of a size that people install with such a GPU.
 
-    No profile says how much memory a host has. Servers are sold with two to three times the memory of their GPUs (2 TB beside eight H100
-    of 80 GB), and desktops reach four times (96 GB beside 24 GB); what needs more is no advice.
+    No profile says how much memory a host has. Servers are sold with two to three times the memory of their GPUs (2 TB with eight H100
+    of 80 GB), and desktops reach four times (96 GB with 24 GB); what needs more is no advice.
     """
     if gpu is None:
         return True

@@ -1,4 +1,4 @@
-"""What a server is started with (:class:`Setup`), and what it is asked to hold (:class:`Load`)."""
+"""What a server is started with (:class:`Setup`), and what it has to hold (:class:`Load`)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ UNSHARED: Final = Sharing()
 
 
 class Setup(Record):
-    """What a server is started with, whatever it is then asked to hold.
+    """What a server is started with, whatever it then has to hold.
 
     ``dtype`` and ``weights`` are the texts of ``--dtype`` and ``--weights``; ``None`` leaves them to the engine and to the model's files.
     """
@@ -138,7 +138,7 @@ class Setup(Record):
 
 
 class Load(Record):
-    """What a server is asked to hold at once: ``batch`` requests of ``seq`` tokens, prompt and output together."""
+    """What a server has to hold at once: ``batch`` requests of ``seq`` tokens, prompt and output together."""
 
     seq: int
     batch: int = 1

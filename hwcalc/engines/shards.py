@@ -81,7 +81,7 @@ Sharding: TypeAlias = Literal[
     "outputs",
     # By key and value heads, of which every rank has at least one.
     "heads",
-    # By the channels of a Mamba-2 mixer, beside groups that ranks may repeat.
+    # By the channels of a Mamba-2 mixer, separately from groups that ranks may repeat.
     "mixer",
 ]
 """How a tensor is divided, over however many ranks."""
@@ -112,7 +112,7 @@ class Rank:
         return self.part(block, weight, self.how(block, weight))
 
     def how(self, block: Block, weight: Weight) -> Sharding:
-        """How a tensor is cut. The sizes of the layout do not matter to that."""
+        """The way in which a tensor is cut, which does not depend on the sizes of the layout."""
         if self.is_vocabulary(weight):
             return "vocabulary"
         if weight.copies > 1:
@@ -147,7 +147,7 @@ class Rank:
         return cut_outputs(weight, ranks)
 
     def ranks(self, block: Block, weight: Weight) -> int:
-        """Over how many ranks a tensor outside of the experts is cut."""
+        """The number of ranks over which a tensor outside of the experts is cut."""
         return self.tp
 
     def expert(self, block: Block, weight: Weight) -> Weight:
@@ -234,7 +234,7 @@ def once_of_few(model: ModelSpec, key: Hashable, make: Callable[[], T]) -> T:
 
 
 def has_few_blocks(model: ModelSpec) -> bool:
-    """Whether the model has few unlike blocks, of which something is kept."""
+    """Whether the model has so few different blocks that what is worked out of them may be kept in memory."""
     return model.counted is None or len(model.counted.blocks) <= _MOST_KEPT
 
 

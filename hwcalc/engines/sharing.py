@@ -130,7 +130,7 @@ class Held(NamedTuple):
 
     @property
     def owned(self) -> int:
-        """Blocks of single sequences."""
+        """Blocks that are held by a single sequence each and not shared."""
         return sum(part.sequences * part.own for part in self.parts)
 
     @property

@@ -1,7 +1,7 @@
 """The layers, tables and towers of a pipeline stage.
 
 Each stage has its range of layers. The first stage also has the embedding and the towers, the last stage the last norm and the head.
-Some engines build tables on other stages too; :class:`Tables` lists the families for which they do.
+Some engines build tables on other stages too; :class:`Tables` lists the model types for which they do.
 """
 
 from __future__ import annotations

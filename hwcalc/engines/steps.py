@@ -1,6 +1,6 @@
 """How a figure comes about: a formula in symbols, the numbers of its symbols, and the result.
 
-Whoever computes a figure writes its steps beside it, so that an explanation shows the same numbers and need not compute them again.
+The function that computes a figure returns its steps with it, so that an explanation shows the same numbers and need not compute them again.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Dtypes(Record):
 
 
 class Run(NamedTuple):
-    """Positions of a sequence, from ``start`` to before ``end``, of which there are so many copies."""
+    """The positions of a sequence from ``start`` to before ``end``, and the number of copies that are stored."""
 
     start: int
     end: int
@@ -35,7 +35,7 @@ class Run(NamedTuple):
         return (self.end - self.start) * self.copies
 
     def on_rank(self, ranks: int) -> int:
-        """Those of them on the first of so many ranks, over which positions are dealt one by one; the first has most."""
+        """The positions of all copies on the first of ``ranks`` ranks, over which positions are dealt one by one; the first has most."""
         return (-(-self.end // ranks) - -(-self.start // ranks)) * self.copies
 
 

@@ -75,7 +75,7 @@ _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
 
 class TransformersDeployment(GeneralDeployment):
-    """What ``generate`` runs with, whatever the prompts are."""
+    """A model that transformers' ``generate`` runs: the settings that do not depend on the prompts."""
 
     @cached_property
     def quantization(self) -> CacheQuantization:
@@ -85,9 +85,9 @@ class TransformersDeployment(GeneralDeployment):
         return read_quantization(self.setup.options)
 
     def choose_dtypes(self) -> Noted[Dtypes]:
-        """The cache has the dtype that the model runs in, so ``--dtype`` sets that dtype."""
+        """The dtypes of the cache: the one that the model runs in, which ``--dtype`` sets."""
         model, setup = self.model, self.setup
-        own, notes = model_dtype(model, setup.dtype)
+        dtype, notes = model_dtype(model, setup.dtype)
         if setup.dtype is not None and not is_auto(setup.dtype):
             parsed = parse_kv_dtype(setup.dtype)
             if not isinstance(parsed, tuple) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
@@ -97,16 +97,16 @@ class TransformersDeployment(GeneralDeployment):
                     hint="Use --dtype auto, bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
                     "--engine-option quant_backend=quanto|hqq|fp8",
                 )
-            own, notes = parsed[0], ()
+            dtype, notes = parsed[0], ()
         old = (version_numbers(self.version) or ()) < _FP32_STATES_SINCE
-        state = own if old or model.model_type in _MODEL_DTYPE_STATES else known_dtype("fp32")
-        roles = dict.fromkeys(Role, own)
+        state = dtype if old or model.model_type in _MODEL_DTYPE_STATES else known_dtype("fp32")
+        roles = dict.fromkeys(Role, dtype)
         roles[Role.STATE] = state
         if model.model_type in _FP32_CONVS:
             roles[Role.CONV] = known_dtype("fp32")
         if model.model_type in _FP32_INDEXERS:
             roles[Role.INDEX] = known_dtype("fp32")
-        return Noted(Dtypes(kv=own.name, roles=MappingProxyType(roles)), notes)
+        return Noted(Dtypes(kv=dtype.name, roles=MappingProxyType(roles)), notes)
 
     def weight_rules(self) -> Rules:
         from hwcalc.engines.transformers_weights import TRANSFORMERS
@@ -123,7 +123,7 @@ class TransformersDeployment(GeneralDeployment):
         return cache_class(self) == "static"
 
     def periods(self) -> frozenset[int]:
-        """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
+        """The ``compress_ratio`` of compressed layers: they empty their buffers each time a group of so many tokens is full."""
         kinds = (group.kind for group in self.model.stack.groups)
         return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
 
@@ -207,7 +207,7 @@ class TransformersOccupancy(GeneralOccupancy):
         return self.of_stack((self.engine.name, "groups on the GPU"), lambda: groups_on_gpu(self.stack))
 
     def prefill_bytes(self, stage: int) -> int:
-        """A static or offloaded cache is not cut layer after layer; what is quantised is unpacked to be cut."""
+        """Bytes of the cache while the prompt is read: a static or offloaded one is not cut by layer, a quantised layer is unpacked to be cut."""
         from hwcalc.engines.peaks import stage_prefill_bytes
 
         cache = cache_class(self)
@@ -242,7 +242,7 @@ class TransformersOccupancy(GeneralOccupancy):
         return Support(offered=False, how=how)
 
     def chunks(self) -> tuple[int | None, int | None, int | None]:
-        """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""
+        """No limit on the tokens of a pass: ``generate`` reads each prompt in one, and a prompt may be all but the last token."""
         return None, None, None
 
     def working(self) -> tuple[BudgetPart, ...]:
@@ -276,7 +276,7 @@ class TransformersOccupancy(GeneralOccupancy):
 
             if not packs_by_position(self):
                 return None
-        # A static cache is the same at every length for which it has room.
+        # A static cache is the same at every length up to the one that it was made for.
         within = self.sized(seq=min(self.tokens, room_tokens(self) or self.tokens))
         curve = GeneralOccupancy.curve(within)
         return None if curve is None else replace(curve, most_tokens=_most_tokens(within))
@@ -404,12 +404,12 @@ def _growth(opened: Occupancy) -> Largest | None:
 
 
 def _most_tokens(opened: Occupancy) -> int | None:
-    """The tokens for which a static cache has room; ``None`` where it grows, or where no layer keeps a tensor by the token."""
+    """The most tokens that a static cache holds; ``None`` where it grows, or where no layer keeps a tensor by the token."""
     most = room_tokens(opened)
     if most is None:
         return None
     try:
-        opened.sized(seq=most + 1).kind_tensors  # noqa: B018 - refused by the first layer that has no room
+        opened.sized(seq=most + 1).kind_tensors  # noqa: B018 - refused by the first layer that is too short
     except UsageError:
         return most
     return None

@@ -68,7 +68,7 @@ def cache_class(deployed: Deployment | Occupancy) -> str:
 
 
 def room_tokens(deployed: Deployment | Occupancy) -> int | None:
-    """The positions that the user gives a StaticCache, if any."""
+    """The positions of a StaticCache, as the user sets them; ``None`` if the user does not."""
     value = deployed.setup.options.get("max_cache_len")
     return None if value is None else integer_option(1)("max_cache_len", value)
 
@@ -158,7 +158,7 @@ def _indexer(kind: SparseIndexer, opened: TransformersOccupancy) -> tuple[Stored
 
 
 def _whole_kernel(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    """LinearAttentionLayer keeps as many columns as the convolution's kernel has, one more than it needs."""
+    """The states of a layer: LinearAttentionLayer keeps all columns of the convolution's kernel, one more than it needs."""
     return opened.store_all(
         replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor
         for tensor in kind.tensors()

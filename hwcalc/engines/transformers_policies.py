@@ -34,13 +34,13 @@ _ELSEWHERE: Final = {
 
 def policy_support(deployment: Deployment, chosen: Chosen) -> Support:
     """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
-    asked, cache = deployment.setup.policy, cache_class(deployment)
+    policy, cache = deployment.setup.policy, cache_class(deployment)
     elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)
     if elsewhere is not None:
         return Support(offered=False, how=f"{elsewhere}.")
     if any(not one.policy.press for one in chosen.whole):
         return Support(offered=False, how=f"{KVPRESS_RELEASE} does not have it: it would be a press of your own.")
-    if any(one.get("budget") is not None for one in chosen.whole) or (asked is not None and asked.rules != KVPRESS):
+    if any(one.get("budget") is not None for one in chosen.whole) or (policy is not None and policy.rules != KVPRESS):
         return Support(
             offered=False, how=f"{KVPRESS_RELEASE} has it by its own rules alone: give a ratio, without --policy-rules."
         )

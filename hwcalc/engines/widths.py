@@ -42,7 +42,7 @@ def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True) -> int | 
 
 
 def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
-    """Of the layer with the widest experts on one rank, for a token: the experts it is routed to, their inner width and hidden width.
+    """Three sizes of the widest expert layer on one rank: experts per token, their inner width and their hidden width.
 
     Zeros for a model without experts, or if the weights are not counted.
     """

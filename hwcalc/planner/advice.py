@@ -1,15 +1,12 @@
-"""The requests that advice tries: each change once in a plan, and what they come to once in a family.
-
-How a change is written: its command line, the engine's own flags, and what it gives.
-
-What it gives takes as long to find out as whether it helps, and a short answer names few changes: all of it waits until it is read.
-
-Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
+"""Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
 
 Changes are tried alone, in the order of :class:`~hwcalc.engines.saving.Cost`, and together where none alone does without taking something
 away. A number that is offered, of tokens or of sequences, holds at the low end of the budget. What holds by the expected value alone is
-offered only where little else is. At most :data:`MOST_PLANS` requests are opened, each in about a millisecond; others of a family (another
-length or number) take a tenth of that.
+offered only where little else is. At most :data:`MOST_PLANS` changed requests are deployed, each in about a millisecond; another length or
+number of sequences of the same deployment takes a tenth of that.
+
+The texts of a change are its command line, the engine's flags, and what it gives. What it gives takes as long to compute as whether it
+fits, so the texts are written only for the changes that an answer names.
 
 The nearest plan that an engine accepts, for the hint of an error: the same request with one thing less.
 """
@@ -59,11 +56,11 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
-"""Options that a request has under other names."""
+"""Options of a plan that a request has under other names."""
 
 
 class Tries:
-    """Changes of one plan, of which at most so many are opened."""
+    """The occupancies of a plan under each change. Each change is planned once, and at most ``most`` changes are planned."""
 
     def __init__(self, opened: Occupancy, line: CommandLine, most: int) -> None:
         self.opened, self.line, self.left = opened, line, most
@@ -72,14 +69,17 @@ class Tries:
         self._counted: set[Hashable] = set()
 
     def of(self, change: Change) -> Occupancy | None:
-        """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
+        """The occupancy of the plan with this change.
+
+        It is ``None`` if the engine or the GPU does not support it, or ``most`` changes were planned.
+        """
         key = key_of(change.settings)
         if key not in self._seen:
             self._seen[key] = self._open(change, key)
         return self._seen[key]
 
     def count(self, change: Change) -> None:
-        """Count a change as tried, whether it will be or not."""
+        """Count a change towards the limit of planned changes, whether or not it is planned later."""
         key = key_of(change.settings)
         if key in self._seen or key in self._counted:
             return
@@ -93,12 +93,12 @@ class Tries:
         counted = key in self._counted
         if self.left <= 0 and not counted:
             return None
-        done, found = self._first(change)
+        done, occupancy = self._first(change)
         self.left -= done and not counted
-        return found
+        return occupancy
 
     def _first(self, change: Change) -> tuple[bool, Occupancy | None]:
-        """Whether the GPU does what is changed, and what the engine makes of it."""
+        """Whether the GPU supports the changed formats, and the occupancy with the change; ``None`` if the engine refuses it."""
         settings = self._settings(change)
         if not self._is_done(settings):
             return False, None
@@ -121,7 +121,10 @@ class Tries:
 
 
 def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> Sizes:
-    """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
+    """The parallel sizes that follow from the command line of a change.
+
+    Empty unless it names another accelerator and no sizes.
+    """
     if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
         return {}
     settings = {**line.given, **change.settings}
@@ -130,7 +133,11 @@ def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> Sizes:
 
 
 class Texts:
-    """Writes the texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
+    """Writes the texts of the changes of one plan.
+
+    With ``fits``, the plan fits already, and a change makes that certain. With ``partly``, a part of the model lies on the host, and with
+    a change all of it lies on the GPUs.
+    """
 
     def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
         # Nothing of what was tried in vain: a plan may be kept for long.
@@ -155,14 +162,17 @@ class Texts:
         return self.line.changed(**settings).text
 
     def _layout(self, offer: Offer) -> dict[str, int]:
-        """The sizes that were tried, where the line names a number of GPUs alone and would be planned in another layout."""
+        """The parallel sizes with which the change was planned.
+
+        Empty unless the line names ``--gpus`` alone and would get another layout.
+        """
         given = {**self.line.given, **offer.change.settings}
         if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
             return {}
-        found = offer.found
-        node = found.request.gpus if given.get("instance") else None
-        same = solve.laid_out(found, node).request.parallel == found.request.parallel
-        return {} if same else asdict(found.request.parallel)
+        occupancy = offer.found
+        node = occupancy.request.gpus if given.get("instance") else None
+        same = solve.laid_out(occupancy, node).request.parallel == occupancy.request.parallel
+        return {} if same else asdict(occupancy.request.parallel)
 
     def _effect(self, offer: Offer) -> str:
         gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)
@@ -170,7 +180,7 @@ class Texts:
         return "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
 
     def _gain(self, offer: Offer) -> str:
-        """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
+        """How many more sequences or tokens fit: both numbers for certain, or both by the expected value if the change only probably fits."""
         if offer.sure not in self._before:
             self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
         before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
@@ -183,7 +193,7 @@ class Texts:
         return f"leaves {human_bytes(given - needed)}"
 
     def _held(self, opened: Occupancy, *, sure: bool) -> int:
-        """How many sequences of the planned length fit, or for a single one how many tokens."""
+        """The most sequences of the planned length that fit; for a plan of one sequence, the most tokens of it."""
         end = "low" if sure else "expected"
         # As the plan of the line counts: with the layers where it puts them.
         opened = opened.pinned()
@@ -226,7 +236,7 @@ def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Sizes | 
 
 def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
     """The flags that an engine needs to start, with the command lines that set them."""
-    return tuple(_with_command(opened, line, one) for one in flags)
+    return tuple(_with_command(opened, line, flag) for flag in flags)
 
 
 def _with_command(opened: Occupancy, line: CommandLine, one: Try) -> Try:
@@ -251,7 +261,7 @@ class _Adviser:
         offered = opened.savings(opened.needed_bytes - size)
         savings = [change_of(one) for one in offered]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
-        # All of them count as tried; most are opened when it is their turn, and some never are.
+        # All of them count as tried; most are planned when it is their turn, and some never are.
         self.savings = savings
         for one in savings:
             self.tries.count(one)
@@ -277,7 +287,7 @@ class _Adviser:
         return tuple(texts.of(offer) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:
-        """One change at a time."""
+        """Offer each change by itself."""
         for change in self._defaults():
             self._offer(change)
         for change in self.savings:
@@ -287,7 +297,7 @@ class _Adviser:
         self._numbers(NOTHING, self.opened)
 
     def _defaults(self) -> Iterator[Change]:
-        """Options of the user that leave the engine less than it would take, or run fewer sequences than planned."""
+        """Changes that take back an option of the user: one that leaves less memory than the default, or runs too few sequences."""
         limit = self.opened.most_sequences()
         if limit is not None and self.opened.batch > limit[0]:
             options = {limit[1]: str(self.opened.request.replica_batch)}
@@ -297,7 +307,7 @@ class _Adviser:
             yield self.back
 
     def _limits(self) -> Iterator[Change]:
-        """The user's own limits of the memory, each taken back."""
+        """Changes that each take back one limit of the memory that the user has set."""
         for name in _LIMITS if self.opened.request.hardware.gpu is not None else ():
             if self.line.given.get(name) is not None:
                 flag = f"--{name.replace('_', '-')}"
@@ -305,7 +315,7 @@ class _Adviser:
                 yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
 
     def _taken_back(self) -> Change | None:
-        """All of the limits that leave the cache less memory than it has without them.
+        """The change that takes back all limits that leave the cache less memory than it has without them; ``None`` if there is none.
 
         A size of the cache is always one: other changes give it more memory only without that size.
         """
@@ -317,17 +327,20 @@ class _Adviser:
         return back
 
     def _offer(self, change: Change) -> Offer | None:
-        """Plan with a change. It is offered if it fits, and if no other that costs the same does so or is as sure."""
+        """Add a change to the offers if it fits, unless another change of the same rank does so as surely.
+
+        Returns its offer, ``None`` if there is none.
+        """
         if self._is_sure(change.rank):
             return None
         offer = self._tried(change)
-        if offer is not None and (offer.sure or not any(one.change.rank == change.rank for one in self.offers)):
+        if offer is not None and (offer.sure or not any(other.change.rank == change.rank for other in self.offers)):
             self.offers.append(offer)
         return offer
 
     def _is_sure(self, rank: tuple[int, int]) -> bool:
-        """Whether a change of this rank holds for certain already."""
-        return any(one.sure and one.change.rank == rank for one in self.offers)
+        """Whether a change of this rank was offered that surely fits."""
+        return any(offer.sure and offer.change.rank == rank for offer in self.offers)
 
     def _tried(self, change: Change) -> Offer | None:
         changed = self.tries.of(change)
@@ -342,7 +355,7 @@ class _Adviser:
         return Offer(change=change, found=changed, sure=sure) if holds else None
 
     def _saves(self, change: Change, than: Change | None = None) -> bool:
-        """Whether the cache takes less with this change, or the rest, than with another or none."""
+        """Whether this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change."""
         changed, other = self.tries.of(change), self.tries.planned if than is None else self.tries.of(than)
         if changed is None or other is None:
             return False
@@ -352,16 +365,19 @@ class _Adviser:
             return False
 
     def _is_set(self, change: Change) -> bool:
-        """Whether the line has these engine options already, by their default too: what is planned may be stricter than the line."""
+        """Whether the line sets these engine options already, or has them by default.
+
+        The planned request may have stricter ones.
+        """
         given = self.line.given.get("engine_options") or {}
-        own = change.settings.get("engine_options", {})
+        wanted = change.settings.get("engine_options", {})
         known = self.opened.engine.options
         return change.settings.keys() == {"engine_options"} and all(
-            value == given.get(name, known[name].default) for name, value in own.items() if name in known
+            value == given.get(name, known[name].default) for name, value in wanted.items() if name in known
         )
 
     def _numbers(self, change: Change, opened: Occupancy) -> None:
-        """Fewer sequences, and shorter ones, beside a change."""
+        """Offer a change together with fewer sequences, and together with shorter ones."""
         planned = opened.request.batch
         if planned > 1:
             count = solve.largest(opened, "batch", planned - (not self.fits))
@@ -378,7 +394,7 @@ class _Adviser:
             self._offer(with_numbers(change, Cost.LENGTH, what, seq=tokens, **shorter))
 
     def _gpus(self, fewest: Sizes | None) -> None:
-        """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""
+        """Offer more GPUs of this kind, the same number in another layout, and a larger GPU in place of each."""
         request, gpu = self.opened.request, self.opened.request.hardware.gpu
         if self.budget is None or gpu is None:
             return
@@ -407,7 +423,7 @@ class _Adviser:
                 self._node(gpu)
 
     def _node(self, gpu: Gpu) -> None:
-        """Up to a node of larger GPUs, where it takes more than a node of the planned ones, and no single larger one does it."""
+        """Offer up to a node of larger GPUs, if more than a node of the planned GPUs is needed and no single larger GPU is enough."""
         for larger in larger_gpus_of(self.opened, node_of(gpu)):
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self.tries.of(other)
@@ -417,7 +433,7 @@ class _Adviser:
                     return
 
     def _layouts(self, opened: Occupancy, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
-        """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
+        """The layouts of ``least`` to ``most`` GPUs of this hardware: laptops are never joined, and an instance has a fixed number."""
         gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
@@ -447,7 +463,7 @@ class _Adviser:
         return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
 
     def _together(self) -> None:
-        """Two or three changes, where none alone does it on the GPUs at hand."""
+        """Offer two or three changes together, where no single change makes the plan fit on the planned GPUs."""
         cache, weights, few = (self._first(cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
         eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
         singles = [one | other for one in back for cost in _EASY for other in self._first(cost, one)]
@@ -475,12 +491,17 @@ class _Adviser:
                 return
 
     def _first(self, cost: Cost, beside: Change | None = None) -> list[Change]:
-        """The first saving of this cost that frees memory, alone or ``beside`` another change, if there is one."""
-        found = (one for one in self.savings if one.cost is cost)
-        return list(islice((one for one in found if self._saves(one if beside is None else beside | one, beside)), 1))
+        """A list of the first saving of this cost that frees memory, alone or on top of the change ``beside``.
+
+        Empty if no saving does.
+        """
+        of_cost = (saving for saving in self.savings if saving.cost is cost)
+        return list(
+            islice((saving for saving in of_cost if self._saves(saving if beside is None else beside | saving, beside)), 1)
+        )
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
-        """A change and more GPUs, if it needs fewer of them than it would alone."""
+        """Offer these changes with more GPUs, if that needs fewer GPUs than adding GPUs alone."""
         alone = [offer.found.request.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve.MOST_GPUS) - 1
         best: Offer | None = None
@@ -490,8 +511,8 @@ class _Adviser:
                 continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
-                found = self._tried(change | self._of_layout(layout_of(best.found.request)))
-                best = found if found is not None and found.sure else best
+                smaller = self._tried(change | self._of_layout(layout_of(best.found.request)))
+                best = smaller if smaller is not None and smaller.sure else best
                 continue
             for layout in self._layouts(changed, at_least(changed), most):
                 offer = self._tried(change | self._of_layout(layout))
@@ -504,7 +525,7 @@ class _Adviser:
 
 
 def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:
-    """Without lengths of which little is left, unless there is nothing else."""
+    """The offers without those that cut the length to a small part of the planned one; all offers if nothing else is left."""
     least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
     kept = [offer for offer in offers if offer.found.tokens >= least]
     return kept or offers
@@ -521,9 +542,9 @@ _COMMON_WEIGHTS: Final = ("awq", "fp8")
 
 
 def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
-    """A sentence with a command line that is accepted: one option less, or another layout. Empty if none of those tried is.
+    """A sentence with an accepted command line: an option less, or another layout. Empty if no such line is accepted.
 
-    The first that also fits is named. If none does, the sentence says so.
+    The sentence names the first such line whose plan fits too. If no plan fits, the sentence says so.
     """
     accepted = ""
     for settings in _nearest(options):
@@ -565,7 +586,7 @@ def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _layouts(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Layouts of so many GPUs as people have, a power of two, and then of exactly as many."""
+    """The options with other layouts: first of a power of two of GPUs, as people have them, then of the given number of GPUs."""
     dp = options.get("dp") or 1
     count = options.get("gpus") or (options.get("tp") or 1) * (options.get("pp") or 1) * dp
     for gpus in dict.fromkeys((1 << (count.bit_length() - 1), count)):

@@ -111,7 +111,10 @@ def read_options(given: Mapping[str, Any]) -> Asked:
 
 
 def _no_list(row: PlanOption, value: Any) -> Any:
-    """The value of an option that takes one. Raises an error for a list of words, which names a command that takes one."""
+    """The value of an option that takes a single value.
+
+    Raises an error for a list, whose hint names a command that takes lists.
+    """
     if row.lists and isinstance(value, str) and _is_list(row, value):
         raise UsageError(
             f"--{row.name} {shown(value, 60)} is a list, and one is taken here.",
@@ -121,7 +124,7 @@ def _no_list(row: PlanOption, value: Any) -> Any:
 
 
 def _is_list(row: PlanOption, value: str) -> bool:
-    """Whether this text names several."""
+    """Whether this text holds several values with commas between."""
     if row.type == "policy" and "," in value:
         from hwcalc.policies.parse import policy_texts
 

@@ -28,7 +28,7 @@ _NAMED: Final = "Or name a format: --weights q4_k_m."
 
 
 class Choice(Record):
-    """A format in which the engine runs the model, its bytes on the fullest GPU, and the request opened with all weights on the GPU."""
+    """A format in which the engine runs the model, its bytes on the fullest GPU, and the occupancy with all weights on the GPU."""
 
     name: str | None
     weight_bytes: int
@@ -53,7 +53,10 @@ def refuse_auto(weights: str | None, command: str) -> None:
 
 
 def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Noted[Request]:
-    """The request in the best format, with a note on the choice. With a ``node``, of so many GPUs, each format has the layout to run it in. Raises :class:`~hwcalc.errors.UsageError` without a GPU."""
+    """The request in the best format, with a note on the choice. Raises :class:`~hwcalc.errors.UsageError` without a GPU.
+
+    With a ``node`` of so many GPUs, each format is planned in the best layout on such nodes.
+    """
     if request.hardware.kv_memory is not None:
         message = "--kv-memory gives the cache its bytes whatever the weights take, so --weights auto has nothing to choose by."
         raise UnknownNameError(message, option="weights", hint=f"Leave out --kv-memory. {_NAMED}")
@@ -61,7 +64,7 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int |
         hint = f"Add --gpu rtx-4060-ti (kvplan gpus lists all), or --gpu local for this machine's. {_NAMED}"
         raise UnknownNameError("--weights auto chooses the format for a GPU, and none is named.", option="weights", hint=hint)
     known = choices(engine, model, request, node)
-    fits = next((place for place, one in enumerate(known) if solve.holds(one.opened, "low")), None)
+    fits = next((place for place, choice in enumerate(known) if solve.holds(choice.opened, "low")), None)
     chosen = known[-1 if fits is None else fits]
     message = _said(known, fits)
     return Noted(request.changed(weights=chosen.name), (Note(code="auto-weights", message=message),))
@@ -86,7 +89,7 @@ def _openable(
     refused: list[KvplanError] | None = None,
     node: int | None = None,
 ) -> Iterator[Choice]:
-    """The formats that the engine runs; the errors of others are added to ``refused``."""
+    """The choices among the formats ``names`` that the engine runs. The errors for the other formats are added to ``refused``."""
     for name in names:
         try:
             opened = engine.open(model, request.changed(weights=name)).entire()
@@ -101,7 +104,7 @@ def _openable(
 
 
 def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Occupancy:
-    """The request in the format of :func:`best_weights`, found without opening all of them."""
+    """The occupancy in the format of :func:`best_weights`, found by bisection over the sizes instead of planning every format."""
     sizes = engine.weight_sizes(model)
     names = sorted(sizes, key=lambda name: -sizes[name])
     if len(names) < _FEW:
@@ -112,8 +115,8 @@ def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: 
     def fits(name: str | None) -> bool:
         if name not in seen:
             seen[name] = next(iter(_openable(engine, model, request, (name,))), None)
-        found = seen[name]
-        return found is not None and solve.holds(found.opened, "low")
+        candidate = seen[name]
+        return candidate is not None and solve.holds(candidate.opened, "low")
 
     if not fits(names[-1]):
         place = len(names) - 1
@@ -131,7 +134,7 @@ def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: 
 
 
 def _said(known: tuple[Choice, ...], fits: int | None) -> str:
-    """Which format is planned, and why not the next larger one."""
+    """The message of the note: which format is planned, and how many bytes the next larger one lacks."""
     tokens = f"{known[0].opened.tokens:,} tokens"
     if fits is None:
         lacks = _lacks(known[-1])

@@ -1,9 +1,4 @@
-"""A change of a plan, what it costs, and its command line.
-
-The command line of kvplan that plans something again, with or without a change.
-
-A change of a plan: its settings by the names of the options, what it costs, and the flags of the engine for it.
-"""
+"""The command line of a plan, and a change of it: its settings by the names of the options, what it costs, and the engine's flags."""
 
 from __future__ import annotations
 
@@ -36,13 +31,13 @@ _PLACES: Final = {row.name: place for place, row in enumerate(OPTIONS)}
 
 
 class CommandLine(Record):
-    """What a plan was asked for: the word for the model, ``None`` for the bare equation, and the options that are not the default."""
+    """The command line of a plan: the word for the model, ``None`` for the bare equation, and the options that are not the default."""
 
     model: str | None
     given: Mapping[str, Any]
 
     def changed(self, **settings: Any) -> CommandLine:
-        """With other settings; ``None`` is the default of an option."""
+        """The command line with other settings; ``None`` restores the default of an option."""
         made = CommandLine(model=self.model, given={**self.given, **settings})
         # Advice writes a few lines that differ in an option or two.
         vars(made)["_quoted"] = self._quoted | _quoted(settings)
@@ -57,7 +52,7 @@ class CommandLine(Record):
 
     @cached_property
     def _quoted(self) -> dict[int, str]:
-        """The words of each option, quoted for a shell, by its place in the table."""
+        """The words of each given option, quoted for a shell, by the row number of the option in the table."""
         return _quoted(self.given)
 
     @property
@@ -72,9 +67,9 @@ class CommandLine(Record):
 
 
 def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object = None, asked: Asked | None = None) -> CommandLine:
-    """The line of a plan with the parsed ``options``.
+    """The command line of a plan with the parsed ``options``.
 
-    ``model`` is what the caller gave for the model, and ``asked`` all that was asked for, which includes how models are read.
+    ``model`` is what the caller gave for the model, and ``asked`` has all parsed options, those on how models are read too.
     """
     given = dict(options)
     if asked is not None:
@@ -84,7 +79,7 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
 
 
 def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
-    """The words of these options, quoted for a shell, by their places in the table."""
+    """The words of these options, quoted for a shell, by the row number of the option in the table."""
     return {
         _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
         for name, value in given.items()
@@ -145,7 +140,7 @@ class Change(NamedTuple):
     parts: int = 1
 
     def __or__(self, other: Change) -> Change:
-        """Both together. That costs what the dearer one costs."""
+        """The change that makes both changes. It costs what the dearer of the two costs."""
         options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
         settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
         return Change(
@@ -157,7 +152,7 @@ class Change(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The place among the lines: by what it costs, and then by how many changes it takes."""
+        """The sort key among offers: first the cost, then the number of changes that are combined."""
         return self.cost, self.parts
 
 
@@ -178,13 +173,13 @@ def change_of(saving: Saving) -> Change:
 
 
 def with_numbers(change: Change, cost: Cost, what: str, **settings: Any) -> Change:
-    """A change with other numbers beside it."""
+    """The change combined with other settings, such as a shorter length or fewer sequences."""
     other = Change(cost=cost, what=what, settings=settings)
     return other if change is NOTHING else change | other
 
 
 def key_of(settings: Mapping[str, Any]) -> frozenset[tuple[str, object]]:
-    """A key for the settings of a change, in any order. An accelerator counts by its id, a mapping by what is in it."""
+    """A hashable key for the settings of a change, whatever their order: an accelerator by its id, a mapping by its items."""
     return frozenset(
         [
             (name, tuple(value.items()) if name == "engine_options" else value.id if name == "gpu" else value)
@@ -194,7 +189,7 @@ def key_of(settings: Mapping[str, Any]) -> frozenset[tuple[str, object]]:
 
 
 def without_wholes(offers: list[Offer]) -> list[Offer]:
-    """Without offers of which another one is a part that is as sure, and plans as many tokens and sequences."""
+    """The offers without those that contain a smaller offer which is as sure and plans as many tokens and sequences."""
     told = [(offer, _flat(offer.change).items(), offer.found.tokens, offer.found.batch) for offer in offers]
 
     def is_part(
@@ -208,7 +203,7 @@ def without_wholes(offers: list[Offer]) -> list[Offer]:
 
 
 def _flat(change: Change) -> dict[str, Any]:
-    """The settings of a change but its sizes, those of an engine beside the others; an accelerator is its id."""
+    """The settings of a change without tokens and sequences. Engine options are merged in, and an accelerator is its id."""
     options = {f"engine_options.{name}": value for name, value in change.settings.get("engine_options", {}).items()}
     settings = {name: getattr(value, "id", value) for name, value in change.settings.items() if name not in _OTHERS}
     return settings | options
@@ -231,7 +226,7 @@ def sizes_of(found: Layout) -> Sizes:
 
 
 def at_least(opened: Occupancy) -> int:
-    """A lower bound on the number of GPUs: the weights must have room, and the cache where it is not divided yet."""
+    """A lower bound on the number of GPUs: they must hold the weights, and the cache where it is not divided yet."""
     budget, parallel = opened.budget, opened.request.parallel
     if budget is None or budget.requested_bytes <= 0:
         return 1
@@ -277,7 +272,10 @@ def larger_gpus_of(opened: Occupancy, share: int = 1) -> Iterator[Gpu]:
 
 
 def of_cloud(instance: str) -> tuple[int, str, int]:
-    """How many accelerators the instance has; name and number of the next larger one with the same, or of itself."""
+    """The number of accelerators of the instance, and name and number of the next larger instance with the same accelerator.
+
+    If there is no larger instance, name and number are those of the instance itself.
+    """
     from hwcalc.hardware.candidates import next_instance
 
     own, larger = next_instance(instance)

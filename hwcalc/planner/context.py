@@ -1,4 +1,4 @@
-"""Opens a request: fills in every default, checks it, and hands it to its engine."""
+"""Turns options into an occupancy: fills in every default, checks the request, and lets its engine deploy it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384
-"""The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
+"""The tokens for which ``--weights auto`` leaves memory where the user names no length and the engine shortens the context by itself."""
 
 
 def _sizes(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> tuple[Parallel, bool]:
@@ -41,7 +41,7 @@ def _sizes(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus
 
 
 def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -> Parallel:
-    """The layout to run the request in; its own if none holds it."""
+    """The parallel sizes of the best layout for the request; those of the request if no layout holds it."""
     from hwcalc.planner.solve import best_layout, has_layouts, laid_out
 
     if not has_layouts(engine, request):
@@ -50,9 +50,9 @@ def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -
         return laid_out(engine.open(model, request), node).request.parallel
     # The engine refuses the usual layout, and may accept another.
     with suppress(KvplanError):
-        found = best_layout(engine.open(model, request.changed(parallel=ALONE)), request.gpus, node)
-        if found is not None:
-            return Parallel(**asdict(found.layout))
+        best = best_layout(engine.open(model, request.changed(parallel=ALONE)), request.gpus, node)
+        if best is not None:
+            return Parallel(**asdict(best.layout))
     return request.parallel
 
 
@@ -87,7 +87,7 @@ def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
 
 
 def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Occupancy:
-    """Fill in every default and let the engine check the request. :attr:`Occupancy.notes` say which defaults were filled in.
+    """The occupancy of a request whose defaults are filled in and which its engine accepts. Its ``notes`` say which defaults were filled in.
 
     ``options`` are parsed fields of :class:`~hwcalc.planner.asked.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
@@ -173,7 +173,7 @@ def _check_tokens(asked: Asked, seq: int) -> None:
 
 
 def _of_lengths(asked: Asked) -> Asked:
-    """The options with the longest sequence, and how many there are, from the lengths."""
+    """The options with ``seq`` and ``batch`` filled in from ``lengths``: the longest length, and the number of sequences."""
     if not asked.lengths:
         return asked
     if asked.seq is not None:
@@ -193,7 +193,7 @@ def _of_lengths(asked: Asked) -> Asked:
 
 
 def _policy(asked: Asked) -> AskedPolicy | None:
-    """The policy with its rules; what is said of a policy needs one."""
+    """The cache policy with its rules. Raises an error for options of a policy without a policy."""
     if asked.policy is None:
         for name in OF_POLICY:
             if getattr(asked, name) is not None:
@@ -206,7 +206,7 @@ def _policy(asked: Asked) -> AskedPolicy | None:
 
 
 def _default_engine(model: ModelSpec) -> Noted[str]:
-    """A file is planned as the program plans that runs it."""
+    """The engine where the user names none: a GGUF file has the engine that runs such files."""
     name = usual_engine(model)
     if name == DEFAULT:
         return Noted(DEFAULT)

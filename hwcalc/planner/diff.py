@@ -61,7 +61,7 @@ def compare(model_a: ModelSpec, model_b: ModelSpec, plan_a: Plan, plan_b: Plan) 
 
 
 def key_changes(model_a: ModelSpec, model_b: ModelSpec) -> tuple[KeyChange, ...]:
-    """The keys from which the cache or weights of either model were read, and which differ, in alphabetical order."""
+    """The config keys that differ, of those from which the cache or weights of either model were read, in alphabetical order."""
     keys = []
     for key in sorted({*model_a.bearing, *model_b.bearing}):
         a, b = model_a.bearing.get(key, _ABSENT), model_b.bearing.get(key, _ABSENT)

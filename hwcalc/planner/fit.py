@@ -21,25 +21,28 @@ _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
 class Search:
-    """What takes long to find: the limits of a request. Whoever plans many requests of a family can keep what they have in common."""
+    """Finds the limits of a request, which take most of the time of a plan. A subclass finds fewer of them."""
 
     def most(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
-        """How many sequences fit at once, by the expected value and for sure."""
+        """The most sequences that fit at once, by the expected value and for certain."""
         most = solve.most(opened)
         return most, most if _is_certain(opened) else solve.most(opened, "low", most.value)
 
     def longest(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
-        """The same of the length of each planned sequence."""
+        """The most tokens that each planned sequence can have, by the expected value and for certain."""
         longest = solve.longest(opened)
         return longest, longest if _is_certain(opened) else solve.longest(opened, "low", longest.value)
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
-        """The layouts of the fewest GPUs."""
+        """The layouts of the fewest GPUs that hold the request, by the expected value and for certain.
+
+        It is ``None`` if none is found.
+        """
         return _fewest(opened, verdict)
 
 
 class _NoSearch(Search):
-    """For those who want the verdict alone: every limit is 0."""
+    """The search of a plan whose verdict alone is wanted: every limit is 0."""
 
     def most(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
         return _UNKNOWN, _UNKNOWN
@@ -133,7 +136,7 @@ def _is_certain(opened: Occupancy) -> bool:
 def _fewest(opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
     """The layouts of the fewest GPUs of this kind that fit, by the expected value and for certain; ``None`` if none is found.
 
-    Nor is it if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
+    It is also ``None`` if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
     """
     request, gpu = opened.request, opened.request.hardware.gpu
     if gpu is None or request.hardware.kv_memory is not None:
@@ -178,7 +181,7 @@ def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits
 
 
 def _budget_info(opened: Occupancy, budget: Budget) -> BudgetInfo:
-    # Kept beside the budget, which is that of all plans of a family.
+    # Kept with the budget, which all plans of a deployment share.
     known = vars(budget)
     if _TOLD not in known:
         known[_TOLD] = _told(opened.model, budget)
@@ -221,7 +224,7 @@ def _told(model: ModelSpec, budget: Budget) -> BudgetInfo:
 def _suggestions(
     opened: Occupancy, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool, partly: bool
 ) -> tuple[Try, ...]:
-    """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
+    """The flags that the engine needs to start, and the changes that make the plan fit, or fit for certain."""
     from hwcalc.planner.advice import advice, required
     from hwcalc.planner.change import sizes_of
 

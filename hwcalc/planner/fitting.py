@@ -1,4 +1,4 @@
-"""Many models on one GPU: for each the best format that fits with what is asked for, and the figures that a plan of it has."""
+"""Many models on one GPU: for each model the best format that fits with the planned load, and the figures of its plan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WITH_HOST: Final = 1 + HOST_SHARE + 1
 
 
 class Hosting(Record):
-    """What all models are planned with: the engine, the hardware, and what is asked for."""
+    """The engine, the hardware and the options with which all models are planned."""
 
     engine: Engine
     engine_version: str | None
@@ -41,11 +41,11 @@ class Hosting(Record):
     asked: Asked
 
     def seq_for(self, longest: int | None) -> int:
-        """The tokens to plan: what is asked for, or else no more than a model is made for."""
+        """The planned tokens of a model: those that the user names, or else at most its maximum length ``longest``."""
         return self.seq if longest is None or self.asked.seq is not None else min(self.seq, longest)
 
     def hopeless(self, parameters: int | None) -> bool:
-        """Whether so many parameters are too many in every format of ``--weights auto``, whatever may lie on the host."""
+        """Whether a model of so many parameters fits in no format of ``--weights auto``, even with a part of it on the host."""
         gpu, gpus = self.gpu, self.asked.gpus or 1
         if parameters is None or gpu.memory_marketing_gb is None or not is_auto(self.asked.weights):
             return False
@@ -53,12 +53,12 @@ class Hosting(Record):
         return parameters * _LEAST_BITS > 8 * times * gpus * gpu.memory_marketing_gb * GIB
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
-        """The request to plan this model with its weights in this format."""
+        """The request for this model with its weights in this format."""
         parallel = sizes_for(self.engine, model, self.gpu, self.asked.gpus, Parallel())
         return self.request_for(self.seq_for(model.max_position_embeddings), parallel, weights)
 
     def request_for(self, seq: int, parallel: Parallel, weights: str | None) -> Request:
-        """The request for so many tokens on GPUs that divide a model so."""
+        """The request for ``seq`` tokens with these parallel sizes and this format of weights."""
         asked = self.asked
         return Request.of(
             seq=seq,
@@ -72,7 +72,7 @@ class Hosting(Record):
         )
 
     def best(self, model: ModelSpec, *, stored: bool = False) -> Fitted:
-        """The model in the format that is asked for, or in the best one; as it is ``stored``, where its file has one already.
+        """The figures of the model in the format that the user names, or in the best format; with ``stored``, in the format of its file.
 
         Where nothing fits as a whole, the engine may leave a part in the memory of the host. Raises the error of the engine if it does
         not run the model, and :class:`UnsupportedError` where its memory is not known.
@@ -89,12 +89,12 @@ class Hosting(Record):
         return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
 
     def apart(self, model: ModelSpec, weights: str | None) -> Fitted:
-        """The model in this format, as the engine places it by itself."""
+        """The figures of the model in this format, with its layers on GPU and host as the engine places them by itself."""
         return _judged(self.engine.open(model, self.request(model, weights)))
 
 
 def _judged(opened: Occupancy) -> Fitted:
-    """The figures of an opened request."""
+    """The figures of an occupancy. Raises :class:`UnsupportedError` if its memory is not known."""
     budget = opened.budget
     if budget is None:
         raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
@@ -137,12 +137,12 @@ class Fitted(Record):
 
     @property
     def longest(self) -> int:
-        """The most tokens that each sequence could have for sure."""
+        """The most tokens that each sequence can have for certain."""
         return solve.longest(self.opened, "low").value
 
     @property
     def expected_longest(self) -> int:
-        """The same by the expected value."""
+        """The most tokens that each sequence can have by the expected value."""
         return solve.longest(self.opened).value
 
     @property
@@ -154,7 +154,10 @@ class Fitted(Record):
 
 
 def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
-    """The engine and the hardware that were asked for; ``seq`` is the length where none is. Raises :class:`~hwcalc.errors.UsageError` for unknown names."""
+    """The engine and the hardware that the options name; ``seq`` is the length where the options name none.
+
+    Raises :class:`~hwcalc.errors.UsageError` for unknown names.
+    """
     engine, version = find_engine(asked.engine)
     engine.check_options(asked.engine_options)
     if gpu.is_host:

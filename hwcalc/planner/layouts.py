@@ -35,7 +35,7 @@ _NODE: Final = 8
 
 
 def node_of(gpu: Gpu | None, instance: int | None = None) -> int:
-    """How many GPUs work as one node: all of an ``instance`` with so many, else as many as the accelerator's profile says."""
+    """The number of GPUs of a node: the ``instance`` count if it is given, else the number in the accelerator's profile."""
     return instance or (_NODE if gpu is None else gpu.node)
 
 
@@ -67,7 +67,7 @@ def has_experts(model: ModelSpec) -> bool:
 
 
 def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> tuple[Layout, ...]:
-    """The layouts of ``gpus`` GPUs, the one to prefer first. ``tp`` divides the attention heads and stays in a node.
+    """The layouts of ``gpus`` GPUs, the preferred layout first. ``tp`` divides the attention heads and stays in a node.
 
     Replicas that the planned sequences leave idle come last. Before them, fewer pipeline stages are better, since a stage waits for the
     one before it. Then a layout that keeps each key and value once is better than one where tensor-parallel ranks keep copies: ranks
@@ -110,7 +110,10 @@ def _ranked(opened: Occupancy, gpus: int, node: int, any_layout: bool) -> tuple[
 
 
 def _sensible(opened: Occupancy, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
-    """Layouts with one node's part alike on every node; stages only beside the largest ``tp``, and not where experts are dealt out."""
+    """The layouts that people run: every node is laid out alike, and pipeline stages come only with the largest ``tp``.
+
+    Where experts are dealt out over ranks, a layout has no stages together with replicas.
+    """
     inside = _inside(gpus, node)
     sizes = [tp for tp in _divisors(inside) if divides(opened.model, tp)]
     for tp in sizes:
@@ -131,7 +134,7 @@ def _every(opened: Occupancy, gpus: int, node: int) -> Iterator[Layout]:
 
 
 def chosen_sizes(model: ModelSpec, gpus: int, sizes: Parallel, node: int) -> Parallel:
-    """How ``gpus`` GPUs are used if the user says no more than their number: tensor parallelism inside a node, stages for the rest.
+    """The parallel sizes where the user gives the number of GPUs alone: tensor parallelism inside a node, pipeline stages over nodes.
 
     With ``ep`` the rest are replicas, which share the experts. Where the model has too few layers for that, all are tensor parallel.
     """
@@ -177,7 +180,7 @@ def _copies(opened: Occupancy, tp: int) -> int:
 
 
 def _elements(kind: LayerKind) -> int:
-    """Numbers that a layer keeps of one position."""
+    """The number of elements that a layer caches for one position."""
     return sum(prod(tensor.shape) for tensor in kind.tensors())
 
 

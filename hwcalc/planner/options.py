@@ -1,11 +1,5 @@
 """The options of a request, each in one row: its name, its type, the commands that take it, and its help.
 
-What one option of a plan is.
-
-The options of a plan about what is dropped of the cache, and what sequences have in common: rows of the table of all options.
-
-The table of the options of a plan.
-
 The command line, check files and their schema, :func:`hwcalc.plan` and its siblings, receipts and reconcile all follow this table. A new
 option is a row of :data:`OPTIONS`, a field of :class:`~hwcalc.planner.asked.Asked` and a keyword of :func:`hwcalc.plan`, all with the
 same name, and the code that uses it.
@@ -162,7 +156,7 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
 
 
 def with_policy(options: Mapping[str, Any], policy: Chosen | None, axis: Sequence[Chosen | None]) -> dict[str, Any]:
-    """The options of one plan of several that differ in their policy. A plan without one takes nothing of what is said of the others."""
+    """The options of one plan of several that differ in their policy. A plan without a policy has no options of policies."""
     if policy is not None:
         return {**options, "policy": policy}
     return {name: value for name, value in options.items() if name not in OF_POLICY or not any(axis)}

@@ -1,9 +1,4 @@
-"""Notes on given options that have no effect on a plan.
-
-The memory of a plan: weights, cache, activations and overhead.
-
-Plans one model: asks the engine what it stores for each layer, and adds up.
-"""
+"""Plans a model: :func:`plan_model` adds up weights, cache, activations and overhead, and notes options that have no effect."""
 
 from __future__ import annotations
 
@@ -103,14 +98,14 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
 
 
 def _has(engine: str, trait: str | None) -> bool:
-    """Whether this engine has a trait; what is no engine is another's error."""
+    """Whether this engine has a trait; false for an unknown engine, whose error is raised elsewhere."""
     from hwcalc.engines import ENGINES, find_engine, spelled
 
     return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0], trait))
 
 
 def no_blocks(opened: Occupancy, policy: PolicyInfo) -> tuple[Note, ...]:
-    """A note on ``compaction`` where the engine's cache has no blocks that it could free. What it is without being given is said nowhere."""
+    """A note that a given ``compaction`` has no effect, since the engine's cache has no blocks to free; empty otherwise."""
     from hwcalc.policies.base import REPACK
 
     asked = opened.request.policy
@@ -135,7 +130,7 @@ def no_encoder(models: Iterable[ModelSpec], encoder_seq: int | None) -> tuple[No
 def plan_memory(
     opened: Occupancy, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
 ) -> MemoryInfo:
-    """Add up weights and cache, and with a GPU activations and overhead. Unknown values are ``None``, and a note says why.
+    """The bytes of weights and cache, with a GPU those of activations and overhead, and their sum. An unknown value is ``None``.
 
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
@@ -219,7 +214,7 @@ def _of(budget: BudgetInfo, section: Section) -> tuple[BudgetPartInfo, ...]:
 
 
 def _beside(budget: BudgetInfo, gpus: int) -> tuple[Share, OverheadInfo]:
-    """Activations and overhead of so many GPUs. They are kept beside the budget, which is that of all plans of a family."""
+    """Activations and overhead of so many GPUs. They are kept with the budget, which all plans of a deployment share."""
     known: dict[int, tuple[Share, OverheadInfo]] = vars(budget).setdefault("_beside", {})
     if gpus not in known:
         known[gpus] = _activations(budget, gpus), _overhead(budget, gpus)
@@ -268,7 +263,7 @@ _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 def plan_model(
     model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, search: Search | None = None, **options: Any
 ) -> Plan:
-    """Plan a request. Other keywords and errors are those of :func:`~hwcalc.planner.context.open_request`.
+    """The plan of a request. Other keywords and errors are those of :func:`~hwcalc.planner.context.open_request`.
 
     ``line`` is the command line of the plan, where more was asked for than ``options`` say. Without ``advise`` the plan offers no
     changes, which take as long as the plan itself. ``search`` finds its limits, if not as every plan does.
@@ -308,10 +303,10 @@ def plan_opened(
     *,
     limits: bool = True,
 ) -> Plan:
-    """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes.
+    """The plan of an occupancy. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes.
 
-    ``search`` finds the limits of the verdict, if not as every plan does. Without ``limits`` they are not looked for: they are 0. Nor is
-    the speed, which is ``None``.
+    ``search`` finds the limits of the verdict, if not as every plan does. Without ``limits`` the limits are 0 and the speed is ``None``:
+    neither is computed.
     """
     model = opened.model
     stored = stored_layers(opened)
@@ -430,7 +425,7 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
 
 
 def _of_one(opened: Occupancy, stored: list[Stored]) -> tuple[int, int]:
-    """The bytes of one sequence, and those of them that do not grow with its length."""
+    """The cached bytes of one sequence, and the part of them that does not grow with its length."""
     single = opened.single
     stored = stored if single is opened else stored_layers(single)
     fixed = sum(count * tensor.bytes for _, _, count, tensor in stored if tensor.role in FIXED_ROLES)
@@ -438,7 +433,7 @@ def _of_one(opened: Occupancy, stored: list[Stored]) -> tuple[int, int]:
 
 
 def _copied_bytes(opened: Occupancy, stored: list[Stored]) -> int:
-    """Bytes of ``stored`` that repeat what another tensor-parallel rank keeps: its part of a layer is more than a rank's share of it."""
+    """Bytes of ``stored`` that are copies of what another tensor-parallel rank keeps, all ranks together."""
     parallel = opened.request.parallel
     if parallel.tp == 1 or not opened.engine.counts_copies:
         return 0
@@ -452,7 +447,7 @@ def _copied_bytes(opened: Occupancy, stored: list[Stored]) -> int:
 
 
 def _kept_bytes(opened: Occupancy, kind: LayerKind) -> int:
-    """Bytes that one layer of this kind keeps of a sequence, by the formulas."""
+    """Bytes that one layer of this kind caches for one sequence, by the formulas."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     return sum(tensor.bytes(roles[tensor.role], tokens, encoder) for tensor in kind.tensors())
 
@@ -500,7 +495,7 @@ def _growth(opened: Occupancy) -> int:
 
 
 def _pairs(opened: Occupancy) -> dict[tuple[LayerKind, LayerKind], int]:
-    """The kinds of layers at the planned length and with a token more, and how many layers there are of each."""
+    """The number of layers of each pair of kinds: the kind at the planned length, and the kind with one token more."""
     evicted = opened.evicted
     if evicted is None:
         return {(group.kind, group.kind): group.count for group in opened.model.stack.groups}
@@ -525,7 +520,10 @@ def _read_bytes(stored: list[Stored]) -> int:
 
 
 def _chosen_bytes(opened: Occupancy) -> int | None:
-    """Bytes that a decode step reads under a policy that chooses what is read, those of the keys of its pages too; ``None`` without one."""
+    """Bytes that a decode step reads under a policy that selects what is read, with the keys of its pages.
+
+    It is ``None`` without such a policy.
+    """
     evicted = opened.evicted
     if evicted is None or evicted.read is evicted.most:
         return None
@@ -584,7 +582,7 @@ def lasting_warnings(opened: Occupancy, *, known_weights: bool, verdict: bool) -
 
 
 def _budget_hint(gpu: Gpu, model: ModelSpec) -> str:
-    """The option that brings a verdict. The memory of the whole GPU is none: weights lie in it too."""
+    """The hint with the option that leads to a verdict: the number of parameters if it is unknown, else ``--kv-memory``."""
     if any(note.code == NO_WEIGHTS for note in model.notes):
         return f"Give the number of parameters: {EXAMPLE_PARAMETERS}"
     from hwcalc.profiles.gpus import visible_memory

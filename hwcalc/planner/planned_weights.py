@@ -68,18 +68,18 @@ _UNKNOWN_SCHEME: Final = Note(
 
 
 def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
-    """The weights as the engine's own files hold them, or else as published or in the requested format."""
+    """Parameters and bytes of the weights: as in the files of the engine, else as published or in the requested format."""
     model, weight_format = opened.model, format_name(opened.request.weights)
-    found = opened.model_weights()
-    if found is not None:
+    model_weights = opened.model_weights()
+    if model_weights is not None:
         told = WeightsInfo(
-            bytes=found.bytes,
-            low=min((found.bytes, *found.other_bytes)),
-            high=max((found.bytes, *found.other_bytes)),
-            definition=found.definition,
-            source=found.source,
+            bytes=model_weights.bytes,
+            low=min((model_weights.bytes, *model_weights.other_bytes)),
+            high=max((model_weights.bytes, *model_weights.other_bytes)),
+            definition=model_weights.definition,
+            source=model_weights.source,
             format=weight_format or "as published",
-            parts=tuple(map(_grouped, found.groups)),
+            parts=tuple(map(_grouped, model_weights.groups)),
         )
         return Noted(told, _made_again(model, weight_format))
     weight_dtype = opened.weight_dtype()
@@ -103,14 +103,14 @@ def _grouped(group: TensorGroup) -> WeightPart:
         kind=group.kind,
         part=(Part.MTP if group.mtp else Part.LANGUAGE).value,
         count=group.layers,
-        parameters=sum(one.parameters for one in formats),
-        bytes=sum(one.bytes for one in formats),
+        parameters=sum(stored.parameters for stored in formats),
+        bytes=sum(stored.bytes for stored in formats),
         formats=formats,
     )
 
 
 def _made_again(model: ModelSpec, weight_format: str | None) -> tuple[Note, ...]:
-    """A note that the planned weights are not those of the GGUF file."""
+    """A note that the planned weights are not those of the GGUF file; empty if they are."""
     if model.gguf is None or not model.gguf.tensors or weight_format is None:
         return ()
     message = f"Weights: {weight_format}, as llama-quantize makes it of this file's tensors. The file's own types are planned without --weights."
@@ -118,7 +118,10 @@ def _made_again(model: ModelSpec, weight_format: str | None) -> tuple[Note, ...]
 
 
 def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> Noted[WeightsInfo]:
-    """The weights in the requested format, or as published. ``weight_dtype`` is that of the weights that are not quantised."""
+    """Parameters and bytes of the weights in the requested format, or as published.
+
+    Weights that are not quantised have ``weight_dtype``.
+    """
     if weight_format is None and model.weights is not None:
         return Noted(_as_published(model.weights))
     if model.counted is None:
@@ -165,7 +168,10 @@ def _unknown(why: Note) -> Noted[WeightsInfo]:
 
 
 def _estimate(weights: Weights, scheme: Scheme | None, unquantized: WeightFormat) -> WeightsInfo:
-    """Every parameter in its format. High includes the layers of multi-token prediction, which a checkpoint may contain."""
+    """The estimate of the weights: every parameter in its format.
+
+    ``high`` includes the multi-token-prediction layers of a checkpoint.
+    """
     parts = tuple(_part(block, scheme, unquantized) for block in weights.blocks)
     size = sum(part.bytes for part in parts if part.part != Part.MTP.value)
     ways = [size, *(_built(weights, other, unquantized) for other in (() if scheme is None else scheme.others))]
@@ -187,7 +193,7 @@ def _built(weights: Weights, scheme: Scheme, unquantized: WeightFormat) -> int:
 
 
 def _defined(model: ModelSpec, weights: WeightsInfo) -> WeightsInfo:
-    """The weights, which are assumed where the model is."""
+    """The weights; their definition is ``assumed`` if the model is assumed."""
     return replace(weights, definition=Definition.ASSUMED) if model.assumed else weights
 
 

@@ -1,7 +1,4 @@
-"""What a policy gives back of the blocks of one sequence: :func:`policy_blocks`.
-
-What a plan says of its cache policy: :func:`policy_info`.
-"""
+"""The section of a plan on its cache policy: :func:`policy_info`, and the blocks that it frees of one sequence: :func:`policy_blocks`."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ _DIGITS: Final = 3
 
 
 class _Cut(Record):
-    """The largest cut of one group: tokens before it, and behind it in each layer."""
+    """The largest cut that a policy makes in one group of layers: tokens before the cut, and tokens kept in each layer."""
 
     group: PagedGroup
     before: int
@@ -66,7 +63,7 @@ class _Cut(Record):
         return self.held - blocks_of(self.most_kept, self.group.block_size) if self.group.whole else 0
 
     def free(self) -> tuple[float, int, int]:
-        """Blocks that are free without compaction: as expected, at the least and at the most."""
+        """Blocks that are free without compaction: the expected number, the least and the most."""
         if not self.group.whole:
             return 0, 0, 0
         block = self.group.block_size
@@ -77,7 +74,7 @@ class _Cut(Record):
         return expected_free_of(self.before, self.choosers, block, chunk=self.chunk, growing=self.growing), ends.low, ends.high
 
     def copies(self, *, fill: bool) -> int:
-        """Slots that a compaction copies in the layer that keeps most."""
+        """The number of slots that a compaction copies in the layer that keeps most tokens."""
         if self.ranges is not None:
             return moves_of_ranges(self.ranges, fill=fill)
         return round(expected_copies(self.before, self.most_kept, fill=fill))
@@ -94,7 +91,10 @@ class _Cut(Record):
 
 
 def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
-    """Blocks at the largest cut; ``None`` if the cache has no blocks, or nothing is dropped."""
+    """Numbers of held and freed blocks of a sequence at the largest cut.
+
+    It is ``None`` if the cache has no blocks, or nothing is dropped.
+    """
     asked, groups = opened.request.policy, opened.paged_groups()
     if asked is None or not groups:
         return None
@@ -103,7 +103,7 @@ def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
         return None
     frees = [cut.free() for cut in cuts]
     exact = all(cut.ranges is not None or not cut.group.whole for cut in cuts)
-    free = sum(one for one, _, _ in frees)
+    free = sum(figure for figure, _, _ in frees)
     steady = sum(group.steady for group in groups)
     # What others need too lies ahead of all that the policy sees.
     held = sum(cut.held + blocks_of(evicted.ahead, cut.group.block_size) for cut in cuts)
@@ -126,7 +126,9 @@ def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
         most=max(held, steady),
         definition=Definition.EXACT if exact else Definition.ESTIMATE,
         steps=tuple(
-            one for cut, (free, low, high) in zip(cuts, frees, strict=True) for one in _steps(cut, evicted.ahead, free, low, high)
+            figure
+            for cut, (free, low, high) in zip(cuts, frees, strict=True)
+            for figure in _steps(cut, evicted.ahead, free, low, high)
         ),
     )
 
@@ -160,7 +162,7 @@ def _largest_cut(opened: Occupancy, evicted: Evicted, chosen: Chosen, group: Pag
 
 
 def _steps(cut: _Cut, ahead: int, free: float, low: int, high: int) -> tuple[Step, ...]:
-    """How each number of a group comes about."""
+    """The steps that derive each number of blocks of a group."""
     block, terms = cut.group.block_size, {"tokens": cut.before, "block_size": cut.group.block_size}
     held = step("held", "ceil(tokens / block_size)", cut.held, unit="blocks", **terms)
     dropped = sum(cut.before - kept for kept in cut.kept)
@@ -196,7 +198,7 @@ def _steps(cut: _Cut, ahead: int, free: float, low: int, high: int) -> tuple[Ste
 
 
 def _random(cut: _Cut, free: float, low: int, high: int) -> Step:
-    """Free blocks on average: full ones are all alike, and a last one that is not full goes more easily, if nothing follows it."""
+    """The step that derives the average number of free blocks: all full blocks are alike, and a last partial block is free more often."""
     block, full = cut.group.block_size, cut.before // cut.group.block_size
     name = "chance" if len(cut.choosers) == 1 and cut.chunk == 1 else "average_chance"
     formula, of_last = f"floor(tokens / block_size) x {name}", bool(cut.before % block) and not cut.growing
@@ -206,7 +208,7 @@ def _random(cut: _Cut, free: float, low: int, high: int) -> Step:
         ends[1] = expected_free_of(cut.before, cut.choosers, block, chunk=cut.chunk, growing=True)
         formula += " + last_chance"
         last["last_chance"] = (low - ends[0], max(0.0, free - ends[1]), high - ends[2])
-    small, each, large = (one / max(1, full) for one in ends)
+    small, each, large = (end / max(1, full) for end in ends)
     return step(
         "free",
         formula,
@@ -220,7 +222,10 @@ def _random(cut: _Cut, free: float, low: int, high: int) -> Step:
 
 
 def _copied(cut: _Cut) -> Iterator[Step]:
-    """What compaction moves in the layer that keeps most: on average where survivors lie at random, else those that must move."""
+    """The steps that derive the slots that compaction copies in the layer that keeps most.
+
+    It is an average where the kept tokens lie at random, else the number of slots that must move.
+    """
     sizes = {"tokens": cut.before, "kept": cut.most_kept}
     counts = (
         ("repack_copies", "repack_bytes", "kept - kept / (tokens - kept + 1)", cut.copies(fill=False)),
@@ -248,7 +253,10 @@ def _copied(cut: _Cut) -> Iterator[Step]:
 
 
 def _later(cut: _Cut, ahead: int) -> Iterator[Step]:
-    """Blocks behind the prompt, and at any time; those of a prefix that others need too are counted in both."""
+    """The steps for the blocks behind the prompt and for the most blocks at any time.
+
+    Both count the blocks of a shared prefix.
+    """
     yield replace(cut.group.counted, name="steady")
     shared = blocks_of(ahead, cut.group.block_size)
     most, sizes = max(cut.held + shared, cut.group.steady), {"held": cut.held, "steady": cut.group.steady}
@@ -266,7 +274,7 @@ _NAME: Final = 40
 
 
 def cache_definition(opened: Occupancy, evicted: Evicted) -> Definition:
-    """What the numbers of a cache are on which a policy works."""
+    """The definition of the bytes of a cache under a policy: that of the engine, estimate, published or assumed."""
     asked, chosen = opened.request.policy, evicted.chosen
     assert asked is not None
     if not evicted.ends:
@@ -275,13 +283,13 @@ def cache_definition(opened: Occupancy, evicted: Evicted) -> Definition:
         return Definition.ASSUMED
     if not evicted.is_exact:
         return Definition.ESTIMATE
-    if asked.rules == PAPER or any(one.policy.definition is Definition.PUBLISHED for one in chosen.whole):
+    if asked.rules == PAPER or any(part.policy.definition is Definition.PUBLISHED for part in chosen.whole):
         return Definition.PUBLISHED
     return Definition.ENGINE
 
 
 def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
-    """What the policy leaves, layer by layer, and what it costs."""
+    """The section of a plan on its policy: the tokens that each layer keeps, the bytes, and what the policy costs."""
     asked, lows = opened.request.policy, evicted.lows
     assert asked is not None
     support = opened.policy_support(asked.chosen)
@@ -290,8 +298,8 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     prompt = opened.sized(seq=opened.request.prompt_tokens)
     most = opened.stored_bytes
     masked = _masked(evicted)
-    rooms = inner_vectors(opened)
-    needs = peaks.cache + peaks.beyond(rooms[1])
+    vectors = inner_vectors(opened)
+    needs = peaks.cache + peaks.beyond(vectors[1])
     return PolicyInfo(
         name=asked.chosen.text,
         effect=asked.chosen.policy.effect,
@@ -319,7 +327,7 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
-        steps=peak_steps(peaks, rooms),
+        steps=peak_steps(peaks, vectors),
         options=dict(support.options),
         flags=support.flags,
         environment=support.environment,
@@ -327,15 +335,15 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
 
 
 def _masked(evicted: Evicted) -> Count | None:
-    """Pairs of a token and a head without weight, in all layers of a sequence; ``None`` where nothing is masked."""
-    found = [left.masked.total for left in evicted.state.layers if left.masked is not None]
-    if not found:
+    """The number of masked pairs of a token and a head, in all layers of a sequence; ``None`` where nothing is masked."""
+    counts = [left.masked.total for left in evicted.state.layers if left.masked is not None]
+    if not counts:
         return None
-    return evicted.state.masked_total or Count(low=sum(one.low for one in found), high=sum(one.high for one in found))
+    return evicted.state.masked_total or Count(low=sum(count.low for count in counts), high=sum(count.high for count in counts))
 
 
 def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:
-    """The layers on which the policy acts, those together that it leaves alike."""
+    """The layers on which the policy acts, grouped by equal numbers of kept tokens."""
     alike: dict[tuple[int, int, int, int, int | None], list[int]] = {}
     for (number, ends), left in zip(evicted.ends.items(), evicted.state.layers, strict=True):
         read = None if left.read is None or left.read.high == left.stored.high else left.read.high
@@ -347,24 +355,24 @@ def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:
 
 
 def policy_notes(chosen: Chosen, attention: str, *, acted: int, layers: int) -> list[Note]:
-    """What a reader must know of a policy that acts on so many of the layers."""
+    """The notes on a policy that acts on ``acted`` of the layers."""
     if not acted:
         message = "The policy has no effect: no layer of this model keeps every token. Windows, states and shared caches keep what they keep."
         return [Note(code="policy-no-effect", message=message)]
-    found = []
+    notes = []
     if acted < layers:
         message = f"The policy acts on {acted:,} of {layers:,} layers: windows, states and shared caches keep what they keep."
-        found.append(Note(code="policy-layers", message=message))
-    if any(one.policy.effect is Effect.MASKS for one in chosen.whole):
-        found.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
+        notes.append(Note(code="policy-layers", message=message))
+    if any(part.policy.effect is Effect.MASKS for part in chosen.whole):
+        notes.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
     if attention == EAGER:
         message = "Eager attention makes n x n scores in the prefill, which may take more than the policy saves."
-        found.append(Note(code="policy-eager", message=message))
-    return found
+        notes.append(Note(code="policy-eager", message=message))
+    return notes
 
 
 def policy_warnings(opened: Occupancy, info: PolicyInfo) -> list[Note]:
-    """That the engine lacks the policy, and that it takes more memory than it saves."""
+    """The warnings on a policy: the engine lacks it, or it takes more memory than it saves."""
     if not info.layers:
         return []
     found, name = [], brief(info.name, _NAME)
@@ -384,7 +392,7 @@ def policy_warnings(opened: Occupancy, info: PolicyInfo) -> list[Note]:
 
 
 def _drops_nothing(opened: Occupancy, info: PolicyInfo) -> str:
-    """Why a policy that drops tokens keeps all of them, and what to write; empty where it drops some."""
+    """A sentence on why the policy keeps all tokens, and the option to set; empty if it drops some."""
     asked = opened.request.policy
     assert asked is not None
     whole = info.prompt + info.output

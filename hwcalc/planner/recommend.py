@@ -1,8 +1,4 @@
-"""What a recommendation says, what may be wished of it, and its orders.
-
-An offer that is planned: the figures of its plan, which is searched only for what an offer says.
-
-Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
+"""Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
 
 The search tries the layouts that people run (:mod:`hwcalc.planner.layouts`) with the rules of the engine. Each listed offer is then
 planned again, as ``kvplan plan`` would, so that its row shows the verdict of a plan and not of the search.
@@ -80,7 +76,7 @@ class Offer(Record):
 
 
 class Figures(NamedTuple):
-    """The values of :class:`Offer` that a plan has, the dtype of its cache, and all its notes and warnings."""
+    """The values of :class:`Offer` that come from its plan, the dtype of the cache, and all notes and warnings of the plan."""
 
     kv_dtype: str
     verdict: Verdict
@@ -215,10 +211,10 @@ def figures_of(plan: Plan) -> Figures | None:
 
 
 class OfOffer(Search):
-    """The limits of one offer, which says how long and how many, but not for how few GPUs."""
+    """Finds the limits of an offer: the most tokens and the most sequences, but not the fewest GPUs."""
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
-        """An offer does not say it."""
+        """No layouts: an offer does not state the fewest GPUs."""
         return None, None
 
 
@@ -227,7 +223,10 @@ _OF_MATCH: Final = ("memory", "gpus")
 
 
 class _Match(NamedTuple):
-    """A candidate in one layout, before it is planned again. ``also`` are the larger instances that it stands for."""
+    """A candidate in a layout that holds the sequences, before it is planned.
+
+    ``also`` are the larger instances that it stands for.
+    """
 
     candidate: Candidate
     layout: Layout
@@ -244,7 +243,7 @@ class _Match(NamedTuple):
 
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    """The order of instances by size: ``xlarge`` before ``2xlarge`` before ``12xlarge``.
+    """The sort key of instances by size: ``xlarge`` before ``2xlarge`` before ``12xlarge``.
 
     >>> sorted(["g6.12xlarge", "g6.2xlarge", "g6.xlarge"], key=_natural)
     ['g6.xlarge', 'g6.2xlarge', 'g6.12xlarge']
@@ -256,7 +255,7 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
 def recommend_model(
     model: ModelSpec, candidates: Sequence[Candidate], wishes: Wishes | None = None, **options: Any
 ) -> Recommendation:
-    """Search the candidates for hardware that holds the request.
+    """The recommendation: which of the candidates hold the request, in the order that ``wishes`` names.
 
     ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. Raises a
     :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
@@ -306,7 +305,7 @@ def recommend_model(
 
 
 def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
-    """One match, the smallest, for the instances of a cloud that have the same accelerator, and are as certain."""
+    """The matches with one match, the smallest, for all instances of a cloud with the same accelerator and the same certainty."""
     groups: dict[tuple[object, ...], list[_Match]] = {}
     for match in matches:
         candidate = match.candidate
@@ -314,7 +313,7 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
         key = (candidate.name, match.layout) if candidate.instance is None else (cloud, candidate.gpu.id, match.certain)
         groups.setdefault(key, []).append(match)
     return [
-        first._replace(also=tuple(one.candidate.name for one in others)) if others else first
+        first._replace(also=tuple(other.candidate.name for other in others)) if others else first
         for first, *others in groups.values()
     ]
 
@@ -336,17 +335,20 @@ class _Search:
             if on_one is None:
                 continue
             opened, budget = on_one
-            found = self._layouts(candidate, opened, budget)
-            if not found:
+            solutions = self._layouts(candidate, opened, budget)
+            if not solutions:
                 self.too_small += 1
                 self.alone += candidate.instance is None and candidate.gpu.whole_machine
                 self.limited += self._limited(candidate)
-            for one in found:
-                layout = one.layout
-                yield _Match(candidate, layout, one.certain, budget.total_bytes * layout.gpus)
+            for solution in solutions:
+                layout = solution.layout
+                yield _Match(candidate, layout, solution.certain, budget.total_bytes * layout.gpus)
 
     def _on_one(self, candidate: Candidate) -> tuple[Occupancy, Budget] | None:
-        """The request on one GPU of a candidate, and its budget; ``None``, and counted, if there is none."""
+        """The occupancy on one GPU of a candidate, and its budget.
+
+        ``None`` if the engine refuses it or its memory is unknown; it is counted then.
+        """
         key = _key(candidate.gpu)
         if key not in self._on_gpu:
             try:
@@ -375,15 +377,15 @@ class _Search:
         node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
         least = _at_least(opened, budget)
         for gpus in self._counts(candidate):
-            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
-            if found is not None and (found.certain or not out):
-                out.append(found)
-                if found.certain:
+            solution = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            if solution is not None and (solution.certain or not out):
+                out.append(solution)
+                if solution.certain:
                     break
         return out
 
     def _counts(self, candidate: Candidate) -> tuple[int, ...]:
-        """The numbers of GPUs to try: all of an instance; of machines no more than can be linked."""
+        """The numbers of GPUs to try: all GPUs of an instance, or for whole machines at most as many as can be linked."""
         gpu = candidate.gpu
         if candidate.count is not None:
             return (candidate.count,) if candidate.count <= self.most else ()
@@ -391,13 +393,16 @@ class _Search:
         return counts(most, gpu.node, any_layout=self.any_layout or self.opened.engine.splits_layers)
 
     def _limited(self, candidate: Candidate) -> bool:
-        """Whether the candidate could have more GPUs than are wished."""
+        """Whether the candidate could have more GPUs than ``max_gpus`` allows."""
         if candidate.count is not None:
             return candidate.count > self.most
         return not candidate.gpu.whole_machine or candidate.gpu.node > self.most
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
-        """The candidate and layout that come closest: those that need the smallest multiple of their memory."""
+        """The candidate and layout whose needed bytes are the smallest multiple of their memory.
+
+        It is ``None`` if there is no candidate.
+        """
         best: tuple[float, _Match] | None = None
         for candidate in candidates:
             try:
@@ -423,7 +428,7 @@ class _Search:
 
 
 def _key(gpu: Gpu) -> tuple[object, ...]:
-    """What tells the accelerators of candidates apart: instances may have another memory than the profile says."""
+    """A key of an accelerator and its memory, which may differ between an instance and the profile."""
     return gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb
 
 
@@ -441,10 +446,10 @@ def _formula_bytes(opened: Occupancy) -> int:
     """Bytes of cache of the planned sequences by the formulas alone."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     groups = opened.model.stack_for("reference").groups
-    one = sum(
+    sequence_bytes = sum(
         group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
     )
-    return opened.batch * one
+    return opened.batch * sequence_bytes
 
 
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
@@ -467,7 +472,10 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
 
 
 def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Figures | None]) -> list[tuple[_Match, Figures]]:
-    """Plan the first matches again, and drop those that do not fit by their plan. Some orders need the plans of all."""
+    """The wanted matches with the figures of their plans, in the wished order, without those whose plan does not fit.
+
+    Some orders need the plans of all matches.
+    """
     out: list[tuple[_Match, Figures]] = []
     if wishes.sort == "gpus":
         kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
@@ -482,14 +490,14 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Fi
 
 
 def _figures(model: ModelSpec, options: dict[str, Any]) -> Figures | None:
-    """What a plan with these options says of an offer; ``None`` if it has no verdict."""
+    """The figures of a plan with these options; ``None`` if it has no verdict."""
     from hwcalc.planner.plan import plan_model
 
     return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
 
 
 def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:
-    """What comes closest is told with all that a plan finds."""
+    """The figures and the verdict of a plan with these options, which is searched for all limits."""
     from hwcalc.planner.plan import plan_model
 
     plan = plan_model(model, **options)

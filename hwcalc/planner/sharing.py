@@ -43,7 +43,7 @@ def check_sharing(engine: Engine, request: Request) -> None:
 
 
 def sharing_info(opened: Occupancy) -> SharingInfo:
-    """What sequences have in common, and what that saves."""
+    """The section of a plan on shared tokens: how many tokens sequences have in common, and the bytes that this saves."""
     request, together, support = opened.request, opened.together, opened.sharing_support
     unshared = opened.unshared.stored_bytes
     groups = opened.shared_blocks()
@@ -77,7 +77,7 @@ def sharing_info(opened: Occupancy) -> SharingInfo:
 
 
 def _beams_together(opened: Occupancy) -> int | None:
-    """Bytes of the cache while beams have all but the last token in common."""
+    """Bytes of the cache while beams share all tokens but the last; ``None`` without beams."""
     request = opened.request
     if request.sharing.beams == 1 or request.policy is not None or not opened.together.prompt:
         return None
@@ -87,7 +87,7 @@ def _beams_together(opened: Occupancy) -> int | None:
 
 
 def _padded(opened: Occupancy) -> int:
-    """Positions of a padded batch that hold no token."""
+    """The number of positions of a padded batch that hold no token."""
     if not opened.request.lengths:
         return 0
     asked, kept = (
@@ -97,7 +97,7 @@ def _padded(opened: Occupancy) -> int:
 
 
 def _steps(opened: Occupancy, prefix: int, prompt: int) -> tuple[Step, ...]:
-    """The tokens of all sequences, and how many are kept of them."""
+    """The steps that derive the tokens of all sequences and the tokens that the cache keeps."""
     together = opened.together
     if len(together.lengths) > 1:
         return ()

@@ -1,7 +1,5 @@
 """Solvers: the longest sequence, the most sequences at once, and the fewest GPUs with the layout to run them in.
 
-Solvers: the longest sequence, and the most sequences at once. Those for GPUs are in :mod:`hwcalc.planner.solve`.
-
 All rest on one predicate, :func:`holds`: do the planned sequences fit on the fullest GPU, by the budget that there is for them? It is
 monotone in the length and in the number of sequences, so that bisection finds the limit. A cache with a buffer of uncompressed tokens
 shrinks each time that buffer is emptied. But a sequence passes through every shorter length, so it fits only if all shorter ones do.
@@ -60,7 +58,7 @@ def budget_bytes(occupancy: Occupancy, end: str = "expected") -> int | None:
 
 
 def given_and_needed(occupancy: Occupancy, end: str) -> tuple[int, int]:
-    """Bytes of the fullest GPU for the cache at this end of the budget, 0 if that is unknown, and those that the planned sequences take."""
+    """Bytes for the cache on the fullest GPU at this end of the budget, 0 if unknown, and the bytes that the planned sequences need."""
     return budget_bytes(occupancy, end) or 0, occupancy.needed_bytes
 
 
@@ -71,19 +69,19 @@ def holds(occupancy: Occupancy, end: str = "expected") -> bool:
 
 
 def verdict_of(occupancy: Occupancy) -> Verdict:
-    """Whether the planned sequences fit, and how sure that is."""
+    """The verdict: whether the planned sequences fit, and how sure that is."""
     return Verdict.of(*(holds(occupancy, end) for end in _ENDS))
 
 
 def saves(occupancy: Occupancy, than: Occupancy, end: str) -> bool:
-    """Whether a request leaves more bytes for the cache than another, or takes fewer."""
+    """Whether an occupancy leaves more bytes for the cache than the occupancy ``than``, or needs fewer of them."""
     given, needed = given_and_needed(occupancy, end)
     before, needed_before = given_and_needed(than, end)
     return given > before or needed < needed_before
 
 
 def tried(occupancy: Occupancy, **change: Any) -> Occupancy | None:
-    """The request with a change; ``None`` if the engine refuses it."""
+    """The occupancy of the changed request; ``None`` if the engine refuses it."""
     try:
         return occupancy.changed(**change)
     except KvplanError:
@@ -101,7 +99,7 @@ def holds_in(occupancy: Occupancy, size: int, end: str = "expected") -> bool:
 
 
 def _crests(occupancy: Occupancy) -> Iterator[int]:
-    """Shorter lengths that may take more memory than the planned one."""
+    """The shorter lengths in tokens that may take more memory than the planned length."""
     for period in occupancy.periods():
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
         full_buffer = occupancy.tokens // period * period - 1
@@ -240,7 +238,10 @@ def _largest(
 
 
 def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
-    """The closed form where it speaks of the planned sequences and of others like them."""
+    """The closed form if it covers the planned load and its changes of this kind.
+
+    It is ``None`` if the search must try loads one by one.
+    """
     if occupancy.engine.splits_layers and occupancy.setup.parallel.dp > 1:
         return None
     form = occupancy.closed_form
@@ -248,7 +249,7 @@ def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
 
 
 def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None, *, skips_short: bool) -> int:
-    """The same, with the engine asked about each load that is tried. It does not hold a load that it refuses."""
+    """As :func:`_largest`, with an occupancy for each load that is tried. A load that the engine refuses does not fit."""
 
     def good(value: int) -> bool:
         if skips_short and _is_short(occupancy, value):
@@ -273,7 +274,7 @@ def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, g
 
 
 def _secant(left: Callable[[int], int], planned: int, bound: int) -> int:
-    """Where nothing is left if memory grows as it does around the planned number: a search begins there."""
+    """The number at which no bytes are left, by the secant method from the planned number: the first guess of a search."""
     first, second = max(1, planned // 2), planned
     if first == second:
         first = second + 1
@@ -295,7 +296,7 @@ def _accepts(occupancy: Occupancy, name: Count, value: int) -> bool:
 
 
 def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
-    """What limits the result: the cache, or the largest part of the memory beside it if all parts leave nothing for any cache.
+    """The name of what limits the result: the cache, or the largest other part of the memory if the parts leave nothing for a cache.
 
     With layers in the memory of the host, it may be that memory.
     """
@@ -319,7 +320,7 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
 
 
 def _lacks_slots(occupancy: Occupancy, size: int, value: int) -> bool:
-    """Whether the pool has no more slots for recurrent states than so many requests take."""
+    """Whether the pool has no slots for recurrent states beyond those of ``value`` requests."""
     if not any(tensor.role in _STATES for tensors in occupancy.kind_tensors.values() for tensor in tensors):
         return False
     pool = occupancy.plan_pool(max(0, size)).value
@@ -327,7 +328,10 @@ def _lacks_slots(occupancy: Occupancy, size: int, value: int) -> bool:
 
 
 def _lacking(occupancy: Occupancy, end: str, **change: int) -> str | None:
-    """What the request lacks outside the fullest GPU with this change; ``None`` too if the engine refuses it."""
+    """The name of the memory outside the fullest GPU that is too small with this change.
+
+    It is ``None`` if there is none or the engine refuses it.
+    """
     try:
         return occupancy.changed(**change).lacking(end)
     except KvplanError:
@@ -364,17 +368,17 @@ def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_la
     """
     likely: Found | None = None
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
-        found = _accepted(opened, layout)
-        if found is None or not holds(found[1]):
+        placed = _accepted(opened, layout)
+        if placed is None or not holds(placed[1]):
             continue
-        if holds(found[1], "low"):
-            return Found(layout=found[0], certain=True)
-        likely = likely or Found(layout=found[0], certain=False)
+        if holds(placed[1], "low"):
+            return Found(layout=placed[0], certain=True)
+        likely = likely or Found(layout=placed[0], certain=False)
     return likely
 
 
 def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
-    """The request in the layout to run it in, where the user names the number of GPUs alone: that of :func:`best_layout`.
+    """The occupancy in the layout of :func:`best_layout`, if the user names the number of GPUs alone; else the same occupancy.
 
     The request keeps its layout if none holds it. It also does with a budget given by hand, which is that of one layout, and without a GPU,
     where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
@@ -383,8 +387,8 @@ def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
     if not has_layouts(opened.engine, request):
         return opened
     try:
-        found = best_layout(opened, request.gpus, node)
-        return opened if found is None else opened.changed(**asdict(found.layout), dcp=1)
+        best = best_layout(opened, request.gpus, node)
+        return opened if best is None else opened.changed(**asdict(best.layout), dcp=1)
     except KvplanError:
         return opened
 
@@ -404,16 +408,19 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.splits_layers
     for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu), any_layout=any_layout):
-        found = best_layout(opened, gpus) if gpus >= least else None
-        if found is not None:
-            likely = likely or found.layout
-            if found.certain:
-                return likely, found.layout
+        best = best_layout(opened, gpus) if gpus >= least else None
+        if best is not None:
+            likely = likely or best.layout
+            if best.certain:
+                return likely, best.layout
     return likely, None
 
 
 def most_joined(gpu: Gpu, gpus: int) -> int:
-    """The most GPUs of this kind that are ever joined, where a plan has so many already: there is no second laptop."""
+    """The most GPUs of this kind that can be joined, at least the ``gpus`` of the plan.
+
+    A laptop, for example, is never joined to another.
+    """
     return max(gpus, gpu.node) if gpu.whole_machine else MOST_GPUS
 
 
@@ -431,7 +438,10 @@ def _at_least(opened: Occupancy) -> int:
 
 
 def accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
-    """The request in another layout, which may deal out experts that cannot be cut evenly; ``None`` if the engine refuses both."""
+    """The layout and the occupancy in it.
+
+    Experts that cannot be cut evenly are dealt out whole; ``None`` if the engine refuses that too.
+    """
     return _accepted(opened, layout)
 
 

@@ -1,12 +1,11 @@
-"""The steps of a bound on speed: bytes by bandwidth, operations by rate, and the longer of the two times.
+"""The bound on the speed of an occupancy: the roofline of a decode step and of a prompt.
 
-The roofline where a part of the model lies in host memory: its layers run one after another, so the times of the devices add up.
+Where a part of the model lies in host memory, its layers run one after another, so the times of the devices add up. A device reads what
+it holds at the bandwidth of its own memory: weights of the host are read by its cores, or to be sent to a GPU, at that bandwidth. The
+operations of such a step are left out, since those of the host's cores are not known; a prompt takes at least as long as if the GPU
+computed all of it, and as reading the weights for each pass over a batch of its tokens.
 
-What a device holds, it reads at the bandwidth of its own memory. That is a bound whoever multiplies: weights of the host are read from
-there by its cores, or to be sent to a GPU. The operations of such a step are left out, since those of the host's cores are not known;
-a prompt takes at least as long as if the GPU computed all of it, and as reading the weights for each pass over a batch of its tokens.
-
-The roofline of a decode step and of a prompt. It is a bound and not a forecast: no engine is faster than this.
+The roofline is a bound and not a forecast: no engine is faster than this.
 
 A step takes at least the time to read its bytes at peak bandwidth, and at least the time for its operations at the peak rate (Williams,
 Waterman and Patterson 2009, doi:10.1145/1498765.1498785). It reads the weights that its tokens use, each once, and the caches. It
@@ -25,8 +24,6 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 - Operands may be multiplied at any rate of their precision or a higher one: where units for 16 bits are few, engines compute in 32. Tensor
   cores of NVIDIA that add up 16-bit products in 16 bits are half as fast as with 8-bit integers, which on GeForce is twice the rate with
   sums in 32 bits. vLLM and transformers add up in 32.
-
-The bound on speed of an opened request.
 """
 
 from __future__ import annotations
@@ -140,7 +137,7 @@ def time_steps(
 
 
 class Divided(NamedTuple):
-    """What is asked of the devices: a step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
+    """The work of the devices: a decode step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
 
     batch: int
     sequences: float
@@ -151,13 +148,13 @@ class Divided(NamedTuple):
 
 
 def shares_of(places: Iterable[DeviceReads]) -> tuple[WeightShare, ...]:
-    """The weights of all devices by format and use."""
+    """Parameters and bytes of the weights of all devices, by format and use."""
     sums: dict[tuple[str, str, int, int], tuple[int, int]] = {}
     for place in places:
-        for one in place.weights:
-            key = (one.format, one.use, one.copies, one.active)
+        for weight in place.weights:
+            key = (weight.format, weight.use, weight.copies, weight.active)
             elements, size = sums.get(key, (0, 0))
-            sums[key] = elements + one.elements, size + one.bytes
+            sums[key] = elements + weight.elements, size + weight.bytes
     return tuple(
         WeightShare(format=form, use=Use(use), parameters=elements, bytes=size, copies=copies, active=active)
         for (form, use, copies, active), (elements, size) in sums.items()
@@ -165,7 +162,10 @@ def shares_of(places: Iterable[DeviceReads]) -> tuple[WeightShare, ...]:
 
 
 def is_divided(places: Sequence[DeviceReads]) -> bool:
-    """Whether a step reads more than embeddings and caches of one memory after another: the general rule does not hold."""
+    """Whether the devices read one after another, so that the rule for GPUs alone does not hold.
+
+    They do if the host holds caches or weights of layers, or if a device works on several parts at once.
+    """
     host = next((place for place in places if place.device == HOST), None)
     if host is not None and (host.cache_layers or any(one.use != "row" for one in host.weights)):
         return True
@@ -175,7 +175,7 @@ def is_divided(places: Sequence[DeviceReads]) -> bool:
 def divided(
     whole: SpeedInfo, places: Sequence[DeviceReads], layer_bytes: Sequence[int], asked: Divided, computing: tuple[Step, ...]
 ) -> SpeedInfo:
-    """The bound where the devices read one after another.
+    """The bound on speed where the devices read one after another.
 
     ``whole`` is that of the same model on GPUs alone, ``layer_bytes`` what a step reads of each layer's cache for one sequence, and
     ``computing`` the step that computes a prompt on a GPU, if its rate is known. A device whose bandwidth is not known takes no time:
@@ -229,15 +229,15 @@ class _Reads(NamedTuple):
     def of(cls, place: DeviceReads, layer_bytes: Sequence[int], asked: Divided) -> _Reads:
         rate = asked.bandwidth if place.gbps is None else place.gbps * 1e9
         tokens = min(asked.prompt_tokens, place.pass_tokens or asked.prompt_tokens)
-        whole = sum(_touched(one, tokens) for one in place.weights if one.use != "last")
+        whole = sum(_touched(weight, tokens) for weight in place.weights if weight.use != "last")
         return cls(
             device=place.device,
-            weights=sum(_touched(one, asked.sequences) for one in place.weights),
+            weights=sum(_touched(weight, asked.sequences) for weight in place.weights),
             cache=asked.sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
             pass_weights=max(0.0, whole - place.last_layer_bytes),
             # Of the tokens that are no whole pass, it is not sure which experts they use.
             passes=max(1, asked.prompt_tokens // max(1, tokens)) - 1,
-            last_pass=whole + sum(one.bytes for one in place.weights if one.use == "last"),
+            last_pass=whole + sum(weight.bytes for weight in place.weights if weight.use == "last"),
             rate=(rate or 0) * place.at_once,
         )
 
@@ -290,7 +290,7 @@ def speed_bound(
     passes: Passes | None = None,
     shares: tuple[WeightShare, ...] | tuple[DeviceReads, ...] | None = None,
 ) -> Noted[SpeedInfo]:
-    """The bound for ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
+    """The bound on speed of ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
@@ -330,7 +330,7 @@ def speed_bound(
 
 
 def _info(work: Work, gpu: Gpu, bandwidth: float | None, measured: Measurement | None) -> SpeedInfo:
-    """The bound where no layer is divided."""
+    """The bound on speed where no layer lies on the host."""
     times = work.on(gpu, bandwidth)
     decode, prompt = work.decode, work.prompt
     return SpeedInfo(
@@ -350,7 +350,7 @@ def _info(work: Work, gpu: Gpu, bandwidth: float | None, measured: Measurement |
 
 
 def _steps(decode: Pass, prompt: Pass, gpu: Gpu, bandwidth: float | None, *, batch: int, pp: int) -> tuple[Step, ...]:
-    """How the bounds of a decode step and of a prompt come about."""
+    """The steps that derive the bounds of a decode step and of a prompt."""
     weights = weight_step("weight_bytes", decode.weights_read)
     cache = step(
         "cache_bytes",
@@ -377,7 +377,10 @@ def _steps(decode: Pass, prompt: Pass, gpu: Gpu, bandwidth: float | None, *, bat
 
 
 def known_bandwidth(gpu: Gpu) -> float | None:
-    """Bytes per second of the accelerator's memory: as the user has measured them, or by its profile."""
+    """The bandwidth of the accelerator's memory in bytes per second, as the user has measured it or by its profile.
+
+    It is ``None`` if unknown.
+    """
     return _bandwidth(gpu, _measured(gpu).value)
 
 

@@ -1,14 +1,7 @@
-"""The peak rates at which numbers of a format may be multiplied.
+"""Bytes and operations of a decode step and of a prompt on one rank: the part of the roofline that is the same on every accelerator.
 
-The layers of a decode step and of a prompt, where they are not those of the model at the planned length.
-
-Weights of one format and use: which of them a token reads, and with which it multiplies.
-
-Sorts the weights of a model by format and use.
-
-What a decode step and a prompt read and compute on one rank: the part of the roofline that is the same on every accelerator.
-
-:mod:`hwcalc.planner.speed` has the rules, and makes of it the bound on one accelerator with all that is said of it.
+The weights of a model are sorted by format and use: which of them a token reads, and at which rates it may multiply with them.
+:mod:`hwcalc.planner.speed` has the rules, and turns this work into the bound on an accelerator.
 """
 
 from __future__ import annotations
@@ -54,7 +47,10 @@ ANY_RATE: Final = ("int8", "fp8", *SIXTEEN)
 
 
 def reached(flops: Mapping[tuple[str, ...], float], *, in_32_bits: bool) -> dict[tuple[str, ...], float]:
-    """Operations without the rate that kernels never reach that add up products in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
+    """The operations by the names of the rates at which they may run, with ``in_32_bits`` without the rate of 16-bit sums.
+
+    Kernels that add up products in 32 bits never reach that rate. llama.cpp tells cuBLAS to add in 16 bits (ggml-cuda.cu).
+    """
     out: dict[tuple[str, ...], float] = {}
     for names, count in flops.items():
         kept = _without_half_sums(names) if in_32_bits else names
@@ -70,9 +66,9 @@ def _without_half_sums(names: tuple[str, ...]) -> tuple[str, ...]:
 def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
     """The fastest of these rates that is known, by name, in operations per second.
 
-    The rate of 32 bits alone says nothing of units for fewer, which are faster if there are any.
+    If only the rate of 32 bits is known of them, the result is ``None``: units for fewer bits may be faster.
     """
-    # Kept beside the accelerator: every plan asks for a few rates, and for each of them several times.
+    # Kept with the accelerator: every plan asks for a few rates, and for each of them several times.
     known: dict[Sequence[str], tuple[str, float] | None] = vars(gpu).setdefault("_fastest", {})
     if rates not in known:
         known[rates] = _fastest(gpu, rates)
@@ -92,7 +88,7 @@ def _peak(gpu: Gpu, name: str) -> float | None:
     rates = gpu.tflops_dense
     if name != HALF_SUMS:
         return rates.get(name)
-    integers, floats, single = (rates.get(one) for one in ("int8", "fp16", "fp32"))
+    integers, floats, single = (rates.get(key) for key in ("int8", "fp16", "fp32"))
     if gpu.vendor != "nvidia" or integers is None or floats is None or single is None:
         return None
     # Without tensor cores there is no such rate; where sums cost nothing it is that of fp16, but for the rounding of a data sheet.
@@ -100,9 +96,9 @@ def _peak(gpu: Gpu, name: str) -> float | None:
 
 
 class Passes(Record):
-    """``decode`` are the layers with the tokens that a step reads, and ``prompt`` those of a prompt of ``prompt_tokens`` tokens.
+    """The layers that a decode step computes on, with the tokens that it reads, and those of a prompt of ``prompt_tokens`` tokens.
 
-    ``beside_bytes`` are read in a step for each sequence beside the cache, on one rank: the keys of pages.
+    A step also reads ``beside_bytes`` for each sequence on one rank, which are not cache: the keys of pages.
     """
 
     decode: Stack
@@ -112,12 +108,12 @@ class Passes(Record):
 
 
 def whole_passes(stack: Stack, tokens: int) -> Passes:
-    """A step, and a prompt of so many tokens, on the same layers."""
+    """The passes of a decode step and of a prompt of ``tokens`` tokens on the same layers."""
     return Passes(decode=stack, prompt=stack, prompt_tokens=tokens)
 
 
 def passes_of(opened: Occupancy) -> Passes | None:
-    """What a step and a prompt compute on; ``None`` if they are the layers of the model, each as long as the sequence."""
+    """The layers of a decode step and of a prompt; ``None`` if both are the layers of the model at the length of the sequence."""
     evicted, plain = opened.evicted, opened.plain_stack
     prompt = opened.tokens if opened.request.prompt is None else opened.request.prompt_tokens
     if evicted is None:
@@ -135,7 +131,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
 
 
 def _as_stored(stack: Stack, opened: Occupancy) -> Stack:
-    """Latents as keys and values of every head, if the engine stores them so."""
+    """The layers as the engine stores them: latents as keys and values of every head, if the engine expands them."""
     if not opened.expands_latents():
         return stack
     return Stack(
@@ -236,7 +232,7 @@ def _portions(block: Block, weight: Weight, scheme: Scheme | None, unquantized: 
     """The formats of a weight in all layers of its block, with parameters and bytes."""
     if scheme is None:
         return ((unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight)),)
-    return ((one.format.name, one.elements, one.bytes) for one in scheme.portions(block, weight, unquantized))
+    return ((portion.format.name, portion.elements, portion.bytes) for portion in scheme.portions(block, weight, unquantized))
 
 
 def _unquantized(requested: str | None, dtype: str | None) -> WeightFormat:
@@ -317,7 +313,7 @@ class Work(NamedTuple):
     pp: int
 
     def on(self, gpu: Gpu, bandwidth: float | None) -> Times:
-        """How long that takes at least on GPUs of this kind with so many bytes per second each."""
+        """The least times of a decode step and of a prompt on GPUs of this kind, each with ``bandwidth`` bytes per second."""
         step_s, bound_by = self.decode.seconds(gpu, bandwidth)
         prompt_s, prefill_by = self.prompt.seconds(gpu, bandwidth)
         return Times(
@@ -329,7 +325,7 @@ class Work(NamedTuple):
         )
 
     def unknown(self, gpu: Gpu, bandwidth: float | None) -> list[Note]:
-        """A note on what the bound leaves out, as it is not known of the GPU."""
+        """The notes on what the bound leaves out because the GPU's figure is not known."""
         return _unknown(gpu, {*self.decode.flops, *self.prompt.flops}, bandwidth)
 
 
@@ -347,7 +343,10 @@ def work_of(
     passes: Passes | None = None,
     counted: tuple[WeightShare, ...] | None = None,
 ) -> Work | None:
-    """The part of :func:`speed_bound` that is the same on every accelerator; ``None`` if the model's weights are not counted."""
+    """The bytes and operations of a decode step and of a prompt; ``None`` if the model's weights are not counted.
+
+    It is the part of :func:`speed_bound` that is the same on every accelerator.
+    """
     counted = counted or model.once(("weight shares", weights, dtype), lambda: _counted(model, weights, dtype))
     if counted is None:
         return None
@@ -376,14 +375,14 @@ def _counted(model: ModelSpec, weights: str | None, dtype: str | None) -> tuple[
 def decode_of(
     stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
 ) -> Pass:
-    """The decode step of :func:`work_of` on one rank alone, for lists, which say nothing of a prompt."""
+    """Bytes and operations of a decode step on one rank, without those of a prompt: for lists of many models."""
     whole = whole_passes(stack, seq)
     caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
     return _decode_step(_step(counted), caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
 def workload_of(opened: Occupancy) -> dict[str, Any]:
-    """What :func:`work_of` asks about a request, by its keywords."""
+    """The keyword arguments of :func:`work_of` for an occupancy."""
     return {
         "seq": opened.tokens,
         "batch": opened.batch,
@@ -399,7 +398,10 @@ def workload_of(opened: Occupancy) -> dict[str, Any]:
 
 
 class CacheReads(NamedTuple):
-    """What a step reads of the caches of one kind of layer: how often it reads an entry -> the bytes of such entries in one layer."""
+    """What a decode step reads of the caches of one kind of layer.
+
+    ``times`` maps how often an entry is read to the bytes of such entries in a layer.
+    """
 
     kind: str
     layers: int
@@ -407,7 +409,7 @@ class CacheReads(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The bytes of all layers."""
+        """The bytes that a step reads in all layers of the kind."""
         return self.layers * sum(times * size for times, size in self.times.items())
 
 
@@ -424,11 +426,11 @@ class _Caches(NamedTuple):
     @property
     def reads(self) -> tuple[CacheReads, ...]:
         """What one decode step reads and writes, for each kind of layer."""
-        found = _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
-        return (*found, CacheReads("page_keys", 1, {1: self.beside_bytes})) if self.beside_bytes else found
+        cache_reads = _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
+        return (*cache_reads, CacheReads("page_keys", 1, {1: self.beside_bytes})) if self.beside_bytes else cache_reads
 
     def flops(self, of_kind: Callable[..., int]) -> int:
-        """Operations of all layers. ``of_kind`` returns those of one layer."""
+        """The number of operations of all layers. ``of_kind`` returns those of one layer."""
         return sum(
             count * of_kind(kind, self.seq if kind.kept is None else kind.kept, self.encoder_tokens, selected=self.selected)
             for count, kind in self.kinds
@@ -450,13 +452,13 @@ def _caches_of(
 
 
 def _caches_in(passes: Passes, caches: _Caches, tp: int) -> tuple[_Caches, _Caches]:
-    """The caches of a decode step and of a prompt on the layers that they compute on, in place of those of the model."""
+    """The caches of a decode step and of a prompt, in the layers of ``passes`` instead of those of the model."""
     decode = _caches_of(passes, _rank_kinds(passes.decode, tp), caches.roles, caches.seq, caches.encoder_tokens)
     return decode, decode._replace(kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
 
 
 class Pass(NamedTuple):
-    """The bytes that one rank reads, and the operations that it computes."""
+    """The bytes that one rank reads in a pass, and the operations that it computes."""
 
     weights_read: tuple[tuple[Use, float], ...]
     sequences: float
@@ -475,7 +477,7 @@ class Pass(NamedTuple):
         return self.sequences * self.cache_bytes_each
 
     def seconds(self, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
-        """The time for reading or for computing, whichever is longer, and which it is."""
+        """The longer of the times for reading and for computing, in seconds, and its name; ``None`` if unknown."""
         return _slower(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
 
 
@@ -493,7 +495,7 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
             (share.use, _on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts)) for share in shares
         ),
         sequences=each,
-        cache_bytes_each=sum(one.bytes for one in reads) / parallel.dcp,
+        cache_bytes_each=sum(read.bytes for read in reads) / parallel.dcp,
         flops=reached(flops, in_32_bits=in_32_bits),
         cache_reads=reads,
     )
@@ -513,7 +515,7 @@ def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, enc
 
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
-    return sum(one.bytes for one in _cache_reads(_rank_kinds(stack, tp), roles, seq, encoder_tokens, selected_tokens(stack)))
+    return sum(read.bytes for read in _cache_reads(_rank_kinds(stack, tp), roles, seq, encoder_tokens, selected_tokens(stack)))
 
 
 def _step(shares: Iterable[WeightShare]) -> list[WeightShare]:
@@ -551,9 +553,9 @@ def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
 
 
 def layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
-    """What a step reads of each layer's cache for one sequence, where no layer is divided."""
+    """The bytes that a step reads of each layer's cache for one sequence, where no layer is divided."""
     kinds = {kind for layer in stack.layers for kind in layer}
-    sizes = {kind: sum(one.bytes for one in caches._replace(kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
+    sizes = {kind: sum(read.bytes for read in caches._replace(kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
 
 
@@ -567,7 +569,7 @@ def _cache_reads(
 def _layer_reads(
     kind: LayerKind, roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
 ) -> dict[int, int]:
-    """How often a step reads, or writes, an entry of one layer's cache -> the bytes of all such entries."""
+    """The bytes of the entries of one layer's cache, by how often a step reads or writes them."""
     out: dict[int, int] = {}
     limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
     for tensor in kind.tensors():
@@ -580,7 +582,7 @@ def _layer_reads(
 
 
 def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
-    """Attention runs in 16 bits, or in 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
+    """The names of the rates of attention: 16 bits, or 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
     # A packed layout has no keys beside its latents.
     keys = roles.get(Role.KEY) or roles[Role.LATENT]
     return ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
@@ -588,8 +590,8 @@ def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
 
 def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:
     """Operations per second at the fastest of these rates that is known."""
-    found = fastest(gpu, rates)
-    return None if found is None else found[1]
+    rate = fastest(gpu, rates)
+    return None if rate is None else rate[1]
 
 
 def _slower(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:

@@ -1,13 +1,7 @@
-"""What the strategies are called, what each trades for what, and who does it so.
-
-How fast the link between host and accelerator can be, from what the accelerator's profile names.
-
-The row of a named engine: what it holds by its own rules, with its own blocks, paddings and buffers.
-
-Ways of allocating a cache, each with what it holds, wastes, copies, computes and trades.
+"""Ways of allocating a cache: what each holds, wastes, copies, computes and trades, and who does it so.
 
 All follow from the same formulas: the tensors of the layers with their spans, their places in blocks, and the pairs of tokens that a pass
-works on. Only the row of a named engine is by its own rules.
+works on. Only the row of a named engine follows the engine's rules, with its blocks, paddings and buffers.
 """
 
 from __future__ import annotations
@@ -124,10 +118,10 @@ def host_link(gpu: Gpu | None) -> HostLink | None:
         return None
     if named == _C2C:
         return HostLink(name=named, gbps=float(_C2C_GBPS), source=_C2C_SOURCE)
-    found = _PCIE.match(named)
-    if found is None:
+    match = _PCIE.match(named)
+    if match is None:
         return None
-    generation, lanes = int(found[1]), int(found[2])
+    generation, lanes = int(match[1]), int(match[2])
     return HostLink(name=named, gbps=float(_LANE_GTPS[generation] * lanes * _CODE[generation] / 8), source=_PCIE_SOURCE)
 
 
@@ -138,17 +132,17 @@ MOST_LENGTHS: Final = 256
 
 
 def block_sizes(opened: Occupancy, given: int | None) -> dict[str, int]:
-    """Tokens of a block by the name of a kind, and under an empty name for all others: those that are given, or the engine's own."""
+    """The tokens of a block by kind of layer, with ``""`` for all other kinds: as given, or those of the engine."""
     if given is not None:
         return {"": given}
     sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
     pool = None if sizes else opened.plan_pool(opened.needed_bytes).value
-    own = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
-    return {**sizes, "": min(sizes.values(), default=own)}
+    default = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
+    return {**sizes, "": min(sizes.values(), default=default)}
 
 
 def engine_strategy(setting: Setting) -> Strategy | None:
-    """The engine's own way; ``None`` for the formulas, which are no engine."""
+    """The strategy of the named engine, by its own rules; ``None`` for ``reference``, which is no engine."""
     opened, engine = setting.opened, setting.opened.engine
     if engine.definition is Definition.EXACT:
         return None
@@ -203,14 +197,17 @@ def engine_strategy(setting: Setting) -> Strategy | None:
 
 
 def _now(setting: Setting) -> tuple[int, int] | None:
-    """What the engine holds for the lengths now, on the device and in all; ``None`` where it cannot be asked about each of them."""
+    """The bytes that the engine holds for the lengths now, on the fullest device and on all.
+
+    It is ``None`` if the lengths are too many or random.
+    """
     opened, lengths = setting.opened, setting.lengths
     if opened.preallocates():
         return opened.needed_bytes, opened.stored_bytes
     if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
         return None
     there = [opened.sized(seq=length, batch=count) for length, count in lengths.now if length]
-    return sum(one.needed_bytes for one in there), sum(one.stored_bytes for one in there)
+    return sum(occupancy.needed_bytes for occupancy in there), sum(occupancy.stored_bytes for occupancy in there)
 
 
 _FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
@@ -252,7 +249,7 @@ class Setting(Record):
 
 
 def setting_of(opened: Occupancy, lengths: Lengths, block_sizes: dict[str, int]) -> Setting:
-    """What follows from a request, for every strategy."""
+    """The setting that all strategies of an occupancy share, for these lengths and block sizes."""
     cells = cells_of(opened, block_sizes)
     cached, recomputed = costs(opened, lengths)
     full, full_steps = summed(_FULL, cells, full_places(lengths))
@@ -273,7 +270,7 @@ def setting_of(opened: Occupancy, lengths: Lengths, block_sizes: dict[str, int])
 
 
 def pair_counts(lengths: Lengths) -> PairCounts:
-    """Pairs of tokens in full attention: exactly, and as often quoted."""
+    """The numbers of pairs of tokens in full attention: exact ones, and the commonly quoted ones."""
     seq, prompt = lengths.seq, lengths.prompt
     return PairCounts(
         tokens=seq,
@@ -324,7 +321,10 @@ def _recompute(setting: Setting) -> Strategy:
 
 
 def _pass_sizes(setting: Setting) -> dict[LayerKind, int]:
-    """What a pass over the whole text makes of each kind's keys and values in one layer. A window saves nothing there."""
+    """The bytes of keys and values that a pass over the whole text makes in one layer of each kind.
+
+    A window saves nothing there.
+    """
     sizes: dict[LayerKind, int] = {kind: 0 for layer in setting.opened.stack for kind in layer}
     seq, encoder = setting.lengths.seq, setting.lengths.encoder_tokens
     for cell in setting.cells:
@@ -350,8 +350,8 @@ def _growth(setting: Setting) -> Strategy:
 
 def _slots(setting: Setting) -> Strategy:
     terms = {"full_bytes": setting.full, "needed_bytes": rounded(setting.needed)}
-    one = replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None)
-    one_token = int(summed(_NEEDED, setting.cells, now_places(one))[0])
+    single = replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None)
+    one_token = int(summed(_NEEDED, setting.cells, now_places(single))[0])
     steps = (
         *setting.full_steps,
         *setting.needed_steps,
@@ -391,7 +391,7 @@ def _pages(setting: Setting) -> Strategy:
 
 
 def _most_unused(setting: Setting) -> int:
-    """What blocks waste at most: less than a block for each sequence where a layer keeps every token."""
+    """The most bytes that blocks waste: less than a block for each sequence in each layer that keeps every token."""
     batch, encoder = setting.lengths.batch, setting.lengths.encoder_tokens
     return sum(batch * cell.count * cell.row_bytes * most_unused(cell.span, cell.block_size, encoder) for cell in setting.cells)
 
@@ -404,7 +404,7 @@ def _offload(setting: Setting) -> Strategy:
     copied, copied_steps = summed(_COPIED, setting.cells, copied_places(lengths))
     staying, largest = total - moving, setting.largest
     steps = [
-        *(replace(one, name="whole_cache") if one.name == _FULL else one for one in setting.full_steps),
+        *(replace(figure, name="whole_cache") if figure.name == _FULL else figure for figure in setting.full_steps),
         step("host_bytes", "whole_cache - staying", moving, whole_cache=total, staying=staying),
         step(_FULL, "staying + two_layers", device, staying=staying, two_layers=device - staying),
         step(_PEAK, "full_bytes + largest_tensor", device + largest, full_bytes=device, largest_tensor=largest),
@@ -449,7 +449,7 @@ def _strategy(
     copied: int = 0,
     most_wasted: int = 0,
 ) -> Strategy:
-    """A strategy with what all have in common. Nothing lies in host memory."""
+    """A strategy with the fields that all strategies share filled in. Nothing lies in host memory."""
     cost = setting.cached if cost is None else cost
     words = WORDS[name]
     return Strategy(

@@ -1,10 +1,6 @@
-"""What strategies are compared for: the tensors of a model with the places that each keeps, and the lengths of the sequences.
+"""What strategies are compared by: the bytes of the places that tensors keep, and the operations with a cache and without one.
 
-The same model with other key/value heads, or with its latent multiplied out: what the cache would take.
-
-How the bytes of a strategy come about: a figure for each kind of layer, and their sum.
-
-What passes compute and read with a cache and without one, for all sequences of a request.
+It also has the bytes of the same model with other key/value heads, or with its latent multiplied out.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ class Cell(Record):
 
     @property
     def grows(self) -> bool:
-        """Whether tokens are appended to it, in place of a state that is overwritten."""
+        """Whether tokens are appended to the tensors; false for a state that is overwritten."""
         return isinstance(self.span, _GROWING)
 
     def written(self, prompt: int, tokens: int) -> int:
@@ -73,7 +69,7 @@ class Cell(Record):
 
 
 class Lengths(Record):
-    """How many sequences there are, how long they become, and how long they are now.
+    """The number of sequences, their full length in tokens, and their lengths now.
 
     ``now`` are lengths with how many sequences have each; or ``uniform`` the shortest and the longest length, all of them equally likely.
     """
@@ -93,12 +89,12 @@ class Lengths(Record):
         return Fraction(self.batch * (upto(high) - upto(low - 1)), high - low + 1)
 
     def stored(self, span: Span) -> Fraction:
-        """Places that all sequences keep now."""
+        """The number of places that all sequences keep now."""
         encoder = self.encoder_tokens
         return self.total(lambda length: span.positions(length, encoder), lambda length: stored_sum(span, length, encoder))
 
     def paged(self, cell: Cell) -> Fraction:
-        """Places in the blocks of all sequences now."""
+        """The number of places in the blocks of all sequences now."""
         span, size, encoder = cell.span, cell.block_size, self.encoder_tokens
         return self.total(
             lambda length: paged_positions(span, length, size, encoder), lambda length: paged_sum(span, length, size, encoder)
@@ -111,7 +107,7 @@ class Lengths(Record):
 
     @property
     def tokens(self) -> Fraction:
-        """Tokens of all sequences now."""
+        """The number of tokens of all sequences now."""
         return self.stored(Full())
 
 
@@ -168,22 +164,29 @@ class HeadWhatIf(Record):
 
 
 def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
-    """MHA, GQA with each power of two of groups, and MQA, where the model has plain attention; latent and expanded where it has MLA."""
+    """The changes of heads: MHA, GQA with each power of two of groups and MQA for plain attention.
+
+    Latent and expanded for MLA.
+    """
     kinds = [group.kind for group in stack.groups]
     attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
-    own = {kind.num_key_value_heads for kind in attention}
-    found = [
+    published = {kind.num_key_value_heads for kind in attention}
+    what_ifs = [
         HeadWhatIf(
-            name=_name(attention, heads), num_key_value_heads=heads, own=own == {heads}, latent=False, change=_with_heads(heads)
+            name=_name(attention, heads),
+            num_key_value_heads=heads,
+            own=published == {heads},
+            latent=False,
+            change=_with_heads(heads),
         )
         for heads in (_counts(attention) if attention else ())
     ]
-    if len(own) > 1:
-        found.insert(0, HeadWhatIf(name="as published", num_key_value_heads=None, own=True, latent=False, change=_as_it_is))
+    if len(published) > 1:
+        what_ifs.insert(0, HeadWhatIf(name="as published", num_key_value_heads=None, own=True, latent=False, change=_as_it_is))
     if any(isinstance(kind, LatentAttention) for kind in kinds):
-        found.append(HeadWhatIf(name="MLA, latent", num_key_value_heads=None, own=True, latent=True, change=_as_it_is))
-        found.append(HeadWhatIf(name="MLA, expanded", num_key_value_heads=None, own=False, latent=True, change=_expanded))
-    return tuple(found)
+        what_ifs.append(HeadWhatIf(name="MLA, latent", num_key_value_heads=None, own=True, latent=True, change=_as_it_is))
+        what_ifs.append(HeadWhatIf(name="MLA, expanded", num_key_value_heads=None, own=False, latent=True, change=_expanded))
+    return tuple(what_ifs)
 
 
 def with_kinds(stack: Stack, change: Callable[[LayerKind], LayerKind]) -> Stack:
@@ -192,18 +195,18 @@ def with_kinds(stack: Stack, change: Callable[[LayerKind], LayerKind]) -> Stack:
 
 
 def head_choices(opened: Occupancy, lengths: Lengths) -> tuple[HeadChoice, ...]:
-    """What each of :func:`head_what_ifs` takes."""
+    """The bytes and the parameters of the model with each change of :func:`head_what_ifs`."""
     attention = [group.kind for group in opened.stack.groups if isinstance(group.kind, AttentionKind)]
     # A packed format holds latents alone.
     plain = {Role.KEY, Role.VALUE} <= opened.dtypes.roles.keys()
-    own_bytes, found = _bytes(opened, lengths, _as_it_is), []
-    for one in head_what_ifs(opened.stack):
-        if one.latent and not plain:
+    own_bytes, choices = _bytes(opened, lengths, _as_it_is), []
+    for what_if in head_what_ifs(opened.stack):
+        if what_if.latent and not plain:
             continue
-        heads = one.num_key_value_heads
+        heads = what_if.num_key_value_heads
         difference = 0 if heads is None else _difference(opened.model, attention, heads)
-        found.append(_choice(one.name, heads, one.own, _bytes(opened, lengths, one.change), own_bytes, difference))
-    return tuple(found)
+        choices.append(_choice(what_if.name, heads, what_if.own, _bytes(opened, lengths, what_if.change), own_bytes, difference))
+    return tuple(choices)
 
 
 def _as_it_is(kind: LayerKind) -> LayerKind:
@@ -228,12 +231,12 @@ def _choice(name: str, heads: int | None, own: bool, size: int, own_bytes: int, 
 def _counts(attention: list[AttentionKind]) -> Iterator[int]:
     """Numbers of key/value heads, from those of the queries down to one: halves, and the model's own."""
     most = max(kind.num_attention_heads for kind in attention)
-    own = {kind.num_key_value_heads for kind in attention}
+    published = {kind.num_key_value_heads for kind in attention}
     halves, heads = {1, most}, most
     while heads % 2 == 0:
         heads //= 2
         halves.add(heads)
-    common = own if len(own) == 1 else set()
+    common = published if len(published) == 1 else set()
     shared = {
         count
         for count in halves | common
@@ -258,7 +261,7 @@ def _with_heads(heads: int) -> Callable[[LayerKind], LayerKind]:
 
 
 def _bytes(opened: Occupancy, lengths: Lengths, change: Callable[[LayerKind], LayerKind]) -> int:
-    """Bytes of all sequences at their full length with the kinds changed."""
+    """Bytes of the cache of all sequences at their full length, with the kinds of layers changed."""
     stack = with_kinds(opened.stack, change)
     return sum(
         cell.count * cell.row_bytes * lengths.batch * cell.span.positions(lengths.seq, lengths.encoder_tokens)
@@ -267,13 +270,16 @@ def _bytes(opened: Occupancy, lengths: Lengths, change: Callable[[LayerKind], La
 
 
 def _difference(model: ModelSpec, attention: list[AttentionKind], heads: int) -> int | None:
-    """Parameters more than the model has. Not known if its layers differ in heads, or if its matrices are none of those that are known."""
-    own = {kind.num_key_value_heads for kind in attention}
-    if own == {heads}:
+    """The parameters with ``heads`` key/value heads minus those of the model.
+
+    It is ``None`` if its layers differ in heads or its matrices are unknown.
+    """
+    published = {kind.num_key_value_heads for kind in attention}
+    if published == {heads}:
         return 0
-    if model.counted is None or len(own) != 1:
+    if model.counted is None or len(published) != 1:
         return None
-    before, total, seen = next(iter(own)), 0, False
+    before, total, seen = next(iter(published)), 0, False
     fused = {_fused_rows(kind): kind.head_dim + kind.v_head_dim for kind in attention}
     for block in model.counted.blocks:
         for weight in block.weights if block.part is Part.LANGUAGE else ():
@@ -294,7 +300,7 @@ def _difference(model: ModelSpec, attention: list[AttentionKind], heads: int) ->
 
 
 def _fused_rows(kind: AttentionKind) -> int:
-    """Rows of one matrix for queries, keys and values."""
+    """The number of rows of a fused matrix for queries, keys and values."""
     return kind.num_attention_heads * kind.head_dim + kind.num_key_value_heads * (kind.head_dim + kind.v_head_dim)
 
 
@@ -305,7 +311,7 @@ MOST_LENGTHS: Final = 6
 
 
 class Places(Record):
-    """How many places of a cell all sequences have: ``formula`` on ``terms`` is ``total``."""
+    """The number of places of a cell for all sequences: ``total`` is the value of ``formula`` with ``terms``."""
 
     formula: str
     terms: Mapping[str, Number]
@@ -332,22 +338,22 @@ def summed(name: str, cells: Iterable[Cell], places: Callable[[Cell], Places]) -
 
 
 def with_sum(name: str, steps: Sequence[Step], total: int, unit: str = "bytes") -> tuple[Step, ...]:
-    """The figures of all kinds with their sum; the only one is the sum, and of very many the sum alone is shown."""
+    """The steps of all kinds and of their sum. A single step is the sum itself, and of very many kinds only the sum is kept."""
     if len(steps) == 1:
         return (replace(steps[0], name=name),)
     if len(steps) > MOST_KINDS:
         return (step(name, "", total, unit=unit),)
-    parts = {one.name: one.expected for one in steps}
+    parts = {figure.name: figure.expected for figure in steps}
     return (*steps, step(name, " + ".join(parts) or "0", total, unit=unit, **parts))
 
 
 def named(label: str, steps: Sequence[Step]) -> str:
-    """The name of the next figure: with its number where another one has the name."""
-    return f"{label}_{len(steps) + 1}" if any(one.name == label for one in steps) else label
+    """The name of the next step: ``label``, with a number if another step has that name."""
+    return f"{label}_{len(steps) + 1}" if any(figure.name == label for figure in steps) else label
 
 
 def full_places(lengths: Lengths) -> Callable[[Cell], Places]:
-    """Places when every sequence has all its tokens."""
+    """A function from a cell to its places when every sequence has all its tokens."""
 
     def of(cell: Cell) -> Places:
         positions = cell.span.positions(lengths.seq, lengths.encoder_tokens)
@@ -358,12 +364,12 @@ def full_places(lengths: Lengths) -> Callable[[Cell], Places]:
 
 
 def now_places(lengths: Lengths) -> Callable[[Cell], Places]:
-    """Places for the lengths now."""
+    """A function from a cell to its places for the lengths now."""
     return _once(lambda cell: _now(cell, lengths, lengths.stored(cell.span), _kept))
 
 
 def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
-    """Places in blocks when every sequence has all its tokens."""
+    """A function from a cell to its places in blocks when every sequence has all its tokens."""
 
     def of(cell: Cell) -> Places:
         slots = paged_positions(cell.span, lengths.seq, cell.block_size, lengths.encoder_tokens)
@@ -380,19 +386,19 @@ def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
 
 
 def now_slots(lengths: Lengths) -> Callable[[Cell], Places]:
-    """Places in blocks for the lengths now."""
+    """A function from a cell to its places in blocks for the lengths now."""
     return _once(lambda cell: _now(cell, lengths, lengths.paged(cell), _paged))
 
 
 def _once(places: Callable[[Cell], Places]) -> Callable[[Cell], Places]:
-    """The same, worked out once for all cells with the same span and blocks: there may be many lengths, and layers of many kinds."""
-    found: dict[tuple[Span, int], Places] = {}
+    """The function ``places``, evaluated once for all cells with the same span and blocks: lengths and kinds of layers may be many."""
+    known: dict[tuple[Span, int], Places] = {}
 
     def of(cell: Cell) -> Places:
         key = cell.span, cell.block_size
-        if key not in found:
-            found[key] = places(cell)
-        return found[key]
+        if key not in known:
+            known[key] = places(cell)
+        return known[key]
 
     return of
 
@@ -402,7 +408,7 @@ Rule = Callable[[Cell, str, int], tuple[str, dict[str, "Number"]]]
 
 
 def _now(cell: Cell, lengths: Lengths, total: Fraction, rule: Rule) -> Places:
-    """Places of all sequences now, length by length where these are few."""
+    """The places of a cell for all sequences now. The formula goes length by length if the lengths are few."""
     terms: dict[str, Number] = {}
     products: list[str] = []
     for number, (tokens, count) in enumerate(lengths.now, 1):
@@ -421,14 +427,14 @@ def _now(cell: Cell, lengths: Lengths, total: Fraction, rule: Rule) -> Places:
 
 
 def _kept(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
-    """Places that are kept of one sequence."""
+    """The formula and the terms of the places that one sequence keeps."""
     if isinstance(cell.span, (Window, Chunk)) and tokens > cell.span.numbers[0]:
         return f"min({name}, window)", {name: tokens, "window": cell.span.numbers[0]}
     return (name, {name: tokens}) if isinstance(cell.span, (Full, Window, Chunk)) else ("", {})
 
 
 def _paged(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
-    """Places in the blocks of one sequence."""
+    """The formula and the terms of the places in the blocks of one sequence."""
     terms: dict[str, Number] = {name: tokens, "block_size": cell.block_size}
     if isinstance(cell.span, (Window, Chunk)) and tokens > cell.span.numbers[0]:
         blocks = f"(ceil({name} / block_size) - floor(({name} - window) / block_size))"
@@ -437,7 +443,7 @@ def _paged(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
 
 
 def copied_places(lengths: Lengths) -> Callable[[Cell], Places]:
-    """Places that concatenation writes in all steps: the whole tensor at the prompt, and again each time it takes more."""
+    """A function from a cell to the places that concatenation writes: the whole tensor for the prompt, and again each time it grows."""
 
     def of(cell: Cell) -> Places:
         written = cell.written(lengths.prompt, lengths.seq)
@@ -448,7 +454,7 @@ def copied_places(lengths: Lengths) -> Callable[[Cell], Places]:
 
 
 class Cost(Record):
-    """The operations of the last step and of all passes, alone for attention and with the weights, and what the step reads."""
+    """The operations of the last step and of all passes, of attention alone and with the weights, and the bytes that the step reads."""
 
     attention_step: int
     step: int | None
@@ -474,7 +480,7 @@ class _Weights(Record):
 
 
 def costs(opened: Occupancy, lengths: Lengths) -> tuple[Cost, Cost]:
-    """The cost with a cache, and the one without: each pass then takes the whole text so far.
+    """The cost with a cache, and the cost without a cache, where each pass computes the whole text so far.
 
     A prompt is one pass and each token behind it another one, up to the last token, so that the cache holds all of them in the end.
     """
@@ -507,7 +513,7 @@ def _recomputed(opened: Occupancy, lengths: Lengths, weights: _Weights | None, b
 
 
 def _prompts_s(bound: SpeedInfo | None, batch: int) -> float | None:
-    """The least time for the prompts of all sequences: as often as one takes, where computing it takes longest."""
+    """The least seconds for the prompts of all sequences: those of a prompt, times ``batch`` if computing bounds it."""
     if bound is None or bound.prefill_s_bound is None:
         return None
     return bound.prefill_s_bound * (batch if bound.prefill_bound_by == "compute" else 1)
@@ -522,7 +528,7 @@ def _cost(
     read: int,
     seconds: float | None,
 ) -> Cost:
-    """``last`` and ``every`` are the operations of attention with their steps, and the tokens that pass for each sequence."""
+    """The cost from ``last`` and ``every``: operations of attention, their steps, and the tokens of each sequence that pass the weights."""
     passes = lengths.seq - lengths.prompt + 1
     step_all, step_steps = _with_weights("step", last[0], last[2], 1, lengths, weights)
     total_all, total_steps = _with_weights("total", every[0], every[2], passes, lengths, weights)
@@ -541,7 +547,7 @@ def _cost(
 def _with_weights(
     name: str, attention: int, tokens: int, passes: int, lengths: Lengths, weights: _Weights | None
 ) -> tuple[int | None, tuple[Step, ...]]:
-    """Operations with the weights too, and how they come about."""
+    """The operations of attention and weights together, and the steps that derive them; ``None`` if the weights are unknown."""
     if weights is None:
         return None, ()
     own = weights.encoder if name == "total" else 0
@@ -570,7 +576,10 @@ class _Counted(Record):
     lengths: Lengths
 
     def of(self, name: str, work: Callable[[LayerKind, int | None], tuple[Work, ...]]) -> tuple[int, tuple[Step, ...]]:
-        """All operations, with how they come about. ``work`` is that of one layer of a kind for one sequence."""
+        """The operations of all layers, and the steps that derive them.
+
+        ``work`` returns the work of one layer of a kind for one sequence.
+        """
         selected, total = selected_tokens(self.opened.stack), 0
         steps: list[Step] = []
         for group in self.opened.stack.groups:
@@ -592,7 +601,7 @@ class _Counted(Record):
 
 
 def _joined(work: Iterable[Work]) -> tuple[Work, ...]:
-    """Work of as many operations for a pair together."""
+    """The work with equal operations for a pair of tokens added up."""
     sums: dict[int, int] = {}
     for pairs, each in work:
         sums[each] = sums.get(each, 0) + pairs
@@ -618,7 +627,7 @@ def _weights(opened: Occupancy) -> _Weights | None:
 
 
 def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
-    """The bounds on the time of a step and of a prompt, where an accelerator is named."""
+    """The bound on speed at the full length; ``None`` if no accelerator is named."""
     gpu = opened.request.hardware.gpu
     if gpu is None:
         return None

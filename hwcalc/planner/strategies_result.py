@@ -128,7 +128,7 @@ class Strategies(Answer, Record):
         """A row for each strategy, without the steps of its numbers. Numbers that 64 bits do not hold are floats, for data frames."""
         from hwcalc.documents import document_of
 
-        rows = [{name: value for name, value in document_of(one).items() if name != "steps"} for one in self.strategies]
+        rows = [{name: value for name, value in document_of(strategy).items() if name != "steps"} for strategy in self.strategies]
         large = {name for row in rows for name, value in row.items() if isinstance(value, int) and value > _MOST}
         return [
             {name: float(value) if name in large and value is not None else value for name, value in row.items()} for row in rows

@@ -65,7 +65,7 @@ def _policy_text(value: Any) -> str:
 
 
 def one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
-    """A reader of one of these words."""
+    """A parser that accepts only these words."""
 
     def read(value: Any, name: str) -> str:
         text = _text(value, name).strip().lower()
@@ -77,7 +77,7 @@ def one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
 
 
 def _lengths(value: Any, name: str) -> tuple[int, ...]:
-    """Lengths in text, with commas between, or a list of them. One that is named twice has two shares."""
+    """The lengths in tokens from text with commas between, or from a list. A length that is named twice counts twice."""
     words = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if len(words) > _MOST_LENGTHS:
         raise UsageError(f"{name} has {len(words):,} entries.", hint=f"At most {_MOST_LENGTHS:,}; --batch repeats them.")

@@ -27,7 +27,7 @@ class Verdict(enum.StrEnum):
 
     @classmethod
     def of(cls, fits: bool, *ends: bool) -> Verdict:
-        """From what holds by the expected value, and at the ends of the estimate."""
+        """The verdict, from whether it fits by the expected value and whether it fits at each end of the estimate."""
         if any(end is not fits for end in ends):
             return cls.PROBABLY if fits else cls.PROBABLY_NOT
         return cls.FITS if fits else cls.NO
@@ -44,7 +44,7 @@ class Verdict(enum.StrEnum):
 
     @property
     def text(self) -> str:
-        """The words that every text has.
+        """The verdict in words, as in every text.
 
         >>> [verdict.text for verdict in Verdict]
         ['fits', 'probably fits', 'probably not', 'does not fit']
@@ -53,7 +53,7 @@ class Verdict(enum.StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What it says of the estimates."""
+        """What the verdict means for the estimates, in words."""
         return _MEANINGS[self]
 
     __repr__ = str.__repr__

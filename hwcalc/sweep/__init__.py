@@ -1,8 +1,8 @@
 """Many plans at once: a grid of models, lengths, batches, formats, accelerators and ranks, as rows for a spreadsheet or a notebook.
 
-A request is opened once for each setting, and the engine's own form of its memory (:mod:`hwcalc.engines.forms`) is evaluated over all lengths
-and batches at once, with NumPy (:mod:`hwcalc.sweep.setting`). What has no form, or numbers beyond 64 bits, is planned point by point, and so
-are few points. All ways give the same numbers. Only the modules of this room import NumPy.
+A model is deployed once for each setting, and the form of its memory (:mod:`hwcalc.engines.forms`) is evaluated over all lengths and batches
+at once, with NumPy (:mod:`hwcalc.sweep.setting`). A setting without a form, or with numbers beyond 64 bits, is planned point by point, and so
+is a small grid. All ways give the same numbers. Only the modules of this package import NumPy.
 
 The package is also the function: ``hwcalc.sweep(...)`` is :func:`hwcalc.sweep.rows.sweep`.
 """

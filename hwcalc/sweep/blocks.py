@@ -28,11 +28,11 @@ NUMBERS: Final = frozenset(name for name, kind in SweepPoint.__annotations__.ite
 
 
 class SharedNumbers(list[int]):
-    """Numbers that many blocks have, such as lengths and batches."""
+    """Numbers that many blocks share, such as lengths and batches."""
 
     @cached_property
     def texts(self) -> list[str]:
-        """Each as text."""
+        """Each number as text."""
         return list(map(str, self))
 
 
@@ -93,5 +93,5 @@ def row_of(plan: Plan) -> dict[str, Value]:
 
 
 def failed_row(known: Mapping[str, Value], error: str) -> dict[str, Value]:
-    """A row with the request and the reason, but without figures."""
+    """The row of a point that cannot be planned: the request and the error, without figures."""
     return dict.fromkeys(COLUMNS) | dict(known) | {"error": error}

@@ -1,7 +1,4 @@
-"""What a grid costs: an estimate of its time from a few points of its models, because a point may take a microsecond or a minute.
-
-Evaluate a grid block by block, model by model and setting by setting.
-"""
+"""Evaluates a grid block by block, and estimates its time from a few points: a point takes a microsecond or a minute."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ _TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASC
 
 
 def parse_time(text: str | float, option: str) -> float:
-    """Seconds, as in ``90``, ``90s``, ``10m``, ``2h`` or ``1d``.
+    """The seconds of a time such as ``90``, ``90s``, ``10m``, ``2h`` or ``1d``.
 
     >>> parse_time("1.5h", "max-time"), parse_time(90, "max-time")
     (5400.0, 90.0)
@@ -60,7 +57,7 @@ def parse_time(text: str | float, option: str) -> float:
 
 
 def in_words(seconds: float) -> str:
-    """About how long this is.
+    """The rounded time in words.
 
     >>> in_words(7), in_words(100), in_words(5400), in_words(1e7)
     ('7 s', '2 min', '1.5 h', '116 days')
@@ -73,7 +70,7 @@ def in_words(seconds: float) -> str:
 
 
 def estimated_seconds(grid: Grid, most: float) -> float:
-    """About how long all points take. It stops adding once there is more than ``most``."""
+    """The estimated seconds of all points. It stops adding once the sum is more than ``most``."""
     settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
     points = settings * len(grid.seqs or (0,)) * len(grid.batches)
     first = next(grid.settings)
@@ -89,7 +86,7 @@ def estimated_seconds(grid: Grid, most: float) -> float:
 
 
 def _seconds_of(grid: Grid, model: ModelSpec, setting: Setting, settings: int, points: int) -> float:
-    """Seconds of all points of one model under one policy."""
+    """The estimated seconds of all points of one model under one policy."""
     if points < _WORTH_TIMING or is_small(grid):
         return points * (_PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups))
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
@@ -119,7 +116,7 @@ _SETTLED_SECONDS: Final = 2.0
 
 
 def blocks(grid: Grid) -> Iterator[RowBlock]:
-    """All rows; the batch changes fastest, then length, policy, ranks, accelerator, dtype and model. Reports progress.
+    """The blocks of all rows; the batch changes fastest, then length, policy, ranks, accelerator, dtype and model. Reports progress.
 
     A point that cannot be planned becomes a row with an ``error``; nothing is raised.
     """
@@ -133,7 +130,7 @@ def blocks(grid: Grid) -> Iterator[RowBlock]:
 
 
 def _left(seconds: float, share: float) -> str:
-    """How much longer it takes, once that is known and worth a word."""
+    """The remaining time in words; empty while it is unknown or too short to mention."""
     left = seconds / share - seconds
     return f", about {in_words(left)} left" if seconds > _SETTLED_SECONDS and left >= 1 else ""
 

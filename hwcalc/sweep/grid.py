@@ -1,7 +1,4 @@
-"""The lengths and batches of a grid, in pieces that a block of rows can hold.
-
-The grid of a sweep: lists of values, of which every combination is a point.
-"""
+"""The grid of a sweep: lists of values, of which every combination is a point, in pieces that a block of rows can hold."""
 
 from __future__ import annotations
 
@@ -32,21 +29,21 @@ _ROWS: Final = 65_536
 
 
 class Piece(Record):
-    """Some lengths, each with some batches; the batch changes fastest. Alone, a length may be ``None``: nobody named one."""
+    """Some lengths, each with some batches; the batch changes fastest. A single length may be ``None``: the user names none."""
 
     seqs: tuple[Any, ...]
     batches: tuple[int, ...]
 
     @cached_property
     def tokens(self) -> Any:
-        """The lengths as a column."""
+        """The lengths in tokens, as an array of one column."""
         import numpy as np
 
         return np.array(self.seqs)[:, None]
 
     @cached_property
     def sequences(self) -> Any:
-        """The batches as a row."""
+        """The batches, as an array of one row."""
         import numpy as np
 
         return np.array(self.batches)[None, :]
@@ -63,7 +60,7 @@ class Piece(Record):
 
     @property
     def halves(self) -> tuple[Piece, Piece]:
-        """The first and the second half, which follow each other."""
+        """The first and the second half of the points, in order."""
         if len(self.seqs) > 1:
             middle = len(self.seqs) // 2
             return replace(self, seqs=self.seqs[:middle]), replace(self, seqs=self.seqs[middle:])
@@ -72,7 +69,7 @@ class Piece(Record):
 
 
 class Axes:
-    """The pieces of a grid, with what depends on lengths and batches alone. That of the last piece is kept."""
+    """The pieces of a grid, and the columns that depend on lengths and batches alone. Those of the last piece are kept."""
 
     def __init__(self, seqs: Sequence[int | None], batches: Sequence[int]) -> None:
         self.batches = tuple(batches)
@@ -110,7 +107,7 @@ FEW = 64
 
 
 class Setting(NamedTuple):
-    """What the rows of one block have in common, beside the model."""
+    """The values that all rows of a block share, without the model."""
 
     dtype: str | None
     gpu: str | None
@@ -170,7 +167,7 @@ def count(grid: Grid) -> int:
 
 
 def is_small(grid: Grid) -> bool:
-    """Whether it has few points."""
+    """Whether the grid has few points."""
     return count(grid) <= FEW
 
 

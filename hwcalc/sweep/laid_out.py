@@ -78,7 +78,7 @@ class LaidOutRows(SettingRows):
 
     @property
     def _opened(self) -> Occupancy:
-        """A request that was accepted."""
+        """An occupancy of some point that the engine accepts."""
         assert self._requests.first is not None
         return self._requests.first
 
@@ -95,7 +95,7 @@ class LaidOutRows(SettingRows):
 
     @property
     def _usual(self) -> Layout:
-        """The layout where none holds the sequences."""
+        """The layout of points whose sequences no layout holds."""
         opened, asked = self._opened, self._setting[3]
         instance = asked.get("instance") is not None
         gpu, gpus = opened.request.hardware.gpu, opened.request.gpus
@@ -110,7 +110,7 @@ class LaidOutRows(SettingRows):
         return self._laid_out[layout]
 
     def _columns(self, layout: Layout, piece: Piece, axes: Axes) -> Mapping[str, Any]:
-        """The columns of a layout as arrays. Where the engine refuses it, whole experts may be dealt out."""
+        """The columns of all points in a layout, as arrays. If the engine refuses the layout, whole experts may be dealt out."""
         import numpy as np
 
         blocks = list(self._in(layout).of_piece(piece, axes))

@@ -127,7 +127,7 @@ def sweep(
 
 
 def _keywords(grid: Grid, asked: Asked) -> dict[str, Any]:
-    """The keywords of which some may have no effect on any row: of a list, an entry that says something."""
+    """The keywords of a plan that may have no effect on any row; a list stands for one of its entries."""
     policy = next((one for one in grid.policies if one is not None), None)
     return {**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "policy": policy}
 

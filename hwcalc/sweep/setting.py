@@ -1,16 +1,10 @@
-"""One setting of a grid in the engine's own normal form: what its plans say at every length and for every batch, as arrays.
+"""The rows of one model in one setting of a grid: from the form of its deployment if it has one, else by planning each point.
 
-How large the numbers of a rule become: the rule itself is asked, with a range in place of an array.
+The form (:mod:`hwcalc.engines.forms`) gives the figures of all lengths and batches as arrays. What does not depend on length and batch
+comes from one occupancy of the setting. Refused points are found by planning few of them, where many are refused for one reason.
 
-Arrays have 64 bits, and a number that needs more would be wrong without a word. So a rule is called once with the range of all lengths and
-the range of all numbers of sequences, and every step that it takes is bounded, in Python's own integers.
-
-The form is that of the engine (:mod:`hwcalc.engines.forms`), and what does not depend on length and batch comes from one opened request. A
-setting that has no form is planned point by point.
-
-The requests of one setting of a grid: opened point by point, or refused, with few of them asked where many are refused alike.
-
-The rows of one model in one setting of a grid: from the engine's form if it has one, else by planning each point.
+Arrays have 64 bits, and a larger number would be wrong in silence. So a rule is first called with the range of all lengths and the range of
+all numbers of sequences in place of arrays (:class:`Reach`), which bounds every step of its arithmetic in integers of Python.
 """
 
 from __future__ import annotations
@@ -47,7 +41,10 @@ _FAR: Final = 2**100
 
 
 class Reach:
-    """A range of numbers, from ``low`` to ``high``. ``seen`` collects the largest magnitude of all steps that came of it."""
+    """A range of numbers, from ``low`` to ``high``.
+
+    ``seen`` collects the largest magnitude of all steps of the arithmetic with it.
+    """
 
     shape = ()
 
@@ -91,7 +88,7 @@ class Reach:
         return Reach(self.low / (low if self.low < 0 else high), self.high / (high if self.high < 0 else low), self.seen)
 
     def _answer(self, other: Any) -> Reach:
-        """The answer to a question: no or yes."""
+        """The range of a comparison: 0 for false to 1 for true."""
         return Reach(0, 1, self.seen)
 
     __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _answer
@@ -133,9 +130,9 @@ def _ends(other: Any) -> tuple[Any, Any]:
 
 
 def reached(tokens: tuple[int, int], sequences: tuple[int, int], ask: Callable[[Any, Any], object]) -> int | None:
-    """The largest magnitude of all steps of these answers, for lengths and numbers of sequences between these.
+    """The largest magnitude of all steps of the rules that ``ask`` calls, over these ranges of tokens and of sequences.
 
-    ``None`` if something asks for more than a range can tell.
+    ``None`` if a rule uses an operation that a range does not have.
     """
     seen: list[Any] = [0]
     try:
@@ -159,7 +156,10 @@ _SPARE_BITS: Final = 10
 
 
 class Family(Record):
-    """The requests of one setting, which differ in length and batch alone. ``form`` is that of a GPU, ``curve`` that of the cache."""
+    """The requests of one setting, which differ in length and batch alone.
+
+    ``form`` is the memory of a GPU, ``curve`` that of the cache.
+    """
 
     opened: Occupancy
     curve: Curve
@@ -172,7 +172,7 @@ class Family(Record):
     """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
 
     def agrees(self, piece: Piece, refused: Any) -> bool:
-        """Whether the form refuses no more than these points."""
+        """Whether every point of the piece that the form refuses is among the ``refused`` ones."""
         most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
         if most_tokens is None and most_sequences is None:
             return True
@@ -183,7 +183,7 @@ class Family(Record):
         return not beyond.any() if refused is None else bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
 
     def holds_for(self, piece: Piece) -> bool:
-        """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
+        """Whether the form covers the lengths of the piece, and no number needs more than 64 bits."""
         if max(*piece.seqs, *piece.batches) > _MOST:
             return False
         tokens, sequences = self._accepted(piece)
@@ -202,12 +202,12 @@ class Family(Record):
         return bool(max(simple, *self._answers(self.form, *far)) <= _MOST >> _SPARE_BITS)
 
     def _most_grown(self, tokens: int) -> int:
-        """More bytes than any step of the growth has."""
+        """An upper bound on the bytes in any step of the growth."""
         longest = max(tokens + 1, self.opened.encoder_tokens)
         return sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
 
     def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
-        """All that is asked of a form and is a number or a verdict."""
+        """All numbers and verdicts that rows take from the form."""
         memory = form.at(tokens, sequences)
         parts = (memory.parts_bytes("expected", section.value) for section in Section)
         total = self._total(memory)
@@ -227,7 +227,10 @@ class Family(Record):
         }
 
     def _accepted(self, piece: Piece) -> tuple[Any, Any]:
-        """Lengths and batches; the largest that are accepted in place of larger ones, whose rows nobody reads."""
+        """The lengths and batches of a piece, cut to the largest that the form accepts.
+
+        The rows of larger ones are replaced by errors.
+        """
         tokens, sequences = piece.tokens, piece.sequences
         if self.curve.most_tokens is not None:
             tokens = tokens.clip(max=self.curve.most_tokens)
@@ -241,7 +244,7 @@ class Family(Record):
         return self._beside_weights(self.curve.total_bytes(tokens, sequences), needed)
 
     def _beside_weights(self, cache: Any, needed: Any) -> dict[str, Any]:
-        """The cache on all GPUs and what is needed of it on the fullest, and their sums with the weights alone."""
+        """The columns of the cache on all GPUs and on the fullest, and of their sums with the weights, without any other memory."""
         weights, on_gpu = (self.row[name] for name in _WEIGHTS)
         return {
             "cache_total_bytes": cache,
@@ -273,11 +276,14 @@ class Family(Record):
 
     @property
     def is_given(self) -> bool:
-        """Whether the user gives the budget, of which nothing is taken but the cache."""
+        """Whether the user gives the budget, which holds the cache alone."""
         return self.opened.request.hardware.kv_memory is not None
 
     def _total(self, memory: Memory) -> Any:
-        """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
+        """The bytes on all GPUs: cache, weights, and for each GPU activations and overhead of the fullest.
+
+        It is ``None`` if weights are unknown.
+        """
         weights = self.row["weights_bytes"]
         if memory.devices_bytes is not None:
             return memory.devices_bytes
@@ -308,7 +314,10 @@ class Family(Record):
 
 
 def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
-    """The family of an opened request; ``None`` if its engine has no form of it. ``gpu`` is the accelerator that the rows name."""
+    """The figures of all requests that differ from this one in length and batch alone; ``None`` if the engine has no form of them.
+
+    ``gpu`` is the accelerator that the rows name.
+    """
     request, hardware = opened.request, opened.request.hardware
     if request.policy is not None or request.lengths or request.sharing.asked:
         return None
@@ -360,14 +369,14 @@ def _grown(opened: Occupancy) -> dict[Span, int]:
 
 
 def _verdicts(low: Any, expected: Any, high: Any) -> Any:
-    """The words of verdicts, from what holds at the ends of the estimates: :meth:`Verdict.of`, place by place."""
+    """The verdicts as an array of text, from arrays of what fits at each end of the estimates: :meth:`Verdict.of`, element by element."""
     certain = (low == expected) & (high == expected)
     words = np.where(expected, np.where(certain, 3, 2), np.where(certain, 0, 1))
     return _WORDS[words]
 
 
 def _column(array: Any, shape: tuple[int, int]) -> Column:
-    """A number for all points, or one for each."""
+    """The column of an array: a single value if all points have the same, else a value for each point."""
     if array is None or isinstance(array, int):
         return array
     if array.shape == shape:
@@ -385,11 +394,14 @@ def _column(array: Any, shape: tuple[int, int]) -> Column:
 
 
 _KEPT: Final = 8
-"""Axes of which it is known what lies between two turns."""
+"""The number of axes whose groups of values are kept."""
 
 
 class Refusals(Record):
-    """Which points of a piece are refused, and in which words: an array of text, ``None`` where a plan is made or if no point is."""
+    """The refused points of a piece.
+
+    ``texts`` is an array of messages, with ``None`` for accepted points; ``None`` if no point is refused.
+    """
 
     texts: Any
     count: int
@@ -404,19 +416,22 @@ class Requests:
     def __init__(self, model: ModelSpec, engine: str, asked: Mapping[str, Any]) -> None:
         self._model, self._engine, self._asked = model, engine, asked
         self.first: Occupancy | None = None
-        """The first request that was accepted."""
+        """The occupancy of the first point that was accepted."""
 
     @cached_property
     def _turns(self) -> Turns:
-        """The turns of lengths, and those of all sequences, which all settings of a model have that differ in neither options nor replicas."""
+        """The tokens and the batches at which rules of the engine change.
+
+        Settings with the same options and replicas share them.
+        """
         prompt, replicas, options = (
             self._asked.get("prompt") or 1,
             self._asked.get("dp", 1),
             self._asked.get("engine_options", {}),
         )
         key = ("turns", self._engine, prompt, replicas, *options.items())
-        found: Turns = self._model.once(key, lambda: self._turns_of(prompt, replicas, options))
-        return found
+        turns: Turns = self._model.once(key, lambda: self._turns_of(prompt, replicas, options))
+        return turns
 
     def _turns_of(self, prompt: int, replicas: int, options: Mapping[str, str]) -> Turns:
         try:
@@ -433,24 +448,24 @@ class Requests:
         )
 
     def open(self, seq: int | None, batch: int) -> Occupancy:
-        """The request of one point, with all that it stores. Raises the error with which its plan is refused."""
+        """The occupancy of one point, whose stored bytes are computed. Raises the error with which its plan is refused."""
         opened = open_request(self._model, **{**self._asked, "seq": seq, "batch": batch})
         _ = opened.evicted, opened.stored_bytes
         self.first = self.first or opened
         return opened
 
     def plan(self, seq: int | None, batch: int) -> Plan:
-        """The plan of one point, without what no column has. Raises its error."""
+        """The plan of one point, without the limits, which no column holds. Raises its error."""
         return plan_opened(self.open(seq, batch), limits=False)
 
     @property
     def follow_the_axes(self) -> bool:
-        """Whether requests have the lengths and batches that are asked for, and no option names others."""
+        """Whether requests have the lengths and batches of the grid; false if an engine option sets others."""
         assert self.first is not None
         return not self.first.engine.names_sizes(self._asked.get("engine_options", {}))
 
     def usual_length(self, batches: tuple[int, ...]) -> int | None:
-        """The length where the user names none; ``None`` if it is not the same for every batch, or all are refused."""
+        """The planned length where the user names none; ``None`` if it differs between batches, or if all points are refused."""
         for places in _alike(batches, self._turns.sequences):
             if self._error(None, batches[places[0]]) is None:
                 break
@@ -461,7 +476,7 @@ class Requests:
         return None if named or engine.names_length(request.hardware.gpu) else request.seq
 
     def refusals(self, piece: Piece) -> Refusals | None:
-        """The points that are refused; ``None`` if that can only be known by planning each."""
+        """The refused points of a piece; ``None`` if only planning each point would tell."""
         texts: Any = None
         first: KvplanError | None = None
         count = 0
@@ -471,19 +486,19 @@ class Requests:
                 if error is None:
                     continue
                 seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
-                found = _same_words(seqs, batches, self._words_beside(error, seqs[0], batches[0]))
-                if found is None:
+                messages = _same_words(seqs, batches, self._words_beside(error, seqs[0], batches[0]))
+                if messages is None:
                     return None
                 import numpy as np
 
                 if texts is None:
                     texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
-                texts[np.ix_(rows, columns)] = found
+                texts[np.ix_(rows, columns)] = messages
                 first, count = first or error, count + len(rows) * len(columns)
         return Refusals(texts=texts, count=count, first=first, all=count == piece.size)
 
     def _words_beside(self, error: KvplanError, seq: int | None, batch: int) -> Callable[[int | None, int], str | None]:
-        """The message of any point; that of one is known."""
+        """A function from a point to the message of its refusal. The message of the given point is known already."""
         return lambda *point: error.message if point == (seq, batch) else _text(self._error(*point))
 
     def _error(self, seq: int | None, batch: int) -> KvplanError | None:
@@ -500,7 +515,7 @@ def _text(error: KvplanError | None) -> str | None:
 
 @lru_cache(maxsize=_KEPT)
 def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list[int], ...]:
-    """The places of the values between two turns, for each two. It is the same in all settings."""
+    """The positions of the values, grouped by the two turns between which a value lies. It is the same in all settings."""
     groups: dict[int, list[int]] = {}
     for place, value in enumerate(values):
         groups.setdefault(0 if value is None else bisect_left(turns, value), []).append(place)
@@ -508,7 +523,7 @@ def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list
 
 
 def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[Any, int], str | None]) -> Any:
-    """The messages of points that are refused for one reason, as an array that broadcasts; ``None`` if one of them is not refused.
+    """The messages of points that are refused for the same reason, as an array that broadcasts; ``None`` if a point is accepted.
 
     The numbers that a message names do not fall as length and batch grow. So if it is the same at the smallest and the largest, it is the
     same everywhere between.
@@ -523,14 +538,14 @@ def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[An
         return np.array([[least]], dtype=object)
     for_batch = [(words(short, batch), words(long, batch)) for batch in batches]
     if all(one == other for one, other in for_batch):
-        found = [[one for one, _ in for_batch]]
+        messages = [[one for one, _ in for_batch]]
     else:
         for_length = [(words(seq, few), words(seq, many)) for seq in seqs]
         if all(one == other for one, other in for_length):
-            found = [[one] for one, _ in for_length]
+            messages = [[one] for one, _ in for_length]
         else:
-            found = [[words(seq, batch) for batch in batches] for seq in seqs]
-    return None if any(text is None for row in found for text in row) else np.array(found, dtype=object)
+            messages = [[words(seq, batch) for batch in batches] for seq in seqs]
+    return None if any(text is None for row in messages for text in row) else np.array(messages, dtype=object)
 
 
 _PLANNED_ROWS: Final = 128
@@ -555,7 +570,10 @@ class SettingRows:
 
     @cached_property
     def _family(self) -> Family | None:
-        """What all requests have in common, if the engine has a form of it. Some point has been opened."""
+        """The figures of all requests of the setting, as arrays; ``None`` without a form.
+
+        A point must have been accepted before.
+        """
         opened, gpu = self._requests.first, self._known["gpu"]
         assert opened is not None
         assert not isinstance(gpu, int)
@@ -583,7 +601,7 @@ class SettingRows:
         return refusals is not None and (refusals.all or self._evaluates(piece, refusals))
 
     def _evaluates(self, piece: Piece, refusals: Refusals) -> bool:
-        """Whether the form speaks of this piece, of which some points are accepted."""
+        """Whether the form gives the rows of this piece, of which some points are accepted."""
         return None not in piece.seqs and self._family is not None and self._family.agrees(piece, refusals.texts)
 
     def of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
@@ -604,7 +622,7 @@ class SettingRows:
                 yield from self.of_piece(half, axes)
 
     def _evaluated(self, family: Family, piece: Piece, axes: Axes, refusals: Refusals) -> RowBlock:
-        """Rows from the form, between which some may be refused."""
+        """The block of a piece from the form, with error rows for its refused points."""
         columns = family.columns(piece) | axes.columns(piece)
         if not refusals.count:
             return RowBlock(size=piece.size, columns=columns)
@@ -614,7 +632,7 @@ class SettingRows:
         return RowBlock(size=piece.size, columns=mixed, failed=refusals.count, error=refusals.first)
 
     def _columns_of_refused(self, piece: Piece, axes: Axes) -> dict[str, Column]:
-        """The columns of refused rows. They have the length that was asked for, which is none where it is the model's own."""
+        """The columns of refused rows. Their ``seq`` is the length that the user names, ``None`` where the user names none."""
         return {**failed_row(self._known, ""), **axes.columns(piece), **({} if self._named else {"seq": None})}
 
     def _refused(self, piece: Piece, axes: Axes, refusals: Refusals) -> RowBlock:
@@ -627,12 +645,12 @@ class SettingRows:
         rows: list[dict[str, Value]] = []
         first: KvplanError | None = None
         for seq, batch in piece.points:
-            asked = seq if self._named else None
+            named_length = seq if self._named else None
             try:
                 row = self.plan(seq, batch)
             except KvplanError as error:
                 first = first or error
-                row = failed_row(self._known | {"seq": asked, "batch": batch}, error.message)
+                row = failed_row(self._known | {"seq": named_length, "batch": batch}, error.message)
             rows.append(row)
             if len(rows) == _PLANNED_ROWS:
                 yield _gathered(rows, first)
@@ -642,7 +660,7 @@ class SettingRows:
 
 
 def _either(chosen: Any, yes: Column, no: Column) -> Column:
-    """A column of two, place by place."""
+    """A column with the values of ``yes`` where ``chosen`` is true, else those of ``no``."""
     import numpy as np
 
     return column_of(np.where(chosen, objects_of(yes, chosen.size), objects_of(no, chosen.size)).tolist())
@@ -652,13 +670,13 @@ def objects_of(column: Column, size: int) -> Any:
     """A column as an array of objects."""
     import numpy as np
 
-    found = np.empty(size, dtype=object)
-    found[:] = column
-    return found
+    objects = np.empty(size, dtype=object)
+    objects[:] = column
+    return objects
 
 
 def column_of(values: list[Any]) -> Column:
-    """The values, or the one that all have."""
+    """The values as a column: a single value if all are equal."""
     return values[0] if len(set(values)) == 1 else values
 
 

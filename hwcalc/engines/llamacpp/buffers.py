@@ -62,7 +62,10 @@ class GpuPart(Record):
 
 
 class HostPart(Record):
-    """What the host does: ``alone`` it runs everything, and ``partly`` it has weights of layers. ``helped``: a GPU multiplies with them."""
+    """The part of a model that the host runs: everything (``alone``), or some layers (``partly``).
+
+    If ``helped``, a GPU multiplies with its weights.
+    """
 
     alone: bool
     partly: bool
@@ -74,7 +77,7 @@ class ModelMoments:
     """The moments of a model in contexts of one sort, with the names of their sizes: nothing here depends on length and batch."""
 
     def __init__(self, read: Hparams, settings: Settings, *, sixteen_bit: bool, once: Once) -> None:
-        """``once`` keeps what it is given to make, by a key."""
+        """``once`` makes a value once and keeps it under a key."""
         self._once = once
         self._read = read
         self._settings = settings
@@ -96,7 +99,7 @@ class ModelMoments:
         return self._of(_EVERYTHING if output else _ALL_LAYERS)
 
     def beside(self, copies: int) -> Moments:
-        """The moments of the host beside GPUs that run everything, with inputs that are kept so often."""
+        """The moments of the host where GPUs run all layers. The inputs of a pass are kept ``copies`` times."""
         key = ("llamacpp host moments", copies, self._sort)
         return self._once(key, lambda: host_moments(self._read, self._settings, copies))
 
@@ -106,7 +109,7 @@ class ModelMoments:
 
 
 class Sized(NamedTuple):
-    """A moment that a device may have. ``size`` are the bytes of the whole buffer that it would need."""
+    """A moment of a pass, and the bytes of the whole buffer that it needs."""
 
     moment: Moment
     size: Any
@@ -137,7 +140,7 @@ class Buffers:
         return size
 
     def parts(self, part: GpuPart | HostPart) -> tuple[BudgetPart, ...]:
-        """The same of one context as terms of the memory equation."""
+        """The buffers of a device in one context, as terms of the memory equation."""
         if isinstance(part, HostPart):
             return self._host_parts(part)
         if not part.runs:
@@ -153,7 +156,7 @@ class Buffers:
         return tuple(pair for pair in self._moments.gpu(first=part.first, copies=part.copies) if _has(part, pair[0]))
 
     def _of_gpu(self, part: GpuPart, *, first: bool, copies: int, end: str) -> int:
-        """The buffer of a GPU whose part is like this, whatever it copies from the host."""
+        """Bytes of the buffer of a GPU with such a part, whatever it copies from the host."""
         key, sizes = (first, copies, end), self._sizes(first, copies)
         if key not in self._always:
             always = (sized for sized in sizes if not sized.moment.per_output and sized.moment.name not in OF_THE_HOST)
@@ -167,20 +170,20 @@ class Buffers:
         return _rounded(most, end)
 
     def _sizes(self, first: bool, copies: int) -> tuple[Sized, ...]:
-        """All moments that a GPU may have."""
+        """All moments that a GPU may have, each with the bytes of its buffer."""
         key = (first, copies)
         if key not in self._on_gpu:
             self._on_gpu[key] = sizes_of(self._moments.gpu(first=first, copies=copies), self._settings)
         return self._on_gpu[key]
 
     def _with_copy(self, sized: Sized, part: GpuPart) -> Sized:
-        """A moment with what is copied from the host then."""
-        one, name = self._settings, sized.moment.name
+        """The moment with the bytes that are copied from the host at that time."""
+        settings, name = self._settings, sized.moment.name
         if name not in OF_THE_HOST:
             return sized
         copied = part.from_host
         if name != OF_THE_HOST[0]:
-            copied = one.n_stream * larger(one.cells_swa * part.sliding, one.n_ctx_seq * part.full)
+            copied = settings.n_stream * larger(settings.cells_swa * part.sliding, settings.n_ctx_seq * part.full)
         whole = FLOAT * (copied // FLOAT)
         moment = sized.moment
         if isinstance(whole, int):
@@ -188,7 +191,10 @@ class Buffers:
         return sized._replace(moment=moment, size=sized.size + whole)
 
     def _compute_on_host(self, part: HostPart, end: str) -> int:
-        """The compute buffer of the host: between that of one without any layers and that of one that runs them all, if it has some."""
+        """Bytes of the compute buffer of the host.
+
+        If it has some layers, they lie between those of a host without layers and with all layers.
+        """
         alone = self._of_host(self._moments.host(output=True), end, "everything") if some(part.alone) else 0
         if part.alone is True:
             return alone
@@ -259,7 +265,7 @@ def output_buffer(read: Hparams, settings: Settings) -> BudgetPart:
 
 
 def _described_alone(moments: Moments, settings: Settings) -> BudgetPart:
-    """The compute buffer with these moments."""
+    """The compute buffer with these moments as a term of the memory equation."""
     sizes = sizes_of(moments, settings)
     low, expected, high = (fullest(sizes, end) for end in _ENDS)
     return _described(sizes, settings, (low, expected, high))

@@ -63,7 +63,7 @@ def _model(planned: CommandInput) -> list[str]:
 
 
 def _last_name(path: str) -> str:
-    """The last part of a path: ``PurePath(path).name`` without its module, which takes two milliseconds."""
+    """The last part of a path, as ``PurePath(path).name``, without the import of that module, which takes two milliseconds."""
     return next((part for part in reversed(path.replace(os.sep, "/").split("/")) if part not in ("", ".")), "")
 
 
@@ -87,7 +87,7 @@ def _is_format(word: str) -> bool:
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:
-    """The formats of keys and values, in llama.cpp's names."""
+    """The formats of keys and of values, in llama.cpp's names."""
     key, _, value = planned.kv_dtype.partition(":")
     keys, values = planned.options.get("type_k", key), planned.options.get("type_v", value or key)
     return cache_type(keys), cache_type(values)
@@ -105,7 +105,7 @@ def _flash_attention(value: str | None) -> list[str]:
 
 
 def _drafting(options: Mapping[str, str]) -> list[str]:
-    """Rollback snapshots come with drafting by the model's own layers, as many as it drafts at most."""
+    """The flags of drafting by the model's own layers, which keep a rollback snapshot for each drafted token."""
     snapshots = int(options.get("n_rs_seq", "0"))
     if not snapshots and not is_on(options.get("load_mtp")):
         return []
@@ -188,7 +188,7 @@ def _variables(planned: CommandInput, slots: int) -> Iterator[str]:
 
 
 def _from(planned: CommandInput) -> str:
-    """What ``FROM`` names: a model of Ollama's own, a file here, or a repository of GGUF files on the Hub."""
+    """The value of ``FROM``: a model of Ollama's own, a file here, or a repository of GGUF files on the Hub."""
     if planned.made:
         return _made(planned)
     if planned.library is not None:

@@ -1,4 +1,4 @@
-"""A model on llama.cpp: :class:`LlamacppDeployment` is what does not depend on the load, :class:`LlamacppOccupancy` what a load takes."""
+"""A model on llama.cpp: :class:`LlamacppDeployment` has what does not depend on the load, :class:`LlamacppOccupancy` what a load takes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LlamacppDeployment(GeneralDeployment):
     """The layers of each device at every load, where they are kept as another load has them."""
 
     def pinned_at(self, runs: Runs) -> Self:
-        """The same deployment, whose layers lie so at every load."""
+        """The same deployment with its layers on the devices of ``runs``, whatever the load."""
         other = type(self)(self.engine, self.model, self.setup)
         other.pinned = runs
         return other
@@ -85,11 +85,11 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def most_slots(self) -> int:
-        """How many sequences a context may have."""
+        """The most sequences of a context."""
         return MAX_SEQUENCES
 
     def slot_tokens(self, tokens: int) -> int:
-        """The tokens of a sequence that is asked to have so many; integers or arrays."""
+        """The tokens of the slot of a sequence of ``tokens`` tokens; integers or arrays."""
         return tokens
 
     def chosen_batch(self, tokens: int, sequences: int) -> int | None:
@@ -103,7 +103,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @cached_property
     def plain_stack(self) -> Stack:
-        """What llama.cpp keeps for each block of the file in the context that is planned."""
+        """The layers with the kinds of caches that llama.cpp keeps for each block of the file."""
         read, drafts = self.hparams, self.context.drafts
         stack: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return stack
@@ -113,7 +113,7 @@ class LlamacppDeployment(GeneralDeployment):
         return Layout(self, settings)
 
     def layout_at(self, tokens: int, sequences: int) -> Layout:
-        """The same for so many sequences of so many tokens, where no option fixes the context."""
+        """What each device holds for ``sequences`` sequences of ``tokens`` tokens, where no option fixes the context."""
         return Layout(self, self.settings_at(tokens, sequences))
 
     # --- the file ---------------------------------------------------------------------------------------------------------
@@ -127,14 +127,14 @@ class LlamacppDeployment(GeneralDeployment):
 
     @cached_property
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
-        """The same tensors, alike ones together."""
+        """The tensors of the planned file in groups that differ in their layer alone; ``None`` if they are not known."""
         from hwcalc.engines.llamacpp.groups import weight_groups
 
         return weight_groups(self.model, format_name(self.setup.weights))
 
     @cached_property
     def weighed(self) -> Weighed | None:
-        """The tensors by where they may lie; ``None`` if they are not known."""
+        """The bytes of the tensors by the devices on which they may lie; ``None`` if they are not known."""
         if self.weight_groups is None:
             return None
         key = ("llamacpp weighed", self.setup.weights, self.context.load_mtp, self.options.overrides)
@@ -156,11 +156,11 @@ class LlamacppDeployment(GeneralDeployment):
 
     @cached_property
     def layers(self) -> Layers:
-        """The layers with what they take wherever they lie."""
+        """The layers with the bytes of their weights and caches, on whatever device they lie."""
         return self.layers_under(None)
 
     def layers_under(self, acted_on: frozenset[int] | None) -> Layers:
-        """The same under a policy that drops tokens in these blocks; ``None`` is all of them, or no policy."""
+        """The layers under a policy that drops tokens in these blocks; ``None`` is all blocks, or no policy."""
         context, single = self.context, self.context.settings(self.hparams, CELLS, 1)
         cache = (context.drafts, single.type_k, single.type_v, single.flash_attn, single.n_rs_seq, acted_on)
         file = (self.setup.weights, context.load_mtp, self.options.overrides)
@@ -175,7 +175,7 @@ class LlamacppDeployment(GeneralDeployment):
         return layers
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        """The tensors on the GPU with most of them, with all layers on GPUs; without a GPU on the only device there is."""
+        """The weights on the GPU with most of them, if all layers lie on GPUs; without a GPU, those of the whole model."""
         weighed = self.weighed
         if weighed is None:
             return Noted(None, (self.unknown_weights,))
@@ -226,19 +226,19 @@ class LlamacppDeployment(GeneralDeployment):
 
     @cached_property
     def options(self) -> PlaceOptions:
-        """The options that say where layers lie. Raises :class:`~hwcalc.errors.UsageError` for what cannot be."""
+        """The options on where layers lie. Raises :class:`~hwcalc.errors.UsageError` for options that contradict the hardware."""
         return checked_options(self.setup, self.engine.label, fits_itself=self.context.server)
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
-        """Where the part of each GPU ends; a GPU that is not used has none."""
+        """The end of the share of each GPU in the layers, from 0 to 1; an unused GPU ends where it starts."""
         if self.options.split_mode == "none":
             return tuple(float(number >= self.options.main_gpu) for number in range(self.gpus))
         return splits(self.options.tensor_split, self.gpus)
 
     @cached_property
     def whole_runs(self) -> Runs:
-        """As many layers on the GPUs as the options say, or all of them, and the experts that they keep on the host."""
+        """The runs of layers on the GPUs: as many as the options say, or all, without the experts that options keep on the host."""
         options, blocks = self.options, self.hparams.n_layer_all
         layers = options.n_gpu_layers
         runs = divided(blocks, blocks + 1 if layers is None or layers < 0 else layers, self.ends)
@@ -250,7 +250,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def hosted_runs(self) -> Runs:
-        """All layers on the host."""
+        """The runs with all layers on the host."""
         return divided(self.hparams.n_layer_all, 0, self.ends)
 
     @cached_property
@@ -276,7 +276,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def helped(self) -> bool:
-        """Whether a GPU multiplies large batches with weights that lie on the host, of which it makes a copy (``offload_op`` of a backend).
+        """Whether a GPU copies weights that lie on the host and multiplies large batches with them (``offload_op`` of a backend).
 
         A machine with one memory has no need of it.
         """
@@ -284,21 +284,21 @@ class LlamacppDeployment(GeneralDeployment):
 
     @cached_property
     def copies_of_inputs(self) -> int:
-        """How often the inputs of a pass are kept where GPUs hold everything."""
+        """The number of copies of the inputs of a pass, if GPUs hold all layers."""
         return copies_of_inputs(self)
 
     def moments(self, settings: Settings) -> ModelMoments:
-        """The moments of a pass in contexts of this sort."""
+        """The moments of a pass in contexts with such settings."""
         sixteen_bit = self.gpu is None or self.gpu.vendor.lower() in ("nvidia", "amd")
         return ModelMoments(self.hparams, settings, sixteen_bit=sixteen_bit, once=self.model.once)
 
     @cached_property
     def process(self) -> BudgetPart | None:
-        """What the process takes of a GPU outside the buffers; ``None`` without a GPU."""
+        """The memory of a GPU that the process takes outside the buffers; ``None`` without a GPU."""
         return None if self.gpu is None else process(self.gpu)
 
     def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
-        """What a device has beside weights, cache and buffers."""
+        """The terms of a device that are neither weights, cache nor buffers."""
         if device >= 0:
             return () if self.process is None else (self.process,)
         return () if self.gpus else self._repacked
@@ -314,7 +314,7 @@ class LlamacppDeployment(GeneralDeployment):
 
     @property
     def knows_devices(self) -> bool:
-        """Whether it is known how much each device has and holds."""
+        """Whether memory and weights of each device are known."""
         return self.gpu is not None and self.weighed is not None
 
     @property
@@ -376,7 +376,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @cached_property
     def layout(self) -> Layout:
-        """What each device holds."""
+        """What each device holds under the load."""
         deployment, evicted = self.deployment, self.evicted
         if evicted is None:
             return deployment.layout(self.settings)
@@ -398,7 +398,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return self.layout.needed_bytes
 
     def holding(self, counts: Mapping[int, int]) -> Self:
-        """The same: cells are there from the start."""
+        """The same occupancy: a context has all its cells from the start, whatever tokens it keeps."""
         return self
 
     @property
@@ -407,7 +407,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return False
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
-        """How a context of so many cells a sequence is asked for that keeps the first ``sinks`` tokens, and its flags."""
+        """The text and the flags that start a context with ``cells`` cells a sequence which keeps the first ``sinks`` tokens."""
         flags = ("--context-shift", "--keep", f"{sinks}")
         return f"-c {cells * self.request.replica_batch} {' '.join(flags)}", flags
 
@@ -423,7 +423,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     @cached_property
     def uncut(self) -> Self:
-        """The request for layers that a policy leaves alone."""
+        """The occupancy for layers on which the policy does not act: without the policy, if context shift carries it out."""
         kept = self.evicted is None or self.unshifted is None
         return self if kept else self.without_policy()
 
@@ -459,7 +459,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return request.parallel.dp * most, name
 
     def most_tokens(self) -> int | None:
-        """With ``n_ctx``, the length does not depend on the memory."""
+        """The most tokens of a sequence with ``n_ctx``, where the length does not depend on the memory; else ``None``."""
         return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
 
     def curve(self) -> Curve | None:
@@ -479,7 +479,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return form_with(self)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
-        """The context itself: its cells do not follow from the memory, but it must fit."""
+        """The pool: the cells of the context, which do not follow from the budget."""
         needed = self.needed_bytes
         one = self.settings
         return Noted(
@@ -505,18 +505,21 @@ class LlamacppOccupancy(GeneralOccupancy):
         )
 
     def holds(self, budget_bytes: int) -> bool:
-        """Whether its context fits: there is no pool to be filled."""
+        """Whether the context fits into the budget, which has no blocks to fill."""
         return self.needed_bytes <= budget_bytes
 
     def scored_at_once(self) -> tuple[int, int]:
-        """The prompts that end in one batch of ``n_ubatch``. In one buffer for all sequences each token has scores of all their cells."""
-        one, batch = self.settings, self.request.replica_batch
+        """The number of prompts in one batch of ``n_ubatch``, and the number of rows of scores.
+
+        In one buffer for all sequences, each token has scores of the cells of all of them.
+        """
+        settings, batch = self.settings, self.request.replica_batch
         prompt = max(1, self.request.prompt_tokens - self.ahead)
-        rows = min(one.n_ubatch, batch * prompt) * (batch if one.kv_unified else 1)
-        return min(batch, 1 + (one.n_ubatch - 1) // prompt), rows
+        rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
+        return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
 
     def prefill_bytes(self, stage: int) -> int:
-        """A context has all its cells from the start."""
+        """Bytes of the cache after the prompt: those of all cells, which a context has from the start."""
         return self.needed_bytes
 
     def support_of_sharing(self) -> Support:
@@ -530,7 +533,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return support(self, chosen, self.unshifted, self.shift_words)
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
-        """As the log of llama.cpp names them."""
+        """The settings of the context by the names of llama.cpp's log."""
         return self.settings.named
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
@@ -539,7 +542,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return savings(self, short_bytes)
 
     def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Lengths and numbers of sequences together are the context of all slots."""
+        """The settings of a change in llama.cpp's options: length and number of sequences make the context of all slots."""
         if not settings.keys() & {"seq", "batch"}:
             return settings
         seq, batch = settings.get("seq", self.tokens), settings.get("batch", self.batch)

@@ -60,7 +60,7 @@ class Llamacpp(GeneralEngine):
     )
 
     def resolve_version(self, requested: str) -> str:
-        """``0.5``, ``v0.5.0`` and ``0.5.0`` are the release whose rules are known."""
+        """The release of a version: ``0.5``, ``v0.5.0`` and ``0.5.0`` name the release whose rules are known."""
         if requested.removeprefix("v") in ("0.5", "0.5.0"):
             return self.versions[0]
         raise UnknownNameError(
@@ -75,7 +75,7 @@ class Llamacpp(GeneralEngine):
         return mix_sizes(model, self.weight_choices_of(model), hparams_of(model).architecture.always_loaded)
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
-        """With ``n_ctx``, what each sequence may have of it."""
+        """The tokens of each sequence that ``n_ctx`` leaves; ``None`` without ``n_ctx``."""
         if "n_ctx" not in options:
             return None
         self.check_options(options)
@@ -83,7 +83,7 @@ class Llamacpp(GeneralEngine):
         return min(named.n_ctx_asked, named.n_ctx_seq) or None
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
-        """As many sequences as there may be slots; outside llama-server no more than a batch has tokens, which a short context cuts."""
+        """The turns with those of llama.cpp: the most slots of a context, and the tokens of a batch, which a short trained length limits."""
         return super().turns(model, options).also(sequences=(MAX_SEQUENCES, hparams_of(model).n_ctx_train))
 
     def started_by(self, options: Mapping[str, str]) -> Engine:

@@ -35,7 +35,7 @@ _LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "
 
 
 def process(gpu: Gpu) -> BudgetPart:
-    """What the process takes of a GPU outside the buffers of llama.cpp."""
+    """The memory of a GPU that the process takes outside the buffers of llama.cpp."""
     return _process(_VENDORS.get(gpu.vendor.lower(), "other"))
 
 
@@ -45,7 +45,7 @@ def _process(name: str) -> BudgetPart:
 
 
 def _memory_of(hardware: Hardware, options: PlaceOptions) -> Noted[VisibleMemory | None]:
-    """What programs see of the GPU; of a machine without one, its memory as the user says it."""
+    """The memory that programs see: that of the GPU, or of a machine without a GPU as the user gives it."""
     gpu = hardware.gpu
     if gpu is None:
         return Noted(None)

@@ -30,12 +30,15 @@ _NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 
 def device_of(buffer: str) -> int:
     """The number of the device of a buffer type, such as ``CUDA1``; the host for ``CPU`` and for names without a number."""
-    found = _NUMBERED.search(buffer)
-    return int(found[0]) if found else ON_HOST
+    match = _NUMBERED.search(buffer)
+    return int(match[0]) if match else ON_HOST
 
 
 class Assignment(Record):
-    """The device of each block and of the output layer; ``experts_on_host`` are blocks on a GPU whose experts lie on the host."""
+    """The device of each block and of the output layer.
+
+    ``experts_on_host`` are the blocks on GPUs whose experts lie on the host.
+    """
 
     blocks: tuple[int, ...]
     output: int
@@ -43,7 +46,7 @@ class Assignment(Record):
 
     @property
     def gpu_layers(self) -> int:
-        """How many layers lie on GPUs, the output counted as one."""
+        """The number of layers on GPUs, in which the output counts as a layer."""
         devices = *self.blocks, self.output
         return len(devices) - devices.count(ON_HOST)
 
@@ -65,14 +68,14 @@ class Assignment(Record):
 
 
 def _single(number: float) -> float:
-    """The number in 32 bits, in which llama.cpp computes here."""
+    """The number rounded to 32 bits, as llama.cpp computes it."""
     # 24 bits of it, and fewer below the smallest normal number.
     exponent = max(frexp(number)[1], -125) - 24
     return ldexp(round(ldexp(number, -exponent)), exponent)
 
 
 def splits(shares: Sequence[float], gpus: int) -> tuple[float, ...]:
-    """Where the part of each GPU ends, from shares of any size. GPUs without a share count as 0; without any, all have the same.
+    """The end of the part of each GPU, from 0 to 1, from shares of any size. A missing share is 0; without shares all are equal.
 
     >>> splits((3, 1), 2), splits((), 4)
     ((0.75, 1.0), (0.25, 0.5, 0.75, 1.0))
@@ -141,7 +144,7 @@ def divided(blocks: int, gpu_layers: int, ends: tuple[float, ...]) -> Runs:
 
 
 class Fitting(Record):
-    """What there is to fit. ``holds`` says whether a GPU holds what runs give it.
+    """The input of a fit. ``holds`` tells whether a GPU holds its run.
 
     ``experts`` says whether any block has them. ``ends`` has an end for each GPU; only those count to which a block goes if all do.
     """
@@ -153,11 +156,11 @@ class Fitting(Record):
 
     @property
     def whole(self) -> Runs:
-        """With all layers on the GPUs."""
+        """The runs with all layers on the GPUs."""
         return divided(self.blocks, self.blocks + 1, self.ends)
 
     def all_hold(self, runs: Runs, gpus: Sequence[int]) -> bool:
-        """Whether every one of these GPUs holds its part."""
+        """Whether each of these GPUs holds its run."""
         held = self.holds(runs, gpus[0])
         for gpu in gpus[1:]:
             held = held is not False and held & self.holds(runs, gpu)
@@ -165,7 +168,7 @@ class Fitting(Record):
 
 
 def fitted(fitting: Fitting) -> Runs:
-    """The runs with the most on the GPUs."""
+    """The runs with the most layers on the GPUs that the GPUs hold."""
     whole, blocks = fitting.whole, fitting.blocks
     gpus = tuple(gpu for gpu, run in enumerate(whole.gpus) if min(run.end, blocks) > run.start)
     held = fitting.all_hold(whole, gpus)
@@ -183,7 +186,10 @@ def _chosen(condition: bool, yes: TupleT, no: TupleT) -> TupleT:
 
 
 def _on_one(fitting: Fitting, whole: Runs, gpus: tuple[int, ...]) -> Runs:
-    """On one GPU: the experts of the first layers go to the host, as ``--n-cpu-moe`` says it; then whole layers from the front."""
+    """The runs that fit on a single GPU: the experts of the first layers go to the host, as ``--n-cpu-moe`` says it.
+
+    Then whole layers from the front.
+    """
     blocks, (gpu,) = fitting.blocks, gpus
 
     def without(first: int) -> Runs:
@@ -201,7 +207,7 @@ def _on_one(fitting: Fitting, whole: Runs, gpus: tuple[int, ...]) -> Runs:
 
 
 def _tails(fitting: Fitting, whole: Runs, gpu: int) -> Callable[[int], Runs]:
-    """The runs of so many of the last layers, without any experts."""
+    """A function from a number of last layers to the runs that put them on the GPU, without their experts."""
     blocks, every_gpu = fitting.blocks, range(len(whole.gpus))
     alone = whole.gpus[gpu].end > blocks
     # A GPU can have the output alone; then which layers lie where is as llama.cpp divides them.
@@ -237,7 +243,10 @@ Parts = tuple[_Part, ...]
 
 
 def _on_several(fitting: Fitting, gpus: tuple[int, ...]) -> Runs:
-    """On several GPUs: runs of layers from the back, without experts at first; then whole layers again from the front."""
+    """The runs that fit on several GPUs: runs of layers from the back, without experts at first.
+
+    Then whole layers again from the front.
+    """
     parts: Parts = tuple(_Part() for _ in gpus)
     for place in reversed(range(len(parts))):
         parts = _filled(fitting, parts, place, gpus)
@@ -251,7 +260,7 @@ def _on_several(fitting: Fitting, gpus: tuple[int, ...]) -> Runs:
 
 
 def _filled(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -> Parts:
-    """Give a GPU as many of the layers that are left as it holds. The output is always whole."""
+    """The parts, where this GPU has as many of the remaining layers as it holds. The output always has its experts."""
     output = int(place == len(parts) - 1)
 
     def given(layers: int) -> Parts:
@@ -263,7 +272,10 @@ def _filled(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -
 
 
 def _made_whole(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -> Parts:
-    """Give a GPU as many more whole layers as it holds: its own that lack their experts first, then those of the GPUs after it."""
+    """The parts, where this GPU has as many more whole layers as it holds.
+
+    They are first its own layers that lack their experts, then layers of the GPUs after it.
+    """
     bound = sum(part.part for part in parts[place:])
     count = last_good(bound, lambda count: fitting.holds(_laid(fitting, _converted(parts, place, count), gpus), gpus[place]))
     return _converted(parts, place, count)

@@ -67,12 +67,12 @@ _FACTORS: Final[Mapping[str, Factor]] = {
 
 
 class PlacedCurve(Curve):
-    """The cache of contexts, each with its layers where the deployment puts them."""
+    """The cache of many contexts, each with the layers on the devices that the deployment chooses for it."""
 
     deployment: LlamacppDeployment
 
     def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
-        """As :meth:`needed_bytes`: which GPU is the fullest follows from the context."""
+        """Bytes of the cache on the fullest GPU, as :meth:`needed_bytes`: the context decides which GPU that is."""
         return self.needed_bytes(tokens, sequences)
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
@@ -83,7 +83,7 @@ class PlacedCurve(Curve):
 
 
 class PlacedForm(MemoryForm):
-    """The memory equation of contexts, each with its layers where the deployment puts them."""
+    """The memory equation of many contexts, each with the layers on the devices that the deployment chooses for it."""
 
     deployment: LlamacppDeployment
 
@@ -92,7 +92,7 @@ class PlacedForm(MemoryForm):
 
 
 class _PlacedMemory(Memory):
-    """What it says of some contexts."""
+    """The memory of some contexts by :class:`PlacedForm`."""
 
     form: PlacedForm
 
@@ -110,8 +110,8 @@ class _PlacedMemory(Memory):
 
     def parts_bytes(self, end: str, section: str | None = None) -> int:
         layout = self._layout
-        sections = [one for one in Section if section in (None, one)]
-        return layout.on_fullest(lambda device: sum(layout.part_bytes(device, end, one) for one in sections))
+        sections = [included for included in Section if section in (None, included)]
+        return layout.on_fullest(lambda device: sum(layout.part_bytes(device, end, included) for included in sections))
 
     def holds(self, end: str = "expected") -> bool:
         if self.allowed is False:
@@ -125,7 +125,7 @@ class _PlacedMemory(Memory):
 
 
 def is_drawn_from(request: Request) -> bool:
-    """Whether a context follows from length and number of sequences."""
+    """Whether the context follows from length and number of sequences alone."""
     options = request.options
     return request.is_plain and not options.keys() & _FIXED and options.get("defaults", "server") == "server"
 
@@ -153,7 +153,7 @@ def form_of(deployment: LlamacppDeployment) -> MemoryForm | None:
 
 
 def curve_of(deployment: LlamacppDeployment) -> Curve:
-    """The cache of a deployment whose context follows from the load."""
+    """The curve of the cache of a deployment whose context follows from the load."""
     form = deployment.form if deployment.setup.hardware.kv_memory is None else None
     return _placed_curve(deployment) if form is None else form.curve
 
@@ -192,7 +192,7 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
 
 
 def _stairs(far: Settings, size: str) -> tuple[Stair, ...] | None:
-    """The cells of a stream of a context of any length, by their name; ``None`` for sizes that are none."""
+    """The cells of a stream as a function of length, by the name of the size; ``None`` for a size that does not count cells."""
     cells = Stair(times=CELLS, per=CELLS, add=CELLS - 1)
     if size == "n_ctx_seq" or (size == "cells_swa" and far.swa_full):
         return (cells,)
@@ -206,7 +206,7 @@ def _stairs(far: Settings, size: str) -> tuple[Stair, ...] | None:
 
 
 def _terms(far: Layout, device: int | None) -> tuple[Term, ...]:
-    """The cache of the layers on a GPU, or of all: a term for each kind of layer and each number of cells."""
+    """The terms of the cache on a GPU, or on all: a term for each kind of layer and each number of cells."""
     layers: dict[LayerKind, list[int]] = {}
     blocks = far.assignment.blocks
     for number, (place, kinds) in enumerate(zip(blocks, far.deployment.plain_stack.layers, strict=False)):
@@ -223,7 +223,7 @@ def _terms(far: Layout, device: int | None) -> tuple[Term, ...]:
 
 
 def _term(far: Layout, kind: str, size: str, unit_bytes: int, layers: LayerNumbers, count: int) -> Term:
-    """A term for what grows by one size of the context; states are there once for each sequence."""
+    """The term for bytes that are proportional to a size of the context. States are counted once for each sequence."""
     stairs = _stairs(far.settings, size) or _ONE
     rule = _words(far.settings, far.deployment.hparams, size)
     return Term(kind=kind, layers=layers, count=count, unit_bytes=unit_bytes, stairs=(stairs,), rule=rule)
@@ -238,7 +238,7 @@ def _words(far: Settings, read: Hparams, size: str) -> str:
 
 
 def _gpu_parts(far: Layout) -> tuple[PartForm, ...]:
-    """Weights, compute buffer and process of each GPU."""
+    """The parts of each GPU: weights, compute buffer and process."""
     weights = [_constant("weights", Section.WEIGHTS, load.weights) for load in far.gpus]
     buffers = [_gpu_buffer(far, load.part) for load in far.gpus if isinstance(load.part, GpuPart)]
     return (_together(weights), _together(buffers), *map(PartForm.constant, far.deployment.process_parts(0)))
@@ -251,7 +251,7 @@ def _gpu_buffer(far: Layout, part: GpuPart) -> PartForm:
 
 
 def _together(parts: Sequence[PartForm]) -> PartForm:
-    """One part of all GPUs: the same amounts for all, or those of each."""
+    """The parts of all GPUs as a single part: with equal amounts, or with the amounts of each GPU."""
     first = parts[0]
     if all(part == first for part in parts):
         return first
@@ -260,7 +260,7 @@ def _together(parts: Sequence[PartForm]) -> PartForm:
 
 
 def _host_parts(far: Layout) -> tuple[PartForm, ...]:
-    """The table of the tokens, the buffer of a batch, and the logits of a token of each sequence."""
+    """The parts of the host: the token embedding, the buffer of a batch, and the logits of a token of each sequence."""
     logits = Moment(share=1.0, products=(Product(output_bytes(far.deployment.hparams, 1), ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)
     return (

@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """What is alive at once beside the inputs: numbers for each token of the batch, numbers for each output, and other bytes."""
+    """The tensors of a pass that are alive at once, without inputs: elements for each token and for each output, and other bytes."""
 
     name: str
     per_token: Sum = NOTHING
@@ -73,7 +73,7 @@ class Moment(NamedTuple):
 
 
 def input_bytes(read: Hparams, one: Settings) -> Sum:
-    """The inputs that stay alive through the whole pass: a number of the mask for each token and each cell of a stream, and others."""
+    """Bytes of the inputs that stay alive through the pass: the mask, with an element for each token and each cell of a stream, and others."""
     cells = sum(mask_cells(read), NOTHING)
     each = (2 if one.flash_attn else FLOAT) * cells
     # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
@@ -88,7 +88,7 @@ def _has_indexer(read: Hparams) -> bool:
 
 
 def _decay(read: Hparams) -> Sum:
-    """Numbers of a token in the matrix of lightning attention over a batch: one for each head and each token of its sequence."""
+    """The elements of a token in the matrix of lightning attention over a batch: one for each head and each token of its sequence."""
     return max(read.n_head) * EACH if read.architecture.states == "lightning" else NOTHING
 
 
@@ -98,7 +98,7 @@ def _reads_cache(read: Hparams) -> bool:
 
 
 def mask_cells(read: Hparams) -> tuple[Sum, ...]:
-    """The cells of each mask, the widest first. A model without cache has one for the batch itself."""
+    """The cells of each mask, the widest mask first. A model without cache has a mask for the batch itself."""
     memory = read.architecture.memory
     if memory == "recurrent":
         return ()
@@ -118,7 +118,7 @@ def _value_index_bytes(read: Hparams, one: Settings) -> int:
 
 
 def _feed_forward(read: Hparams) -> int:
-    """Numbers of a token alive in the fullest feed-forward part, beside the residual stream."""
+    """The elements of a token that are alive in the fullest feed-forward part, without the residual stream."""
     dense = [read.n_ff[n] for n in range(read.n_layer) if not read.n_expert or n < read.n_layer_dense_lead]
     graph = read.architecture.graph
     tensors = 3 if graph.gated else 1
@@ -133,7 +133,7 @@ def _feed_forward(read: Hparams) -> int:
 
 
 def cell_bytes(read: Hparams, one: Settings, layer: int) -> int:
-    """The keys and values of a cell of a layer."""
+    """Bytes of the keys and values of a cell of a layer."""
     if not _reads_cache(read):
         return 0
     keys, values = read.n_embd_k_gqa(layer), 0 if read.is_mla else read.n_embd_v_gqa(layer)
@@ -156,7 +156,7 @@ def _sixteen_bit_copies(read: Hparams, one: Settings) -> tuple[Sum, ...]:
 
 
 def _state(read: Hparams, one: Settings) -> Moment | None:
-    """A layer with a recurrent state: projections, convolution, scan, and the states of all sequences."""
+    """The moment of a layer with a recurrent state: projections, convolution, scan, and the states of all sequences."""
     states = read.architecture.states
     inner, wide = read.ssm_d_inner, read.ssm_d_inner + 2 * read.ssm_n_group * read.ssm_d_state
     if states == "mamba1":
@@ -215,7 +215,7 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
 
 
 def _from_host(read: Hparams, part: Part, alive: Sum | int) -> tuple[Moment, Moment]:
-    """What is copied from the host for a batch: weights, beside most of what is alive in the layer, or keys and values."""
+    """The moments while a batch copies tensors from the host: weights, with most live tensors of the layer, or keys and values."""
     numbers = Sum.of(alive)
     ahead = Sum({names: number * 9 // 10 for names, number in numbers.products.items()})
     weights = FLOAT * ((part.from_host or 0) // FLOAT)
@@ -231,13 +231,13 @@ def _from_host(read: Hparams, part: Part, alive: Sum | int) -> tuple[Moment, Mom
 
 
 def _beside(read: Hparams) -> int:
-    """Inputs of the layers that stay beside the residual stream: an embedding for each layer, copies of the stream."""
+    """The elements of a token in inputs that stay alive with the residual stream: an embedding for each layer, copies of the stream."""
     per_layer, copies = read.n_embd_per_layer * read.n_layer, read.architecture.graph.stream_copies
     return per_layer + (copies * read.n_embd if copies else read.query_width if per_layer else 0)
 
 
 def _latent(read: Hparams, one: Settings) -> Moment:
-    """Attention over latent vectors: the queries, and the same queries in the width of a latent, twice."""
+    """The moment of attention over latent vectors: the queries, and the same queries in the width of a latent, twice."""
     widths = read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot
     per_token = 3 * read.n_embd + max(read.n_head) * widths
     if _has_indexer(read) and one.flash_attn:
@@ -246,7 +246,10 @@ def _latent(read: Hparams, one: Settings) -> Moment:
 
 
 def _scores(read: Hparams, one: Settings) -> Moment:
-    """Without flash attention: the scores of all heads over all cells. The values of a latent are turned over before."""
+    """The moment of attention without flash attention: the scores of all heads over all cells.
+
+    The values of a latent are turned over before.
+    """
     cells = mask_cells(read)
     widest = cells[0]
     if read.architecture.memory == "compressed":
@@ -274,7 +277,7 @@ def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment,
 
 
 def host_moments(read: Hparams, one: Settings, copies: int = 1) -> tuple[tuple[Moment, Sum]]:
-    """The buffer of the host where all layers lie on GPUs: the embeddings of a batch and the inputs."""
+    """The moment of the host where all layers lie on GPUs, with the bytes of its buffer: the embeddings of a batch and the inputs."""
     embeddings = (2 if copies == 1 else copies + 1) + read.architecture.graph.positions
     numbers = embeddings * read.n_embd + read.n_embd_per_layer * read.n_layer
     moment = Moment(name="host", per_token=Sum.of(numbers))
@@ -282,5 +285,5 @@ def host_moments(read: Hparams, one: Settings, copies: int = 1) -> tuple[tuple[M
 
 
 def output_bytes(read: Hparams, count: int) -> int:
-    """The logits of so many tokens."""
+    """Bytes of the logits of ``count`` tokens."""
     return FLOAT * read.n_vocab * count

@@ -1,4 +1,4 @@
-"""The tensors of a planned model. What a model has of them is worked out once, or comes from the index of the catalog."""
+"""The tensors of a planned model. They are computed once for each model and format, or come from the index of the catalog."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 
 def groups_key(name: str | None) -> tuple[str, str | None]:
-    """Where a model keeps the result of :func:`weight_groups`."""
+    """The key under which a model keeps the result of :func:`weight_groups`."""
     return "llama.cpp groups of tensors", name
 
 
 def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
-    """The tensors of :func:`model_tensors`, alike ones together, in no order: for sums, which ask for many formats."""
+    """The tensors of :func:`model_tensors` in groups that differ in their layer alone, in no order.
+
+    It is ``None`` if they are not known.
+    """
 
     def make() -> tuple[WeightGroup, ...] | None:
         from hwcalc.engines.llamacpp.weights import groups_of

@@ -1,4 +1,4 @@
-"""What the layers of a model take wherever they lie: sums from the first layer on, so that any run of layers is a few look-ups.
+"""Weights and caches of the layers of a model: sums from the first layer on, so that any run of layers is a few look-ups.
 
 Numbers of layers are integers for one context, and arrays for many contexts of any length and number of sequences.
 """
@@ -50,7 +50,7 @@ class Weighed(Record):
 
     @property
     def total(self) -> int:
-        """All tensors, each once."""
+        """Bytes of all tensors, each counted once."""
         blocks = sum(experts + rest for experts, rest in self.blocks)
         return self.input + self.output + self.copied + blocks + sum(self.overridden.values())
 
@@ -61,12 +61,12 @@ class Weighed(Record):
 
     @cached_property
     def has_experts(self) -> bool:
-        """Whether any block has them."""
+        """Whether any block has experts."""
         return any(self.experts)
 
     @cached_property
     def _sums(self) -> tuple[Table, Table, Table]:
-        """Of the first so many blocks: all bytes, those of experts, and how many blocks have any."""
+        """Tables by number of first blocks: their bytes, the bytes of their experts, and the number of blocks with experts."""
         return (
             Table(accumulate((experts + rest for experts, rest in self.blocks), initial=0)),
             Table(accumulate((experts for experts, _ in self.blocks), initial=0)),
@@ -74,7 +74,7 @@ class Weighed(Record):
         )
 
     def without_experts(self, run: Run) -> tuple[int, int]:
-        """The first and the last but one of the blocks of a run whose experts lie on the host."""
+        """The start and the end (exclusive) of the blocks of a run whose experts lie on the host."""
         start = smaller(run.bare_from, len(self.blocks))
         return start, larger(start, smaller(run.bare_to, len(self.blocks)))
 
@@ -103,7 +103,7 @@ class Weighed(Record):
 
 
 def weigh(tensors: Iterable[tuple[WeightTensor, tuple[int, ...]]], blocks: int) -> Weighed:
-    """Sort the tensors by where llama.cpp loads them. Each is given with the layers of all that are like it."""
+    """The bytes of the tensors by where llama.cpp loads them. Each tensor is given with the layers of its group."""
     sizes, overridden = {"input": 0, "output": 0, "tied": 0, "copied": 0}, dict[int, int]()
     # Most tensors are in the same layers as others.
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -133,9 +133,9 @@ def weigh(tensors: Iterable[tuple[WeightTensor, tuple[int, ...]]], blocks: int) 
 
 
 class Unit(NamedTuple):
-    """What a part of a cache grows by: a size of the context, by the name that :class:`~hwcalc.engines.llamacpp.settings.Settings` has for it.
+    """The name of the size in :class:`~hwcalc.engines.llamacpp.settings.Settings` to which a part of a cache is proportional.
 
-    ``left_alone``: of the context without the policy of the request, in layers on which that does not act.
+    ``left_alone`` parts are of layers on which the policy does not act: their context is that without the policy.
     """
 
     size: str
@@ -150,9 +150,9 @@ def cache_bytes(cache: Cache, settings: Settings, uncut: Settings) -> int:
     """The bytes of a cache in a context; ``uncut`` are the settings where no policy acts."""
     size = 0
     for unit, each in cache.items():
-        one = uncut if unit.left_alone else settings
-        count = getattr(one, unit.size)
-        size = size + each * (count if unit.size == STATES else one.n_stream * count)
+        context = uncut if unit.left_alone else settings
+        count = getattr(context, unit.size)
+        size = size + each * (count if unit.size == STATES else context.n_stream * count)
     return size
 
 
@@ -166,7 +166,7 @@ def units_of(tensors: Iterable[StoredTensor]) -> dict[str, int]:
 
 
 class _Largest:
-    """The largest of some numbers from one place to before another; 0 of none."""
+    """Answers for the largest of some numbers in any range of positions; 0 for an empty range."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         rows, step = [[*numbers]], 1
@@ -224,7 +224,7 @@ class Layers:
 
     @cached_property
     def total(self) -> Cache:
-        """The cache of all layers, those beyond the blocks of the file too."""
+        """The cache of all layers, with layers beyond the blocks of the file."""
         cache = dict(self.extras)
         for number in range(len(self.stack.layers)):
             self._add_layer(cache, number)
@@ -240,7 +240,7 @@ class Layers:
         return {unit: Table(accumulate((cache.get(unit, 0) for cache in each), initial=0)) for unit in units}
 
     def cache_of(self, start: int, end: int) -> Cache:
-        """The cache of a run of blocks, with what belongs to no layer beside the last."""
+        """The cache of a run of blocks. The last block has what belongs to no layer."""
         cache = {unit: table.at(end) - table.at(start) for unit, table in self._cache.items()}
         if self.extras:
             last = ((end == self.blocks) & (end > start)) * 1
@@ -250,7 +250,7 @@ class Layers:
 
     @cached_property
     def _largest(self) -> tuple[Table, _Largest]:
-        """The largest tensor of the first so many blocks, and of the experts of any of them."""
+        """Tables with the bytes of the largest tensor: of the first blocks by their number, and of the experts of a range of blocks."""
         most = [[0, 0] for _ in range(self.blocks)]
         for group in self._groups:
             tensor = group.first

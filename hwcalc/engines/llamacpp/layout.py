@@ -30,7 +30,7 @@ Scored = Callable[[LayerNumbers], tuple[BudgetPart, ...]]
 
 
 class DeviceLoad(Record):
-    """What a device has: bytes of weights, its cache, and the part of the model that it runs."""
+    """The load of a device: bytes of weights, its cache, and the part of the model that it runs."""
 
     weights: int
     cache: Cache
@@ -38,7 +38,7 @@ class DeviceLoad(Record):
 
 
 class _OnHost(Record):
-    """What runs leave to the host: how many blocks, and what of it a GPU copies for a batch."""
+    """The layers that runs leave on the host: the number of blocks, and the bytes that a GPU copies of them for a batch."""
 
     blocks: int
     bare: int
@@ -165,12 +165,12 @@ class Layout:
 
     @property
     def gpus(self) -> tuple[DeviceLoad, ...]:
-        """What each GPU has."""
+        """The load of each GPU."""
         return self._loads[0]
 
     @property
     def host(self) -> DeviceLoad:
-        """What the host has."""
+        """The load of the host."""
         return self._loads[1]
 
     # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -206,7 +206,10 @@ class Layout:
         return self.cache_on(device) + sum(self.part_bytes(device, end, section) for section in Section)
 
     def on_fullest(self, amount: Callable[[int], int]) -> int:
-        """An amount of the GPU of which a plan speaks: the first one that needs most at the high end; of the host without any."""
+        """The value of ``amount`` for the fullest GPU: the first that needs most bytes at the high end.
+
+        Without GPUs it is that of the host.
+        """
         first, *others = self.main
         found = amount(first)
         most = self.needed_on(first, "high") if others else 0
@@ -217,7 +220,10 @@ class Layout:
 
     @property
     def needed_bytes(self) -> int:
-        """Bytes of the cache on the GPU that has least left. Where that is not known, of the largest cache of any; on one device, of all."""
+        """Bytes of the cache on the fullest GPU.
+
+        If memory is not known, those of the largest cache on a GPU; on a single device, of all layers.
+        """
         if self.deployment.knows_devices:
             return self.on_fullest(self.cache_on)
         if self.deployment.on_one_device:
@@ -238,14 +244,14 @@ class Layout:
     # --- whether it holds -------------------------------------------------------------------------------------------------
 
     def hold(self, devices: Iterable[int], usable: int, end: str) -> bool:
-        """Whether each of some devices has room for its part at an end of the estimates; it may use so many bytes."""
+        """Whether each of these devices needs at most ``usable`` bytes at an end of the estimates."""
         held = True
         for device in devices:
             held = held & (self.needed_on(device, OPPOSITE[end]) <= usable)
         return held
 
     def host_holds(self, end: str) -> bool:
-        """Whether the host has the memory that is needed beside GPUs."""
+        """Whether the host has memory for the part of the model that GPUs leave to it."""
         if not self.gpus:
             return True
         # A machine with one memory has what the GPUs leave.
@@ -262,7 +268,7 @@ class Layout:
 
     @cached_property
     def fullest(self) -> int:
-        """The number of the GPU of which a plan speaks: the first one that needs most at the high end."""
+        """The number of the fullest GPU: the first that needs most bytes at the high end."""
         # Of a single one nobody need know how full it is.
         return max(self.main, key=lambda gpu: self.needed_on(gpu, "high")) if len(self.gpus) > 1 else 0
 
@@ -318,7 +324,7 @@ class Layout:
 
 
 def copies_of_inputs(deployment: LlamacppDeployment) -> int:
-    """How often the inputs of a pass are kept where GPUs hold everything: several work on several batches (src/llama-context.cpp).
+    """The number of copies of the inputs of a pass where GPUs hold all layers: several GPUs work on several batches (src/llama-context.cpp).
 
     A GPU without a share of the layers counts, and so does an override that finds no tensor.
     """

@@ -175,12 +175,12 @@ class OllamaDeployment(LlamacppDeployment):
 
     @property
     def most_slots(self) -> int:
-        """One for some architectures and for embedding models."""
+        """The most slots: 1 for some architectures and for embedding models."""
         alone = self.hparams.arch in ONE_AT_A_TIME or not self.hparams.causal
         return 1 if alone else super().most_slots
 
     def slot_tokens(self, tokens: int) -> int:
-        """No more than the model was trained for."""
+        """The tokens of a slot: at most those that the model was trained for."""
         most = self.hparams.n_ctx_train if self.cuts_context else 0
         return smaller(tokens, most) if most else tokens
 
@@ -274,7 +274,7 @@ class OllamaOccupancy(LlamacppOccupancy):
         return Noted(tokens, (Note(code="ollama-context", message=message),))
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        """Those that Ollama can be told."""
+        """The savings that Ollama has settings for."""
         for one in super().savings(short_bytes):
             if one.settings.get("engine_options", {}).keys() <= self.engine.options.keys():
                 yield one
@@ -311,7 +311,7 @@ class Ollama(Llamacpp):
         )
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
-        """With what the model's own file of Ollama sets, in the words of llama.cpp."""
+        """The model and the request with the parameters of the model's Modelfile filled in, by llama.cpp's names."""
         named = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.options)}
         return model, _translated(request.changed(options={**named, **request.options}) if named else request)
 
@@ -319,7 +319,7 @@ class Ollama(Llamacpp):
         return bool(options.keys() & {"num_ctx", "num_parallel"})
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
-        """Some models have one slot."""
+        """The turns with 1 sequence added, since some models have a single slot."""
         return super().turns(model, options).also(sequences=(1,))
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
@@ -340,19 +340,19 @@ class Ollama(Llamacpp):
 
 
 def _number_of(model: ModelSpec, name: str) -> int | None:
-    """A parameter of the model's own Modelfile; ``None`` if it has none."""
+    """The value of a parameter in the model's Modelfile; ``None`` if it is not there."""
     value = None if model.gguf is None else model.gguf.keys.get(f"ollama.{name}")
     return int(value) if isinstance(value, (int, float)) and 0 < abs(value) < 2**31 else None
 
 
 def _parameters(model: ModelSpec) -> dict[str, int]:
-    """Parameters of the model's own that are options here; its context is a length."""
+    """The parameters of the model's Modelfile that are engine options, without its context, which is a length."""
     found = {name: _number_of(model, name) for name in ("num_batch", "num_gpu")}
     return {name: value for name, value in found.items() if value is not None and value >= -1}
 
 
 def _given(name: str, options: Mapping[str, str]) -> bool:
-    """Whether the user says otherwise, by either name."""
+    """Whether the user gives this option, by Ollama's name or llama.cpp's."""
     return bool({name, *_NAMES[name]} & options.keys())
 
 

@@ -31,12 +31,12 @@ _ENDS: Final = ("low", "expected", "high")
 
 
 def on_one_gpu(model: ModelSpec) -> LlamacppDeployment:
-    """The deployment of a model with the default settings, all of it on a GPU that is not named."""
+    """The deployment of a model with the default settings and all layers on a GPU of any kind."""
     return LlamacppDeployment(Llamacpp(), model, Setup())
 
 
 class Context:
-    """What a context of one sequence takes on the GPU and on the host, beside weights and process."""
+    """The memory of a context of one sequence on the GPU and on the host, without weights and process."""
 
     def __init__(self, deployment: LlamacppDeployment, tokens: int) -> None:
         self._deployment = deployment
@@ -58,7 +58,7 @@ class Context:
 
     @cached_property
     def compute_high(self) -> int:
-        """The same at most."""
+        """Bytes of the GPU's buffers for a pass, at most."""
         return self._buffers(0, "high")
 
     @cached_property
@@ -68,7 +68,7 @@ class Context:
 
     @cached_property
     def largest_layer(self) -> int:
-        """At most the bytes of cache of one block."""
+        """An upper bound on the bytes of the cache of a block."""
         layers, settings = self._layout.layers, self._layout.settings
         each = (
             {Unit(size): units for kind in layer for size, units in layers.units[kind].items()}
@@ -90,19 +90,19 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, weights: Weighed) -> Sizes:
-        """The sums."""
+        """The sums of these weights."""
         gpu = weights.output + weights.tied + weights.copied + sum(experts + rest for experts, rest in weights.blocks)
         return cls(gpu=gpu, host=weights.input)
 
 
 def step_of(weights: Weighed) -> int:
-    """At most the bytes of one layer."""
+    """An upper bound on the bytes of the weights of a layer."""
     largest = max((experts + rest for experts, rest in weights.blocks), default=0)
     return max(weights.output + weights.tied, weights.copied + largest)
 
 
 class Room:
-    """One GPU and its host, and whether models fit there as a whole: with the rules of the engine, by the curves of each model."""
+    """A GPU and its host, with answers on whether whole models fit there by the rules of the engine."""
 
     def __init__(self, request: Request) -> None:
         """``request`` is any with this hardware and without options of the engine."""
@@ -121,21 +121,21 @@ class Room:
         return weights.gpu + context.cache + context.compute + self._process.expected
 
     def largest(self, gpu: Sequence[int], host: Sequence[int], context: Context) -> int | None:
-        """Which of these formats, the largest first, is the first that :meth:`surely_holds`; ``None`` if none does."""
+        """The position of the first of these formats that fits for certain, the largest format first; ``None`` if none does."""
         room = self.rooms["low"]
         # Without laying out a context of a model that is too large by its weights alone.
         if room is None or gpu[-1] > room:
             return None
-        beside = context.cache + context.compute_high + self._process.high
-        if gpu[-1] + beside > room:
+        other_bytes = context.cache + context.compute_high + self._process.high
+        if gpu[-1] + other_bytes > room:
             return None
         for place, size in enumerate(gpu):
-            if size + beside <= room and self.surely_holds(Sizes(size, host[place]), context):
+            if size + other_bytes <= room and self.surely_holds(Sizes(size, host[place]), context):
                 return place
         return None
 
     def surely_holds(self, weights: Sizes, context: Context) -> bool:
-        """Whether a context of these sizes fits at the high end of the estimates, and its host has room for the rest."""
+        """Whether weights and context fit on the GPU at the high end of the estimates, and the rest fits on the host."""
         room = self.rooms["low"]
         needed = weights.gpu + context.cache + context.compute_high + self._process.high
         if room is None or needed > room:
@@ -143,15 +143,15 @@ class Room:
         return weights.host + context.host_high <= self._least_host - (needed if self._shared else 0)
 
     def held_apart(self, step: int, context: Context) -> int:
-        """Bytes of weights and cache that the GPU holds at least, where not all of them have room there: one more layer would be too many.
+        """A lower bound on the bytes of weights and cache on the GPU where not all of them fit: with a layer more, they would be too many.
 
         ``step`` is :func:`step_of` the weights.
 
         Beside them it has the buffers of a pass, and in these what it copies of a layer that lies on the host: taken twice, for the high end.
         """
         layer = step + context.largest_layer
-        beside = self._process.high + context.host_high + 2 * (context.compute_high + layer)
-        return max(0, (self.rooms["low"] or 0) - beside - layer)
+        other_bytes = self._process.high + context.host_high + 2 * (context.compute_high + layer)
+        return max(0, (self.rooms["low"] or 0) - other_bytes - layer)
 
     def longest(self, weights: Sizes, context_at: Callable[[int], Context], fitting: int, bound: int) -> int:
         """The most tokens, up to ``bound``, that surely fit, as ``fitting`` of them do."""

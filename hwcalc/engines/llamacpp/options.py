@@ -33,12 +33,12 @@ _WORDS: Final = {"1": True, "true": True, "on": True, "yes": True, "0": False, "
 
 
 def is_switched_on(value: str) -> bool:
-    """The value of a switch that was checked."""
+    """Whether a switch is on, from a value that was checked."""
     return _WORDS[value.lower()]
 
 
 def switch(name: str, value: str) -> bool:
-    """The parser of a switch."""
+    """Whether a switch is on, from the text of the option. Raises an error for other words."""
     if value.lower() not in _WORDS:
         raise UsageError(
             f"engine option {name}={brief(value, 40)} is not known.", hint="Allowed: true, false (or 1, 0, on, off)."
@@ -52,7 +52,7 @@ def _auto_switch(name: str, value: str) -> bool | None:
 
 
 def _context_type(name: str, value: str) -> str:
-    """The context, by its word or as ``llama_context_type`` counts."""
+    """The context type, from its word or its number in ``llama_context_type``."""
     word = _CONTEXTS[int(value)] if value in ("0", "1") else value
     return choice_option(*_CONTEXTS)(name, word)
 
@@ -251,7 +251,7 @@ def _place_options(given: tuple[tuple[str, str], ...], *, fits_itself: bool) -> 
 
 
 def checked_options(setup: Setup, label: str, *, fits_itself: bool) -> PlaceOptions:
-    """The options on places, checked against the number of GPUs."""
+    """The options on where layers lie, checked against the number of GPUs."""
     from hwcalc.engines.llamacpp.fitting import device_of
 
     options, gpus, gpu = place_options(setup.options, fits_itself=fits_itself), setup.gpus, setup.hardware.gpu

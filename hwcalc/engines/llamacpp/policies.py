@@ -60,7 +60,7 @@ def shifts(chosen: Chosen, prompt: int, read: Hparams, plain: Settings, *, cuts_
 
 
 def _needs(chosen: Chosen) -> str:
-    """What the engine would need for another policy."""
+    """A sentence on what the engine would need to have this policy."""
     effects = {one.policy.effect for one in chosen.whole}
     if effects & {Effect.MASKS, Effect.ZEROES, Effect.READS_LESS}:
         return "this one would free nothing"
@@ -70,7 +70,10 @@ def _needs(chosen: Chosen) -> str:
 def support(
     occupancy: Occupancy, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
 ) -> Support:
-    """Whether the engine has a policy, and how; ``why`` not. ``shift_words`` say how so many cells with so many sinks are asked for."""
+    """The support of a policy: whether the engine has it, and how.
+
+    ``why`` is the reason against it; ``shift_words`` gives the flags for it.
+    """
     if why is not None:
         return Support(offered=False, how=f"{occupancy.engine.label}: {why}")
     # A context that is longer than its text is of no use.
@@ -97,7 +100,7 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
 
 
 def cut_settings(made: Settings, plain: Settings, *, shifted: bool) -> Settings:
-    """The settings with fewer cells, but for layers with a window, which keep theirs."""
+    """The settings with fewer cells. Layers with a window keep their number of cells."""
     return made if shifted else replace(made, cells_swa=plain.cells_swa)
 
 
@@ -107,7 +110,7 @@ def is_unified(request: Request) -> bool:
 
 
 def sharing_support(occupancy: Occupancy) -> Support:
-    """Whether cells are shared, and by which program."""
+    """The support of sharing: whether sequences share cells, and by which program."""
     request = occupancy.request
     if not is_unified(request):
         how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"

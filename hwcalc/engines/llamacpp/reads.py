@@ -83,17 +83,20 @@ def _grouped(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -
     groups: dict[_Group, tuple[int, int]] = {}
     forms = dict[str, str]()
     # Prediction layers run beside the step that is bounded, and so do towers.
-    for layer, one in _loaded(deployment, weights):
-        if not one.tower:
-            form = forms.get(one.type) or forms.setdefault(one.type, _form(one.type))
-            group = (form, _use(one), layer, one.expert, one.buffer)
+    for layer, tensor in _loaded(deployment, weights):
+        if not tensor.tower:
+            form = forms.get(tensor.type) or forms.setdefault(tensor.type, _form(tensor.type))
+            group = (form, _use(tensor), layer, tensor.expert, tensor.buffer)
             before = groups.get(group, (0, 0))
-            groups[group] = before[0] + one.elements, before[1] + one.bytes
+            groups[group] = before[0] + tensor.elements, before[1] + tensor.bytes
     return groups
 
 
 def _loaded(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
-    """What is loaded of each layer, in the order of the file. Where the user has named tensors, they are looked at one by one."""
+    """The tensors that are loaded, each with its layer, in the order of the file.
+
+    Alike tensors have the same record without overrides.
+    """
     from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
 
     if not deployment.options.overrides:
@@ -102,8 +105,8 @@ def _loaded(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) ->
         return
     from hwcalc.engines.llamacpp.tensors import with_overrides
 
-    for one in with_overrides(loaded(deployment.weight_tensors or ()), deployment.options.overrides):
-        yield one.layer, one
+    for tensor in with_overrides(loaded(deployment.weight_tensors or ()), deployment.options.overrides):
+        yield tensor.layer, tensor
 
 
 def _form(type_: str) -> str:
@@ -139,7 +142,7 @@ def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNu
 
 
 def _host_gbps(deployment: LlamacppDeployment) -> Noted[float | None]:
-    """What the host's memory delivers: what the user says, that of the accelerator where it is the same memory, or an assumption."""
+    """The bandwidth of the host's memory in GB/s: the user's, that of the accelerator if both share a memory, or an assumption."""
     given, gpu = deployment.options.host_gbps, deployment.setup.hardware.gpu
     if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):
         return Noted(given)

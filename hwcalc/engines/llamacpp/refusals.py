@@ -45,7 +45,10 @@ def _check_model(occupancy: LlamacppOccupancy) -> None:
 
 
 def _shared_with_nobody(read: Hparams) -> int | None:
-    """A layer without a cache of its own whose source has another reach: the last own layer is full, the one before has a window."""
+    """The number of a layer that reuses a cache with another reach, full or with a window, than its own.
+
+    It is ``None`` if there is none.
+    """
     first = read.kv_from_start
     if first is None:
         return None

@@ -27,7 +27,7 @@ LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
 class CacheContext(NamedTuple):
-    """What the cache of a layer depends on beside its kind: the settings of the context, the model, and the planned sequences."""
+    """The settings of the context, the model and the planned sequences, on which the cache of a layer of any kind depends."""
 
     settings: Settings
     hparams: Hparams
@@ -35,16 +35,16 @@ class CacheContext(NamedTuple):
 
 
 def cells_in_words(context: CacheContext, *, window: bool) -> str:
-    """How many cells a stream has, as arithmetic."""
-    one = context.settings
-    full = f"roundup(n_ctx {one.n_ctx_asked:,}, 256)"
-    if not one.kv_unified and one.n_seq_max > 1:
-        full = f"roundup({full} // n_seq_max {one.n_seq_max}, 256)"
-    if not window or one.swa_full:
+    """The arithmetic of the number of cells of a stream, in words."""
+    settings = context.settings
+    full = f"roundup(n_ctx {settings.n_ctx_asked:,}, 256)"
+    if not settings.kv_unified and settings.n_seq_max > 1:
+        full = f"roundup({full} // n_seq_max {settings.n_seq_max}, 256)"
+    if not window or settings.swa_full:
         return full
-    shared = one.n_stream == 1 and one.n_seq_max > 1
-    reach = f"window {context.hparams.n_swa:,}" + (f" x n_seq_max {one.n_seq_max}" if shared else "")
-    return f"roundup(min({one.n_ctx_seq:,}, {reach} + n_ubatch {one.n_ubatch:,}), 256)"
+    shared = settings.n_stream == 1 and settings.n_seq_max > 1
+    reach = f"window {context.hparams.n_swa:,}" + (f" x n_seq_max {settings.n_seq_max}" if shared else "")
+    return f"roundup(min({settings.n_ctx_seq:,}, {reach} + n_ubatch {settings.n_ubatch:,}), 256)"
 
 
 class _Row(NamedTuple):
@@ -72,11 +72,11 @@ class Cells(OwnRule):
 
 def _cells(context: CacheContext, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
     """A tensor with one row for each cell of each stream. ``size`` is the name of the number of cells."""
-    one = context.settings
-    cells: int = getattr(one, size)
-    dtype = one.type_v if role is Role.VALUE else one.type_k
+    settings = context.settings
+    cells: int = getattr(settings, size)
+    dtype = settings.type_v if role is Role.VALUE else settings.type_k
     block = f"{dtype.block_bytes} B" + (f" / {dtype.block_elements}" if dtype.block_elements > 1 else "")
-    streams = f"n_stream {one.n_stream} x " if one.n_stream > 1 else ""
+    streams = f"n_stream {settings.n_stream} x " if settings.n_stream > 1 else ""
     return StoredTensor(
         name=name,
         role=role,
@@ -85,20 +85,20 @@ def _cells(context: CacheContext, name: str, role: Role, row: _Row, size: str, w
         dtype=dtype.name,
         positions=cells,
         span=Cells(words, cells, size),
-        bytes=one.n_stream * cells * dtype.row_bytes(row.width),
-        rule=None if one.n_stream == context.batch else f"{streams}{words} x {row.text} x {block}",
+        bytes=settings.n_stream * cells * dtype.row_bytes(row.width),
+        rule=None if settings.n_stream == context.batch else f"{streams}{words} x {row.text} x {block}",
     )
 
 
 def _attention(kind: AttentionKind, context: CacheContext) -> tuple[StoredTensor, ...]:
     """Keys and values in cells; those of layers with a window have a buffer of their own."""
-    one = context.settings
+    settings = context.settings
     window = not isinstance(kind, FullAttention)
     cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(context, window=window)
     heads, key, value = kind.num_key_value_heads, kind.head_dim, kind.v_head_dim
     keys = _Row(width=heads * key, axis="num_key_value_heads x head_dim", text=f"{heads:,} x {key:,}")
     values = _Row(width=heads * value, axis="num_key_value_heads x v_head_dim", text=f"{heads:,} x {value:,}")
-    if not one.flash_attn:
+    if not settings.flash_attn:
         values = _widest_values(context)
     return (
         _cells(context, "keys", Role.KEY, keys, cells, words),
@@ -107,7 +107,7 @@ def _attention(kind: AttentionKind, context: CacheContext) -> tuple[StoredTensor
 
 
 def _widest_values(context: CacheContext) -> _Row:
-    """Without flash attention values lie transposed, and all layers have rows as wide as the widest."""
+    """The row of values without flash attention: they lie transposed, and all layers have rows as wide as the widest."""
     width = context.hparams.n_embd_v_gqa_max
     return _Row(width=width, axis="widest values of all layers", text=f"{width:,}")
 
@@ -120,7 +120,7 @@ def _no_heads(kind: NoHeads, context: CacheContext) -> tuple[StoredTensor, ...]:
 
 
 def _latent(kind: LatentAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
-    """Keys alone: the values are a part of them."""
+    """The tensor of keys alone, of which the values are a part."""
     window = kind.window is not None
     cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(context, window=window)
     rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
@@ -129,7 +129,10 @@ def _latent(kind: LatentAttention, context: CacheContext) -> tuple[StoredTensor,
 
 
 def _indexer(kind: SparseIndexer, context: CacheContext) -> tuple[StoredTensor, ...]:
-    """A cache of its own with one key head. Where the model's cache has values, this one has them too, and nothing reads them."""
+    """The tensors of the indexer's cache, which has a single key head.
+
+    Where the model's cache has values, this one has them too, and nothing reads them.
+    """
     read = context.hparams
     cells, words = "n_ctx_seq", cells_in_words(context, window=False)
     width = kind.index_head_dim + kind.index_extra_elements
@@ -143,18 +146,18 @@ def _indexer(kind: SparseIndexer, context: CacheContext) -> tuple[StoredTensor, 
 
 def _state_tensor(context: CacheContext, name: str, role: Role, row: _Row) -> StoredTensor:
     """A state in 32-bit floats: a row for each sequence, and for each older state that is kept."""
-    one = context.settings
-    older = f" x (1 + n_rs_seq {one.n_rs_seq})" if one.n_rs_seq else ""
+    settings = context.settings
+    older = f" x (1 + n_rs_seq {settings.n_rs_seq})" if settings.n_rs_seq else ""
     return StoredTensor(
         name=name,
         role=role,
         axes=(row.axis,),
         shape=(row.width,),
         dtype=STATE_DTYPE.name,
-        positions=1 + one.n_rs_seq,
-        span=OwnRule("1 + n_rs_seq" if one.n_rs_seq else "1", 1 + one.n_rs_seq),
-        bytes=one.state_rows * STATE_DTYPE.row_bytes(row.width),
-        rule=f"n_seq_max {one.n_seq_max}{older} x {row.text} x 4 B",
+        positions=1 + settings.n_rs_seq,
+        span=OwnRule("1 + n_rs_seq" if settings.n_rs_seq else "1", 1 + settings.n_rs_seq),
+        bytes=settings.state_rows * STATE_DTYPE.row_bytes(row.width),
+        rule=f"n_seq_max {settings.n_seq_max}{older} x {row.text} x 4 B",
     )
 
 
@@ -179,7 +182,7 @@ def _state(kind: LayerKind, context: CacheContext) -> tuple[StoredTensor, ...]:
 
 
 def _compressed(kind: CompressedAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
-    """DeepSeek-V4: a window of latents; one for each group of tokens; and the states of the compressors."""
+    """The tensors of DeepSeek-V4: a window of latents, a latent for each group of tokens, and the states of the compressors."""
     one, width, ratio = context.settings, kind.head_dim * context.hparams.n_head_kv[0], kind.compress_ratio
     latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
     window = cells_in_words(context, window=True)

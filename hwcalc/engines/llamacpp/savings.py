@@ -41,15 +41,15 @@ def savings(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     yield from _cache(occupancy)
     for cost, name in _FORMATS:
         yield Saving(cost, f"a file in {name.upper()}", {"weights": name})
-    one = occupancy.settings
-    if one.n_ubatch > _SMALL_BATCH:
-        size = _BATCH if one.n_ubatch > _BATCH else _SMALL_BATCH
+    settings = occupancy.settings
+    if settings.n_ubatch > _SMALL_BATCH:
+        size = _BATCH if settings.n_ubatch > _BATCH else _SMALL_BATCH
         yield Saving(Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"n_ubatch": str(size)}})
     yield from _on_host(occupancy, short_bytes)
 
 
 def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
-    """Settings that cost nothing, or nearly so, to take back."""
+    """The savings that cost nothing, or nearly nothing: settings of the user that are taken back."""
     one, options = occupancy.settings, occupancy.request.options
     if one.swa_full and any(occupancy.hparams.is_swa):
         yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
@@ -61,17 +61,19 @@ def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
 
 
 def _cache(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
-    """Caches of eight and of four bits, which need flash attention."""
+    """The savings by caches of eight and of four bits, which need flash attention."""
     one, options = occupancy.settings, occupancy.request.options
     flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
     for cost, name in ((Cost.CACHE, _EIGHT_BITS), (Cost.FEW_CACHE_BITS, _FOUR_BITS)):
-        own = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
-        settings = ({} if own else {"dtype": name}) | ({"engine_options": {**own, **flash}} if own or flash else {})
+        separate = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
+        settings = ({} if separate else {"dtype": name}) | (
+            {"engine_options": {**separate, **flash}} if separate or flash else {}
+        )
         yield Saving(cost, f"{name} cache", settings)
 
 
 def _on_host(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
-    """Experts of as few layers as are needed in host memory, those of all layers, or what does not fit of everything."""
+    """The savings by host memory: experts of as few layers as needed, those of all layers, or all layers that do not fit."""
     gpu, weighed = occupancy.request.hardware.gpu, occupancy.deployment.weighed
     if short_bytes <= 0 or weighed is None or occupancy.request.hardware.kv_memory is not None:
         return
@@ -89,7 +91,10 @@ def _on_host(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]
 
 
 def _layers(experts: Sequence[int], before: int, wanted: int) -> int | None:
-    """How many of the first layers have so many bytes of experts beyond those of ``before``; ``None`` if all together do not."""
+    """The number of first layers whose experts have ``wanted`` bytes more than those of the first ``before`` layers.
+
+    It is ``None`` if all have fewer.
+    """
     moved = 0
     for number, size in enumerate(experts):
         moved += size if number >= before else 0

@@ -30,12 +30,12 @@ _GGML: Final = {"fp16": "f16", "fp32": "f32"}
 
 
 def rounded_up(count: int, multiple: int = CELLS) -> int:
-    """The next multiple: 300 cells are 512."""
+    """The count rounded up to a multiple: 300 cells become 512."""
     return -(-count // multiple) * multiple
 
 
 class Settings(Record):
-    """Everything that the sizes of a context depend on beside the model, with the names of llama.cpp.
+    """The settings on which the sizes of a context depend, without the model, with the names of llama.cpp.
 
     Those that follow from length and number of sequences are arrays where these are (:meth:`ContextOptions.settings`).
     """
@@ -74,7 +74,7 @@ class Settings(Record):
 
     @property
     def named(self) -> dict[str, int | str | bool]:
-        """What the log of llama.cpp says of a context when it is made."""
+        """The settings by the names that llama.cpp's log has for them when a context is made."""
         attention = "auto" if self.flash_attn_asked is None else "on" if self.flash_attn_asked else "off"
         return {
             "n_seq_max": self.n_seq_max,
@@ -92,18 +92,18 @@ class Settings(Record):
 
     @property
     def state_rows(self) -> int:
-        """Recurrent states in each layer: one for each sequence, and those kept for going back."""
+        """The number of recurrent states in each layer: one for each sequence, and those kept for going back."""
         return self.n_seq_max * (1 + self.n_rs_seq)
 
     @property
     def outputs(self) -> int:
-        """Tokens of a batch whose logits are reserved."""
+        """The number of tokens of a batch whose logits are reserved."""
         outputs: int = smaller(self.n_ubatch, self.n_outputs)
         return outputs
 
     @property
     def tokens_each(self) -> int:
-        """Tokens of a batch that are of one sequence."""
+        """The number of tokens of a batch that belong to a single sequence."""
         return -(-self.n_ubatch // self.n_seq_max)
 
     @property
@@ -127,7 +127,7 @@ class Settings(Record):
 
 
 class ContextOptions(Record):
-    """What the options say of a context, whatever it is to hold; ``None`` where they leave it to what is planned."""
+    """The options of a context, whatever the load. A value is ``None`` where the load decides it."""
 
     n_ctx: int | None
     n_seq_max: int | None
@@ -246,7 +246,7 @@ def read_settings(request: Request, read: Hparams) -> Settings:
 
 @lru_cache(maxsize=128)
 def dtypes_of(key: DType, value: DType) -> Dtypes:
-    """The formats of all that a cache holds, from those of keys and values."""
+    """The formats of all tensors of a cache, from those of keys and values."""
     roles = {
         Role.KEY: key,
         Role.VALUE: value,
@@ -260,5 +260,5 @@ def dtypes_of(key: DType, value: DType) -> Dtypes:
 
 
 def dtypes_asked(setup: Setup) -> Dtypes:
-    """The formats that a setup asks for, whatever the model."""
+    """The formats of the cache that a setup names, whatever the model."""
     return dtypes_of(*ContextOptions.of(setup).types)

@@ -81,7 +81,7 @@ def in_file_order(groups: Iterable[WeightGroup]) -> Iterator[tuple[int, WeightGr
 
 
 def _as_they_begin(groups: Iterable[WeightGroup]) -> list[WeightGroup]:
-    """Groups by their first tensor in the order of :func:`in_file_order`, without copies."""
+    """The groups without copies, ordered by their first tensor as in :func:`in_file_order`."""
     given = [one for one in groups if not one.first.copy]
     outside = sorted((one for one in given if not one.layers), key=lambda one: one.first.name)
     inside = sorted((one for one in given if one.layers), key=lambda one: (min(one.layers), whole_name(one.stem, 0)))
@@ -89,13 +89,13 @@ def _as_they_begin(groups: Iterable[WeightGroup]) -> list[WeightGroup]:
 
 
 def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
-    """What takes memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
-    return tuple(one for one in tensors if (mtp or not one.mtp) and not one.lazy)
+    """The tensors that take memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
+    return tuple(tensor for tensor in tensors if (mtp or not tensor.mtp) and not tensor.lazy)
 
 
 def loaded_groups(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[WeightGroup, ...]:
-    """The same of groups."""
-    return tuple(one for one in groups if (mtp or not one.first.mtp) and not one.first.lazy)
+    """The groups of tensors that take memory, as :func:`loaded`."""
+    return tuple(group for group in groups if (mtp or not group.first.mtp) and not group.first.lazy)
 
 
 def grouped(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[TensorGroup, ...]:
@@ -138,7 +138,7 @@ _MOST_PATTERNS: Final = 256
 
 
 class Override(Record):
-    """A pattern of ``-ot`` and the buffer type for the tensors that it finds."""
+    """A pattern of ``-ot`` and the buffer type of the tensors whose names it matches."""
 
     pattern: str
     buffer: str
@@ -149,7 +149,7 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
 
     Raises :class:`~hwcalc.errors.UsageError` for a text that llama.cpp would refuse, or that kvplan will not compile.
     """
-    found = []
+    parsed = []
     for part in (override_tensor or "").split(",") if override_tensor else ():
         pattern, equals, buffer = part.partition("=")
         if not equals or not buffer:
@@ -157,16 +157,16 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
                 f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
                 hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
             )
-        found.append(Override(pattern=pattern, buffer=buffer))
-    if len(found) > _MOST_PATTERNS:
-        raise UsageError(f"override_tensor has {len(found)} patterns; kvplan reads up to {_MOST_PATTERNS}.")
+        parsed.append(Override(pattern=pattern, buffer=buffer))
+    if len(parsed) > _MOST_PATTERNS:
+        raise UsageError(f"override_tensor has {len(parsed)} patterns; kvplan reads up to {_MOST_PATTERNS}.")
     if cpu_moe:
-        found.append(Override(pattern=EXPERTS, buffer=HOST_BUFFER))
+        parsed.append(Override(pattern=EXPERTS, buffer=HOST_BUFFER))
     if n_cpu_moe:
         # llama.cpp makes a pattern for each layer, which find the same as this one.
         numbers = "|".join(map(str, range(n_cpu_moe)))
-        found.append(Override(pattern=rf"blk\.({numbers}){EXPERTS}", buffer=HOST_BUFFER))
-    return tuple(found)
+        parsed.append(Override(pattern=rf"blk\.({numbers}){EXPERTS}", buffer=HOST_BUFFER))
+    return tuple(parsed)
 
 
 def with_overrides(tensors: Iterable[WeightTensor], given: Iterable[Override]) -> tuple[WeightTensor, ...]:
@@ -195,20 +195,23 @@ _BY_HEAD: Final = (".attn_k_b.", ".attn_v_b.")
 
 
 def _sizes(tensors: Iterable[WeightTensor], experts: int) -> dict[str, int]:
-    """Bytes of the matrices that each kind of processor has a layout for. Tables that are looked up are none."""
+    """Bytes of the matrices that have a layout of their own for a processor, by kind of processor.
+
+    Tables of rows are not among them.
+    """
     sizes = dict.fromkeys(PROCESSORS, 0)
-    for one in tensors:
+    for tensor in tensors:
         if (
-            one.role == "input"
-            or one.tower
-            or one.buffer is not None
-            or not one.columns
-            or any(name in one.name for name in _BY_HEAD)
+            tensor.role == "input"
+            or tensor.tower
+            or tensor.buffer is not None
+            or not tensor.columns
+            or any(name in tensor.name for name in _BY_HEAD)
         ):
             continue
-        rows = one.elements // one.columns // (experts if one.expert else 1)
+        rows = tensor.elements // tensor.columns // (experts if tensor.expert else 1)
         for processor, multiples in PROCESSORS.items():
-            sizes[processor] += 0 if rows % multiples.get(one.type.upper(), rows + 1) else one.bytes
+            sizes[processor] += 0 if rows % multiples.get(tensor.type.upper(), rows + 1) else tensor.bytes
     return sizes
 
 
@@ -217,11 +220,11 @@ def repacked_bytes(deployment: LlamacppDeployment, *, copies: bool = False) -> d
     if deployment.options.no_repack or deployment.weight_tensors is None:
         return dict.fromkeys(PROCESSORS, 0)
     mtp, experts = deployment.context.load_mtp, max(1, deployment.hparams.n_expert)
-    return _sizes((one for one in loaded(deployment.weight_tensors, mtp=mtp) if one.copy or not copies), experts)
+    return _sizes((tensor for tensor in loaded(deployment.weight_tensors, mtp=mtp) if tensor.copy or not copies), experts)
 
 
 def repacked_output(deployment: LlamacppDeployment) -> tuple[BudgetPart, ...]:
-    """The embedding a second time, where it is the output as well and is laid out anew for that."""
+    """The memory of the second copy of the embedding, where it is the output too and is laid out anew; else empty."""
     sizes = tuple(repacked_bytes(deployment, copies=True).values())
     if not any(sizes):
         return ()
@@ -231,7 +234,7 @@ def repacked_output(deployment: LlamacppDeployment) -> tuple[BudgetPart, ...]:
 
 
 def repacked_note(deployment: LlamacppDeployment) -> tuple[Note, ...]:
-    """What the process seems to take beside what it needs."""
+    """A note on the pages of the file that a process seems to take in addition; empty if nothing is laid out anew."""
     if deployment.gpus:
         return ()
     sizes = repacked_bytes(deployment)

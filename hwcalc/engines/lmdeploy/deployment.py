@@ -85,11 +85,11 @@ class LmdeployDeployment(PooledDeployment):
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
-        own = known_dtype(settings.model_dtype)
+        dtype = known_dtype(settings.model_dtype)
         named = _ROLE_FORMATS[settings.form.name]
-        kept = known_dtype("fp8_e4m3") if settings.sparse else own if named is None else known_dtype(named)
+        kept = known_dtype("fp8_e4m3") if settings.sparse else dtype if named is None else known_dtype(named)
         roles = dict.fromkeys(Role, kept)
-        roles |= {Role.CONV: own, Role.STATE: known_dtype(settings.state_dtype), Role.INDEX: known_dtype("fp8_scaled_128")}
+        roles |= {Role.CONV: dtype, Role.STATE: known_dtype(settings.state_dtype), Role.INDEX: known_dtype("fp8_scaled_128")}
         kv = "fp8_ds_mla" if settings.sparse else settings.model_dtype if named is None else settings.form.name
         dtypes = Dtypes(kv=kv, roles=MappingProxyType(roles))
         if settings.sparse and not (is_auto(self.setup.dtype) and "quant_policy" not in self.setup.options):
@@ -339,7 +339,7 @@ class LmdeployOccupancy(PooledOccupancy):
         return (blocks_in_common("attention", self.block_pool.block_size, self.held, self.together),)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        """Fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
+        """The savings to advise: fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
         from hwcalc.engines.saving import Cost, Saving, computes_fp8
 
         settings, gpu, batch = self.deployment.settings, self.setup.hardware.gpu, self.request.replica_batch

@@ -93,7 +93,7 @@ class PoolLayout(Record):
 
     @property
     def slot_bytes(self) -> int:
-        """A slot of recurrent states, of all layers."""
+        """Bytes of a slot of recurrent states, for all layers."""
         return sum(aligned(self.state_layers * piece.bytes, self.alignment) for piece in self.states)
 
     @property
@@ -265,8 +265,8 @@ class _TurbomindRules(Rules):
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """bf16 or fp16: what is published in fp32 is loaded in fp16 (pytorch/config.py _update_torch_dtype)."""
-        found = FLOATS.get(weight_dtype or model.dtype or "", BF16)
-        return FP16 if found.bits > BF16.bits else found
+        dtype = FLOATS.get(weight_dtype or model.dtype or "", BF16)
+        return FP16 if dtype.bits > BF16.bits else dtype
 
 
 class _PytorchRules(_TurbomindRules):

@@ -45,7 +45,7 @@ class LmdeployPool(BlockPool):
 
     @property
     def state_bytes(self) -> int:
-        """All slots of recurrent states."""
+        """Bytes of all slots of recurrent states."""
         return self.settings.slots * self.slot_bytes
 
     def blocks(self, budget_bytes: int) -> int:
@@ -155,17 +155,17 @@ def _most_requests(occupancy: LmdeployOccupancy, usable: int, per_request: int) 
 
 def _kept_free(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> tuple[Step, ...]:
     """What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free."""
-    found, settings = occupancy.budget, pool.settings
-    if found is None or budget != found.expected or occupancy.setup.hardware.margin or settings.num_gpu_blocks is not None:
+    planned, settings = occupancy.budget, pool.settings
+    if planned is None or budget != planned.expected or occupancy.setup.hardware.margin or settings.num_gpu_blocks is not None:
         return ()
-    shared, ratio = budget + found.margin_bytes - (pool.state_bytes if settings.pytorch else 0), float(settings.ratio)
-    if not shared - int(shared * ratio) == found.margin_bytes > 0:
+    shared, ratio = budget + planned.margin_bytes - (pool.state_bytes if settings.pytorch else 0), float(settings.ratio)
+    if not shared - int(shared * ratio) == planned.margin_bytes > 0:
         return ()
     return (
         step(
             "margin",
             "free_after_pass - floor(free_after_pass x cache_max_entry_count)",
-            found.margin_bytes,
+            planned.margin_bytes,
             free_after_pass=shared,
             cache_max_entry_count=ratio,
         ),
@@ -227,10 +227,10 @@ def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
 
 def plan_budget(occupancy: LmdeployOccupancy, pool: LmdeployPool) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    found = loaded(occupancy)
-    if found.value is None:
-        return Noted(None, found.notes)
-    gpu, memory, weights = found.value
+    memory_and_weights = loaded(occupancy)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
     extra = beside(occupancy)
     # Kernels are loaded by the first forward pass, which comes later.
     context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
@@ -239,7 +239,7 @@ def plan_budget(occupancy: LmdeployOccupancy, pool: LmdeployPool) -> Noted[Budge
     before, notes = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
     words = occupancy.model.vocab_size or 0
     ends = [shares_of(pool, words, free) for free in (before.low, before.expected, before.high)]
-    return Noted(_less(settings, words, before, ends), (*found.notes, *extra.notes, *notes))
+    return Noted(_less(settings, words, before, ends), (*memory_and_weights.notes, *extra.notes, *notes))
 
 
 def _less(settings: LmdeploySettings, words: int, before: Budget, ends: list[Shares]) -> Budget:
@@ -260,7 +260,7 @@ def _less(settings: LmdeploySettings, words: int, before: Budget, ends: list[Sha
 
 
 def _forward_pass(settings: LmdeploySettings, words: int, ends: list[Shares]) -> tuple[BudgetPart, ...]:
-    """What PyTorch keeps for a forward pass. It is less where little is free."""
+    """The memory that PyTorch keeps for a forward pass: less where little is free."""
     low, expected, high = min(each.runtime for each in ends), ends[1].runtime, max(each.runtime for each in ends)
     if not high:
         return ()

@@ -71,23 +71,23 @@ _OWN: Final = frozenset({"fp16", "bf16"})
 def parse_policy(name: str, value: str) -> int:
     """The number of a policy, from the number or the name that the command line of LMDeploy takes."""
     given = value.strip().lower()
-    found = _NAMES.get(given) or (FORMATS.get(int(given)) if given.isascii() and given.isdecimal() and len(given) < 4 else None)
-    if found is None:
-        allowed = ", ".join(f"{one.policy} ({one.name})" for one in FORMATS.values())
+    form = _NAMES.get(given) or (FORMATS.get(int(given)) if given.isascii() and given.isdecimal() and len(given) < 4 else None)
+    if form is None:
+        allowed = ", ".join(f"{known.policy} ({known.name})" for known in FORMATS.values())
         raise UsageError(f"engine option {name}={brief(value, 40)} is not known.", hint=f"Allowed: {allowed}.")
-    return found.policy
+    return form.policy
 
 
 def read_format(dtype: str | None, option: str | None, backend: str) -> KvFormat:
     """The format that ``--dtype`` and the option ``quant_policy`` name. Raises an error if the back end has it not."""
-    asked = None if option is None else FORMATS[parse_policy("quant_policy", option)]
+    requested = None if option is None else FORMATS[parse_policy("quant_policy", option)]
     named = None if is_auto(dtype) else _named(dtype or "")
-    if asked is not None and named is not None and asked != named:
+    if requested is not None and named is not None and requested != named:
         raise UsageError(
-            f"--dtype {brief(dtype or '', 40)} is quant_policy {named.policy}, but quant_policy={asked.policy} is given.",
+            f"--dtype {brief(dtype or '', 40)} is quant_policy {named.policy}, but quant_policy={requested.policy} is given.",
             hint="Leave out one of them.",
         )
-    chosen = asked or named or NONE
+    chosen = requested or named or NONE
     if backend != PYTORCH and chosen.policy not in (0, 4, 8):
         raise UnsupportedError(
             f"TurboMind has no quant_policy {chosen.policy} ({chosen.name}).",
@@ -100,11 +100,11 @@ def _named(dtype: str) -> KvFormat:
     name = dtype.strip().lower()
     if name in _OWN:
         return NONE
-    found = _NAMES.get(name)
-    if found is None:
+    form = _NAMES.get(name)
+    if form is None:
         known = ", ".join(("auto", *sorted(_OWN), *(one for one in _NAMES if one != NONE.name)))
         raise UnknownNameError(f"LMDeploy has no KV cache in {shown(dtype, 40)}.", option="dtype", hint=f"Known: {known}.")
-    return found
+    return form
 
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
@@ -168,7 +168,7 @@ _SPARE_SLOTS: Final = 2
 class LmdeploySettings(Record):
     """What a request comes to. ``window`` is that of the whole model, outside of which blocks are freed; 0 is none.
 
-    ``sparse`` says that latents are in the fp8 rows of FlashMLA, with the keys of an indexer beside. ``slots`` are those of recurrent
+    ``sparse`` says that latents are in the fp8 rows of FlashMLA, with the keys of an indexer. ``slots`` are those of recurrent
     states, and ``reserved_blocks`` those that no request gets.
     """
 
@@ -212,7 +212,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
     kinds = {type(group.kind) for group in model.stack.groups}
     sparse = SparseIndexer in kinds
     if sparse:
-        # FlashMLA's rows are fp8 whatever is asked for.
+        # FlashMLA's rows are fp8 whatever the user names.
         form = NONE
         if not _has_flash_mla(setup):
             raise UnsupportedError(
@@ -236,7 +236,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
             hint=f"Leave it out, or use: --engine-option backend={PYTORCH}",
         )
     window = _window(model) if backend == PYTORCH else 0
-    asked = is_on(options.get("enable_prefix_caching"))
+    prefix_caching = is_on(options.get("enable_prefix_caching"))
     return LmdeploySettings(
         backend=backend,
         form=form,
@@ -249,7 +249,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
         max_batch_size=_batch(setup),
         prefill_tokens=_number(setup, "max_prefill_token_num", 8192),
         num_gpu_blocks=_fixed_blocks(setup, entries),
-        prefix_caching=asked and not window,
+        prefix_caching=prefix_caching and not window,
         window=window,
         sparse=sparse,
         slots=slots,
@@ -262,14 +262,14 @@ def _number(setup: Setup, name: str, default: int) -> int:
 
 
 def _fixed_blocks(setup: Setup, entries: Fraction | None) -> int | None:
-    """The blocks that are asked for by their number; ``None`` if the memory decides."""
+    """The number of blocks that the user sets; ``None`` if it follows from the memory."""
     if entries is not None and entries >= 1:
         return int(entries)
     return _number(setup, "num_gpu_blocks", 0) if "num_gpu_blocks" in setup.options else None
 
 
 def _model_dtype(model: ModelSpec, gpu: Gpu | None) -> str:
-    """bf16 for a model of bf16 on a GPU that has it; everything else runs in fp16, and so does AWQ."""
+    """The dtype in which the model runs: bf16 for a model of bf16 on a GPU that has it; fp16 for all others, and for AWQ."""
     method = str((model.quantization or {}).get("quant_method", "")).lower()
     return "bf16" if model.dtype == "bf16" and method != "awq" and compute_capability(gpu) >= _AMPERE else "fp16"
 
@@ -299,27 +299,28 @@ def _window(model: ModelSpec) -> int:
 
 def _blocks(model: ModelSpec, setup: Setup, backend: str, *, sparse: bool) -> tuple[int, int]:
     """Tokens in a block, and in a block of the kernels."""
-    asked = _number(setup, "cache_block_seq_len", 64)
-    kernel = _number(setup, "kernel_block_size", asked)
+    block_size = _number(setup, "cache_block_seq_len", 64)
+    kernel = _number(setup, "kernel_block_size", block_size)
     if backend == TURBOMIND:
         step = 32 if compute_capability(setup.hardware.gpu) >= _AMPERE else 64
-        if asked % step:
+        if block_size % step:
             raise UsageError(
-                f"cache_block_seq_len={asked:,} is no multiple of {step}.", hint=f"TurboMind has blocks of {step}, {2 * step} ..."
+                f"cache_block_seq_len={block_size:,} is no multiple of {step}.",
+                hint=f"TurboMind has blocks of {step}, {2 * step} ...",
             )
-        return asked, asked
-    if kernel < 16 or kernel & (kernel - 1) or asked % kernel:
+        return block_size, block_size
+    if kernel < 16 or kernel & (kernel - 1) or block_size % kernel:
         raise UsageError(
-            f"cache_block_seq_len={asked:,} is no multiple of a kernel block of {kernel:,}, or that is no power of two from 16 on.",
+            f"cache_block_seq_len={block_size:,} is no multiple of a kernel block of {kernel:,}, or that is no power of two from 16 on.",
             hint="Use: --engine-option cache_block_seq_len=64, and for other multiples kernel_block_size=16",
         )
     wide = [kind for kind in (group.kind for group in model.stack.groups) if isinstance(kind, LatentAttention)]
     if wide and "expanded" not in model_classes("lmdeploy").row(model).words and (sparse or _has_flash_mla(setup)):
-        if asked != _MLA_BLOCK:
-            raise UsageError(f"cache_block_seq_len={asked:,}: flash_mla has blocks of 64.", hint="Leave it out.")
-        return asked, kernel
+        if block_size != _MLA_BLOCK:
+            raise UsageError(f"cache_block_seq_len={block_size:,}: flash_mla has blocks of 64.", hint="Leave it out.")
+        return block_size, kernel
     width = max((_key_width(group.kind) for group in model.stack.groups), default=0)
-    return (_WIDE_HEAD_BLOCK, _WIDE_HEAD_BLOCK) if width >= _WIDE_HEAD and asked > _WIDE_HEAD_BLOCK else (asked, kernel)
+    return (_WIDE_HEAD_BLOCK, _WIDE_HEAD_BLOCK) if width >= _WIDE_HEAD and block_size > _WIDE_HEAD_BLOCK else (block_size, kernel)
 
 
 def _key_width(kind: object) -> int:

@@ -118,7 +118,7 @@ class MistralDeployment(PooledDeployment):
 
     @cached_property
     def plain_stack(self) -> Stack:
-        """The layers as it allocates their caches: in Gemma 4 also those that read the cache of an earlier one."""
+        """The layers with a cache of their own: in Gemma 4 also those that read the cache of an earlier layer."""
         stack, types = self.model.stack_for(self.engine.name), layer_types(self.model)
         if "exact_widths" not in words_of(self.model) or len(types) != len(stack):
             return stack
@@ -152,13 +152,13 @@ class MistralDeployment(PooledDeployment):
         if not self.settings.paged:
             return None
         tp, settings = self.setup.parallel.tp, self.settings
-        one = self.at(Load(seq=1))
+        shortest = self.at(Load(seq=1))
         elements = sum(
-            group.count * counted_elements(shard(self.model, group.kind, tp), one, tp) for group in self.plain_stack.groups
+            group.count * counted_elements(shard(self.model, group.kind, tp), shortest, tp) for group in self.plain_stack.groups
         )
         if not elements:
             return None
-        item_bytes = one.dtypes.roles[Role.KEY].block_bytes
+        item_bytes = shortest.dtypes.roles[Role.KEY].block_bytes
         wanted_mb = settings.memory_mb
         if settings.context_tokens is not None:
             wanted_mb = -(-settings.context_tokens * item_bytes * elements // MIB)
@@ -177,17 +177,17 @@ class MistralDeployment(PooledDeployment):
 
     @cached_property
     def stages(self) -> tuple[tuple[int, int], ...]:
-        """With pages, for each pipeline stage: what a block takes there, and what all slots of states."""
-        tp, one = self.setup.parallel.tp, self.at(Load(seq=1)).replica.without_policy()
+        """Two sums for each pipeline stage of a paged cache: bytes of a block, and bytes of all slots of recurrent states."""
+        tp, shortest = self.setup.parallel.tp, self.at(Load(seq=1)).replica.without_policy()
         pages: dict[LayerKind, int] = {}
         states: dict[LayerKind, int] = {}
         for group in self.plain_stack.groups:
-            tensors = one.layer_tensors(shard(self.model, group.kind, tp), tp)
+            tensors = shortest.layer_tensors(shard(self.model, group.kind, tp), tp)
             states[group.kind] = sum(tensor.bytes for tensor in tensors if tensor.once)
             pages[group.kind] = bytes_of(tensors) - states[group.kind]
         return tuple(
             (sum(group.count * pages[group.kind] for group in groups), sum(group.count * states[group.kind] for group in groups))
-            for groups in stage_groups(one)
+            for groups in stage_groups(shortest)
         )
 
     def choose_dtypes(self) -> Noted[Dtypes]:
@@ -216,7 +216,7 @@ class MistralDeployment(PooledDeployment):
         return MISTRAL_RS
 
     def _is_paged(self, mode: str) -> bool:
-        """PagedAttention is on with CUDA, off on Metal unless it is asked for, and there is none elsewhere."""
+        """PagedAttention is on with CUDA, off on Metal unless the user switches it on, and there is none elsewhere."""
         if self.vendor not in ("nvidia", "apple"):
             raise UnsupportedError(
                 f"mistral.rs has no back end for {self.vendor} GPUs.", hint="It runs on CUDA and Metal: --gpu h100-sxm5-80gb"
@@ -224,7 +224,7 @@ class MistralDeployment(PooledDeployment):
         return self.vendor == "nvidia" if mode == AUTO else mode == "on"
 
     def _check_layout(self) -> None:
-        """Tensor parallelism as ``validate_tp_head_layout`` has it (mistralrs-quant/src/distributed/layers.rs)."""
+        """Raise an error for a layout that ``validate_tp_head_layout`` refuses (mistralrs-quant/src/distributed/layers.rs)."""
         parallel = self.setup.parallel
         for name in ("dcp", "ep"):
             if getattr(parallel, name) > 1:
@@ -297,7 +297,7 @@ class MistralOccupancy(PooledOccupancy):
         return self.layer_tensors(kind)
 
     def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
-        """Pages that a layer does not use are as narrow as those of a rank, too."""
+        """The tensors of a layer on one rank; pages that the layer does not use are as narrow as the others of the rank."""
         return self.layer_tensors(shard, self.setup.parallel.tp)
 
     def layer_tensors(self, kind: LayerKind, ranks: int = 1) -> tuple[StoredTensor, ...]:
@@ -414,7 +414,7 @@ def _is_fp8(dtype: str | None, named: str | None) -> bool:
 
 
 def _check_weights(requested: str | None) -> None:
-    """Formats into which it converts while loading, or in which it runs; a published one is no choice."""
+    """Raise an error for a weight format into which mistral.rs does not convert while loading."""
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested)

@@ -132,7 +132,7 @@ def serve(planned: CommandInput) -> list[str]:
 
 
 def _devices(planned: CommandInput) -> list[str]:
-    """NCCL takes all GPUs that it sees; without it, layers are mapped to them."""
+    """The words that select the GPUs: NCCL takes all that it sees. With pipeline stages it is off, and layers are mapped to GPUs."""
     parallel = planned.parallel
     if parallel.gpus == 1:
         return []
@@ -167,7 +167,7 @@ def _kv_dtype(name: str) -> list[str]:
 
 
 def _weights(requested: str) -> list[str]:
-    """What the engine has not refused."""
+    """The words for the weight format, which the engine has accepted."""
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested) or ""

@@ -51,7 +51,7 @@ GROWTH: Final = 512
 
 
 class Rotating(Span):
-    """A window with room to slide: grows by 512 up to ``window + 512`` (mistralrs-core/src/kv_cache/rotating_cache.rs).
+    """A window with free slots to slide in: grows by 512 up to ``window + 512`` (mistralrs-core/src/kv_cache/rotating_cache.rs).
 
     >>> [Rotating(1000).positions(tokens) for tokens in (1, 512, 513, 1025, 9999)]
     [512, 512, 1024, 1512, 1512]
@@ -86,7 +86,7 @@ class Rotating(Span):
 
 
 def words_of(model: ModelSpec) -> Mapping[str, str]:
-    """What the row of the model's class says."""
+    """The columns of the model's class in the engine's file of classes."""
     return model_classes("mistral-rs").row(model).words
 
 
@@ -158,7 +158,7 @@ def _unwindowed(kind: LayerKind) -> LayerKind:
 
 
 def state_copies(model: ModelSpec) -> int:
-    """Slots of a second set of states, which the model keeps beside the pool of slots."""
+    """Slots of a second set of states, which the model keeps in addition to the pool of slots."""
     return int(words_of(model).get("state_copies", 0))
 
 
@@ -188,7 +188,7 @@ def layer_tensors(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 1) 
 
 
 def counted_elements(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 1) -> int:
-    """Elements per token by which the pool's blocks are counted: keys and values as wide as the wider of them."""
+    """Elements per token with which mistral.rs computes the bytes of a block: keys and values, each as wide as the wider."""
     if isinstance(kind, LatentAttention):
         return sum(tensor.elements_per_position for tensor in _latent_tensors(kind, occupancy))
     if isinstance(kind, AttentionKind):
@@ -232,8 +232,8 @@ def _latent_tensors(kind: LatentAttention, occupancy: MistralOccupancy) -> tuple
 
 def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
-    own = tuple(_slots(tensor, occupancy) for tensor in _state_tensors(kind))
-    return (*own, *_nothing_in(_unused(kind, occupancy, ranks), occupancy))
+    slots = tuple(_slots(tensor, occupancy) for tensor in _state_tensors(kind))
+    return (*slots, *_nothing_in(_unused(kind, occupancy, ranks), occupancy))
 
 
 def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
@@ -247,10 +247,10 @@ def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
 def _slots(tensor: CacheTensor, occupancy: MistralOccupancy) -> StoredTensor:
     """A tensor of all slots, which is there whether sequences run or not."""
     slots = occupancy.slots + state_copies(occupancy.model)
-    one = occupancy.store(tensor)
+    stored = occupancy.store(tensor)
     size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
     return replace(
-        one,
+        stored,
         bytes=slots * size,
         position_bytes=slots * size,
         once=True,
@@ -266,10 +266,10 @@ def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[C
         return ()
     if is_state(kind) and has_pages_in_attention_alone(model):
         return ()
-    found = _shape_of_pages(occupancy)
-    if found is None:
+    shape = _shape_of_pages(occupancy)
+    if shape is None:
         return ()
-    part, span = shard(model, found, ranks), Pages(occupancy.deployment.settings.block_size)
+    part, span = shard(model, shape, ranks), Pages(occupancy.deployment.settings.block_size)
     return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in part.tensors())
 
 

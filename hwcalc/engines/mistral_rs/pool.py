@@ -38,7 +38,7 @@ _NO_BLOCKS: Final = (
     "PagedAttention."
 )
 _KEPT_FREE: Final = "kept free"
-"""The name of the part that stays free beside the share of mistral.rs."""
+"""The name of the part that stays free, outside the share of mistral.rs."""
 _SCORES: Final = 1024
 _LEAST_FREE: Final = 512 * MIB
 _ONE_IN_FREE: Final = 50
@@ -69,7 +69,7 @@ def paged_slots(most_sequences: int) -> int:
 def mapped_tokens(seq: int, *, paged: bool) -> int:
     """``--max-seq-len``, by which layers are placed.
 
-    On Metal, where pages must be asked for, the pool has no more tokens: the null block and a part of a MB are needed besides.
+    On Metal, where the user has to switch pages on, the pool has no more tokens: the null block and a part of a MB are needed besides.
     """
     return seq + _SPARE_TOKENS if paged else seq
 
@@ -256,17 +256,17 @@ class Scores(OwnAmount, Record):
 
 def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for pages and states; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    found = loaded(occupancy)
-    if found.value is None:
-        return Noted(None, found.notes)
-    gpu, memory, weights = found.value
+    memory_and_weights = loaded(occupancy)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
     extra, rows = beside(occupancy), occupancy.request.replica_batch
     parts = (*weights, *extra.value, *_reserved(occupancy, rows), *outside(occupancy, gpu))
     tokens = passed_tokens(occupancy.tokens, rows, chunk_tokens()[1])
     share = occupancy.deployment.settings.fraction
     budget, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows, share=share)
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
-    return Noted(_capped(budget, totals), (*found.notes, *extra.notes, *notes))
+    return Noted(_capped(budget, totals), (*memory_and_weights.notes, *extra.notes, *notes))
 
 
 def predicted_activations(occupancy: MistralOccupancy) -> int | None:
@@ -318,7 +318,7 @@ def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
 
 
 def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
-    """With a share near the whole, what must stay free as a further part."""
+    """The budget with a further part for the memory that must stay free, where the share is nearly the whole GPU."""
     ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
     more = [kept_free(*end) for end in ends]
     if not any(more):
@@ -345,7 +345,7 @@ def kept_free(left: int, total: int, usable: int) -> int:
 
 
 class KeptFree(OwnAmount, Record):
-    """What must stay free beside the other parts, at one end of the range of what is needed."""
+    """Bytes that must stay free after the other parts, at one end of the estimates."""
 
     parts: tuple[PartForm, ...]
     usable: tuple[int, int, int]

@@ -88,16 +88,16 @@ class MlxDeployment(GeneralDeployment):
         return self.number("max_kv_size", 0)
 
     def choose_dtypes(self) -> Noted[Dtypes]:
-        """The cache has the dtype of the activations, which is that of the weights, or of the scales of quantised ones."""
-        own, notes = model_dtype(self.model, self.setup.dtype)
+        """The dtypes of the cache: that of the activations, which is that of the weights, or of the scales of quantised weights."""
+        dtype, notes = model_dtype(self.model, self.setup.dtype)
         named = self._named_dtype()
         if named is not None:
-            own = known_dtype(named)
+            dtype = known_dtype(named)
         if not is_auto(self.setup.dtype):
             notes = ()
-        states = own if "model_dtype_states" in self.file.words else known_dtype("fp32")
-        roles = {**dict.fromkeys(Role, own), Role.STATE: states}
-        kv = own.name if self.bits is None else f"int{self.bits.bits}"
+        states = dtype if "model_dtype_states" in self.file.words else known_dtype("fp32")
+        roles = {**dict.fromkeys(Role, dtype), Role.STATE: states}
+        kv = dtype.name if self.bits is None else f"int{self.bits.bits}"
         return Noted(Dtypes(kv=kv, roles=MappingProxyType(roles)), notes)
 
     def _named_dtype(self) -> str | None:
@@ -117,7 +117,7 @@ class MlxDeployment(GeneralDeployment):
         return MLX
 
     def pads(self) -> bool:
-        """A ``BatchKVCache`` is padded on the left to its longest sequence."""
+        """Whether shorter sequences are padded to the longest: a ``BatchKVCache`` is, on the left."""
         return True
 
     @property
@@ -264,7 +264,7 @@ class MlxOccupancy(GeneralOccupancy):
         return tuple(parts(self))
 
     def curve(self) -> Curve | None:
-        """As the general rule, but asked length by length where the cache is quantized on the way or goes in odd pieces."""
+        """The cache by the general rule; length by length where it is quantized on the way or grows in odd pieces."""
         from hwcalc.engines.general_form import asked_curve
 
         curve = None if self.deployment.bits is not None else super().curve()
@@ -292,7 +292,7 @@ class MlxOccupancy(GeneralOccupancy):
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        """A quantized cache, where the model file reads one, and weights of eight and four bits."""
+        """The savings to advise: a quantized cache where the model file takes it, and weights of eight and four bits."""
         from hwcalc.engines.saving import Cost, Saving
 
         kinds = self.deployment.kinds

@@ -88,7 +88,7 @@ _OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
 
 
 class Mlx(GeneralEngine):
-    """The caches of mlx-lm. Bytes are those of their arrays, of which those behind the last token are room."""
+    """The caches of mlx-lm. Bytes are those of their arrays; the slots behind the last token are allocated and still empty."""
 
     deployment: ClassVar[type[Deployment]] = MlxDeployment
     occupancy: ClassVar[type[Occupancy]] = MlxOccupancy

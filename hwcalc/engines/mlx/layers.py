@@ -93,8 +93,8 @@ def other_windows(model: ModelSpec) -> str | None:
     if "window_pattern" not in words:
         return None
     text = model.config.get("text_config")
-    found = (text if isinstance(text, Mapping) else model.config).get("sliding_window_pattern")
-    pattern: object = int(words["window_pattern"]) if found is None else found
+    named = (text if isinstance(text, Mapping) else model.config).get("sliding_window_pattern")
+    pattern: object = int(words["window_pattern"]) if named is None else named
     local = [any(isinstance(kind, SlidingAttention) for kind in layer) for layer in model.stack.layers]
     if isinstance(pattern, str) and pattern:
         windows = [pattern[number % len(pattern)] == "L" for number in range(len(local))]
@@ -131,7 +131,7 @@ def _kept(tensors: Iterable[CacheTensor], span: Pieces, occupancy: MlxOccupancy)
 
 
 def _grown(tensors: Iterable[CacheTensor], occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
-    """A ``KVCache``, whatever the layer itself would keep; a rotating one with ``max_kv_size``, which is asked of files without a cache of their own alone."""
+    """A ``KVCache``, whatever the layer itself would keep; a rotating one with ``max_kv_size``, which only files without a cache of their own heed."""
     window = occupancy.deployment.max_kv_size
     span = Grown(*occupancy.pieces) if window is None else Rotating(*occupancy.pieces, window)
     return _kept(tensors, span, occupancy)
@@ -197,10 +197,12 @@ def _latent(kind: LatentAttention, occupancy: MlxOccupancy) -> tuple[StoredTenso
 
 
 def _indexer(kind: SparseIndexer, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
-    """``update_and_fetch(k, k)``: the keys are stored as values again."""
+    """The keys of an indexer, stored twice: ``update_and_fetch(k, k)`` stores them as values too."""
     keys = kind.tensors()
     twice = (
-        () if "index_once" in occupancy.deployment.file.words else tuple(replace(one, name=f"{one.name}_again") for one in keys)
+        ()
+        if "index_once" in occupancy.deployment.file.words
+        else tuple(replace(tensor, name=f"{tensor.name}_again") for tensor in keys)
     )
     return _kept((*keys, *twice), Grown(*occupancy.pieces), occupancy)
 
@@ -253,7 +255,7 @@ class MlxRules(Rules):
         return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
     def loaded_blocks(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
-        """``sanitize`` drops what is no part of the language model."""
+        """The blocks of the language model alone: ``sanitize`` drops all others."""
         return (block for block in super().loaded_blocks(model, weights, pp) if block.part is Part.LANGUAGE)
 
 

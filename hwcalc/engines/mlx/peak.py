@@ -1,4 +1,4 @@
-"""What mlx-lm needs beside the cache of the planned moment: while a prompt is read, while a layer grows, and for earlier requests."""
+"""What mlx-lm needs besides the cache of the planned moment: while a prompt is read, while a layer grows, and for earlier requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _peak(occupancy: MlxOccupancy) -> tuple[int, int]:
 
 
 def _beyond_at(occupancy: MlxOccupancy, tokens: int) -> int:
-    """What one sequence of so many tokens takes beyond the plan at an earlier moment."""
+    """Bytes by which one sequence takes more at an earlier moment than the plan counts at its end."""
     now, most = _peak(occupancy.sized(seq=tokens, batch=1))
     return max(0, most - now)
 
@@ -88,7 +88,7 @@ def _earlier(occupancy: MlxOccupancy) -> Iterator[Occupancy]:
 
 
 def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
-    """The same as a rule; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
+    """The bytes of the fullest moment beyond the cache, as a form; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
     if occupancy.request.parallel.pp > 1 or occupancy.deployment.bits is not None:
         return None
     products: list[Product] = []
@@ -125,16 +125,24 @@ def _largest(occupancy: MlxOccupancy) -> int:
 
 
 def _earlier_part(occupancy: MlxOccupancy, kept: int) -> BudgetPart:
-    """The server keeps the caches of earlier requests: at most so many, each here as long as a planned one."""
-    one = occupancy.sized(batch=1).needed_bytes
+    """The part for the caches of earlier requests: the server keeps at most ``kept``, each as long as a planned request."""
+    request_bytes = occupancy.sized(batch=1).needed_bytes
     each = Asked(rule=cache(lambda tokens: kept * occupancy.sized(seq=tokens, batch=1).needed_bytes), alone=True)
     return BudgetPart(
         name="prompt cache",
         section=Section.OVERHEAD,
         low=0,
-        expected=kept * one,
-        high=kept * one,
+        expected=kept * request_bytes,
+        high=kept * request_bytes,
         source="mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one",
-        steps=(step("prompt_cache", "kept_caches x sequence_bytes", kept * one, kept_caches=kept, sequence_bytes=one),),
+        steps=(
+            step(
+                "prompt_cache",
+                "kept_caches x sequence_bytes",
+                kept * request_bytes,
+                kept_caches=kept,
+                sequence_bytes=request_bytes,
+            ),
+        ),
         grows=(Constant.of(0), each, each),
     )

@@ -1,6 +1,6 @@
 """The cache classes of mlx-lm, by the slots that they hold: a prompt goes in pieces, and what comes behind it token by token.
 
-A slot is the room of one token. ``KVCache`` and ``ChunkedKVCache`` grow in steps of 256 slots; a ``RotatingKVCache`` joins what it keeps and
+A slot holds one token. ``KVCache`` and ``ChunkedKVCache`` grow in steps of 256 slots; a ``RotatingKVCache`` joins what it keeps and
 the whole next piece of a prompt, and is cut to its window by the first token that comes alone. So 2,048 tokens at once in a window of 128
 take 2,048 slots, the next 2,048 take 127 + 2,048, and the token behind them 128.
 Source: mlx-lm 0.32.2 models/cache.py.
@@ -35,10 +35,10 @@ def grown_slots(prompt: int, alone: int, piece: int) -> int:
 
 
 def _piece_slots(prompt: int, piece: int) -> int:
-    """The same behind the prompt, for pieces that are no multiple of 256: what is not full is cut off before the cache grows."""
+    """The slots after a prompt, for pieces that are no multiple of 256: slots that are not full are cut off before the cache grows."""
     slots = held = 0
     while held < prompt:
-        # Pieces for which there is room change nothing.
+        # Pieces that fit into free slots change nothing.
         held += max(0, min(slots, prompt) - held) // piece * piece
         taken = min(piece, prompt - held)
         if taken and held + taken > slots:

@@ -1,6 +1,6 @@
 """The cache of SGLang for sequences that are all alike, at every length and for every number of them.
 
-Nothing beside the pools follows from length and batch. What sequences need is the least budget whose pools hold them, which is no sum of
+Only the pools depend on length and batch. What sequences need is the least budget whose pools hold them, which is no sum of
 terms: :class:`PoolCurve` finds it by the rules of the pools.
 """
 
@@ -32,7 +32,7 @@ class PoolCurve(Curve):
     ranks: int
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes on the fullest GPU, for so many sequences of a replica."""
+        """Bytes of the pools on the fullest GPU, for ``sequences`` sequences of a replica with ``tokens`` tokens each."""
         # A sweep asks for the bytes of one GPU and then of all with the same arrays; a search takes most of its time.
         known: tuple[int, int, int] | None = vars(self).get("_known")
         if known is None or known[0] is not tokens or known[1] is not sequences:
@@ -49,14 +49,14 @@ class PoolCurve(Curve):
 
 def pool_curve(deployment: SglangDeployment) -> PoolCurve:
     """The cache of a deployment."""
-    stack, own, dp = deployment.plain_stack, deployment.settings, deployment.setup.parallel.dp
-    stages = (stack.groups,) if own.pp == 1 else map(stack.groups_of, stage_spans(len(stack), own.pp))
+    stack, settings, dp = deployment.plain_stack, deployment.settings, deployment.setup.parallel.dp
+    stages = (stack.groups,) if settings.pp == 1 else map(stack.groups_of, stage_spans(len(stack), settings.pp))
     return PoolCurve(
         gpus=tuple(dict.fromkeys(_terms(deployment, groups) for groups in stages)),
-        total=_terms(deployment, stack.groups, own.tp),
+        total=_terms(deployment, stack.groups, settings.tp),
         deployment=deployment,
         dp=dp,
-        ranks=own.pp * own.tp * dp,
+        ranks=settings.pp * settings.tp * dp,
     )
 
 

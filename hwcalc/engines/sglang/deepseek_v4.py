@@ -125,8 +125,8 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
         )
 
     def stage_of(span: range) -> CompressedStage:
-        own = [kinds[number].compress_ratio for number in span]
-        return CompressedStage(layers=len(own), few=own.count(_FEW), many=own.count(_MANY))
+        compress_ratios = [kinds[number].compress_ratio for number in span]
+        return CompressedStage(layers=len(compress_ratios), few=compress_ratios.count(_FEW), many=compress_ratios.count(_MANY))
 
     stages = tuple(map(stage_of, stage_spans(len(stack), settings.pp)))
     if settings.swa_ratio is None and not all(stage.few or stage.many for stage in stages):
@@ -162,9 +162,13 @@ class CompressedPools(PoolRules):
         layout, limit, above = self.layout, self.settings.total_tokens, False
         (tokens, left), fullest = self._stage_tokens(0, budget), 0
         for place in range(1, len(layout.stages)):
-            own, own_left = self._stage_tokens(place, budget)
-            fewer = own < tokens
-            tokens, left, fullest = either(fewer, own, tokens), either(fewer, own_left, left), either(fewer, place, fullest)
+            stage_tokens, own_left = self._stage_tokens(place, budget)
+            fewer = stage_tokens < tokens
+            tokens, left, fullest = (
+                either(fewer, stage_tokens, tokens),
+                either(fewer, own_left, left),
+                either(fewer, place, fullest),
+            )
         if limit is not None:
             above = tokens > limit
             tokens, left = either(above, limited_tokens(self.settings, limit, None), tokens), either(above, budget, left)
@@ -186,22 +190,22 @@ class CompressedPools(PoolRules):
 
     def _stage_tokens(self, place: int, budget: int, steps: list[Step] | None = None) -> tuple[int, int]:
         """Tokens of one stage, and the bytes that are left for them."""
-        own, page, cell, stage = self.settings, self.layout.page_size, self.cells[place], self.layout.stages[place]
+        settings, page, cell, stage = self.settings, self.layout.page_size, self.cells[place], self.layout.stages[place]
         fixed = self._fixed_bytes(stage, self.requests_with_states(place, budget))
         left = larger(budget - fixed, 0)
         tokens = floored(left / cell) // page * page
         # A quotient that was rounded up is no whole page more.
         tokens, left_bytes = either((tokens > 0) & (tokens * cell > left), tokens - page, tokens), floored(left)
-        if own.swa_ratio is not None:
+        if settings.swa_ratio is not None:
             figure(
-                steps if own.total_tokens is None else None,
+                steps if settings.total_tokens is None else None,
                 "budget_of_tokens",
                 "pool_bytes - compressor_states",
                 left_bytes,
                 pool_bytes=budget,
                 compressor_states=fixed,
             )
-            tokens_of_bytes(tokens, own, left_bytes, cell, steps)
+            tokens_of_bytes(tokens, settings, left_bytes, cell, steps)
         return tokens, left_bytes
 
     def requests_with_states(self, place: int, budget: int) -> int:
@@ -227,10 +231,10 @@ class CompressedPools(PoolRules):
 
     @cached_property
     def _capped_windows(self) -> int:
-        """Window tokens where they follow from the requests: what these hold at the worst, and the tails of prefixes that are kept."""
-        layout, own = self.layout, self.settings
-        tails = _TAILS * (own.own_requests or 1) if own.radix else 0
-        cap = request_cap(own, layout.window) + tails * (layout.window + layout.page_size)
+        """Window tokens, where they follow from the requests: the most that all requests hold, and the tails of kept prefixes."""
+        layout, settings = self.layout, self.settings
+        tails = _TAILS * (settings.own_requests or 1) if settings.radix else 0
+        cap = request_cap(settings, layout.window) + tails * (layout.window + layout.page_size)
         return -(-cap // layout.page_size) * layout.page_size
 
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
@@ -252,11 +256,11 @@ class CompressedPools(PoolRules):
         )
 
     def bounds(self, demand: Demand) -> tuple[int, int]:
-        own, layout = self.settings, self.layout
-        if own.swa_ratio is not None:
+        settings, layout = self.settings, self.layout
+        if settings.swa_ratio is not None:
             demand = with_a_window(demand, layout.window, layout.page_size)
-        tokens = self.least_tokens(demand, own.swa_ratio or 0)
-        few, many = (0, MOST_REQUESTS) if own.own_requests is None else (own.own_requests,) * 2
+        tokens = self.least_tokens(demand, settings.swa_ratio or 0)
+        few, many = (0, MOST_REQUESTS) if settings.own_requests is None else (settings.own_requests,) * 2
         low, high = (
             largest(
                 tokens * cell + self._fixed_bytes(stage, requests) for stage, cell in zip(layout.stages, self.cells, strict=True)

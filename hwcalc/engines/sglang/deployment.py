@@ -127,14 +127,17 @@ class SglangDeployment(GeneralDeployment):
 
     @cached_property
     def budget_alone(self) -> Noted[Budget | None]:
-        """The bytes that each GPU has left for the pools, whatever the load, where no draft model has a cache beside them."""
+        """The bytes that each GPU has left for the pools, whatever the load, where no draft model has a cache of its own."""
         from hwcalc.engines.sglang.memory import plan_budget
 
         return plan_budget(self, self.at(Load(seq=1)))
 
     def choose_dtypes(self) -> Noted[Dtypes]:
-        own = self.settings
-        cache, state = known_dtype(_DTYPES.get(own.kv_dtype, own.kv_dtype)), own.state_dtype or self.model.state_dtype or "fp32"
+        settings = self.settings
+        cache, state = (
+            known_dtype(_DTYPES.get(settings.kv_dtype, settings.kv_dtype)),
+            settings.state_dtype or self.model.state_dtype or "fp32",
+        )
         roles = {
             Role.KEY: cache,
             Role.VALUE: cache,
@@ -144,10 +147,10 @@ class SglangDeployment(GeneralDeployment):
             Role.STATE: known_dtype(state),
             Role.CONV: known_dtype("bf16"),
         }
-        dtypes = Dtypes(kv=own.kv_dtype, roles=MappingProxyType(roles))
+        dtypes = Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles))
         if not is_auto(self.setup.dtype):
             return Noted(dtypes)
-        message = f"KV dtype auto: {own.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
+        message = f"KV dtype auto: {settings.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
         return Noted(dtypes, (Note(code="default-dtype", message=message),))
 
     def deals_experts(self) -> bool:
@@ -166,8 +169,8 @@ class SglangDeployment(GeneralDeployment):
 
     @cached_property
     def remarks(self) -> tuple[Note, ...]:
-        """What is assumed. Raises an error for a model or a setup that SGLang refuses, or that kvplan has no rules for."""
-        setup, own, name = self.setup, self.settings, self.model.architecture
+        """Notes on what is assumed. Raises an error for a model or a setup that SGLang refuses, or that kvplan has no rules for."""
+        setup, settings, name = self.setup, self.settings, self.model.architecture
         if name is not None and name.startswith(_OWN_CACHES):
             raise UnsupportedError(
                 f"SGLang keeps caches of its own for {name}, which kvplan does not know yet.", hint="Use: --engine reference"
@@ -178,42 +181,43 @@ class SglangDeployment(GeneralDeployment):
             raise UnsupportedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
         if is_on(setup.options.get("enable_dp_attention")) and setup.parallel.pp > 1:
             raise UsageError("enable_dp_attention: replicas of one group have no pipeline stages here.", hint="Leave out --pp")
-        if own.swa_ratio is None and own.own_requests is None:
+        if settings.swa_ratio is None and settings.own_requests is None:
             raise UsageError("Window tokens by requests need their number.", hint="Give: --engine-option max_running_requests=N")
         for group in self.plain_stack.groups:
-            check_heads("SGLang", group.kind, own.tp)
+            check_heads("SGLang", group.kind, settings.tp)
         self._check_kernels()
         self.compressed or self.layout  # noqa: B018 - refuses kinds without a rule
         return tuple(self._notes())
 
     def _check_kernels(self) -> None:
         """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
-        own, gpu, model = self.settings, self.setup.hardware.gpu, self.model
-        if is_sparse_latent(model) and own.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
+        settings, gpu, model = self.settings, self.setup.hardware.gpu, self.model
+        if is_sparse_latent(model) and settings.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
             raise UnsupportedError(
-                f"--dtype {own.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3.", hint="Use: --dtype bf16 or fp8_e4m3"
+                f"--dtype {settings.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3.",
+                hint="Use: --dtype bf16 or fp8_e4m3",
             )
         strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")
-        if strategy.startswith("extra_buffer") and own.radix:
+        if strategy.startswith("extra_buffer") and settings.radix:
             name = model.architecture or model.id
             if self.compressed is not None or not self.layout.has_states:
                 raise UsageError(f"mamba_scheduler_strategy {strategy} needs mamba state, got {name}.", hint="Leave it out")
             if gpu is not None and "copies_states" not in words_of(model):
                 raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
-            if strategy.endswith("lazy") and not own.overlap:
+            if strategy.endswith("lazy") and not settings.overlap:
                 raise UsageError(
                     "Lazy extra buffer requires overlap schedule.", hint="Use: mamba_scheduler_strategy=extra_buffer"
                 )
         if gpu is None or gpu.vendor.lower() != "nvidia":
             return
-        if own.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(own.major):
-            other = "fp8_e4m3" if own.kv_dtype == "mxfp8" else "fp4_mx_block16"
+        if settings.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(settings.major):
+            other = "fp8_e4m3" if settings.kv_dtype == "mxfp8" else "fp4_mx_block16"
             raise UnsupportedError(
-                f"--dtype {own.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
+                f"--dtype {settings.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
             )
 
     def _notes(self) -> Iterator[Note]:
-        gpu, own = self.setup.hardware.gpu, self.settings
+        gpu, settings = self.setup.hardware.gpu, self.settings
         if gpu is None:
             message = (
                 "No GPU given: what SGLang sets by model and accelerator (max_running_requests, the strategy of states) is left as the options "
@@ -229,13 +233,13 @@ class SglangDeployment(GeneralDeployment):
         if name is not None and name not in model_classes("sglang").rows:
             message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
             yield Note(code="not-its-own-class", message=message)
-        if own.kv_dtype == "nvfp4" and gpu is None:
+        if settings.kv_dtype == "nvfp4" and gpu is None:
             message = (
                 "KV dtype nvfp4: prompts are counted as unpacked in fp8, which kernels of a B200 do without. Set it with --gpu."
             )
             yield Note(code="one-scale-layout", message=message)
-        if own.dp > 1:
-            yield Note(code="per-replica", message=f"The pool is that of one of {own.dp} replicas of attention.")
+        if settings.dp > 1:
+            yield Note(code="per-replica", message=f"The pool is that of one of {settings.dp} replicas of attention.")
 
 
 class SglangOccupancy(GeneralOccupancy):
@@ -288,11 +292,11 @@ class SglangOccupancy(GeneralOccupancy):
     def at_once(self, figures: Figures, steps: list[Step] | None = None) -> int:
         """How many requests of the planned length these pools hold."""
         rules, replica = self.deployment.pool_rules, self.replica
-        one = replica.under(replace(replica.load, lengths=(), batch=1))
-        if not one.together.unlike:
-            return rules.most(figures, one.held, None if self.together.unlike else steps)
+        single = replica.under(replace(replica.load, lengths=(), batch=1))
+        if not single.together.unlike:
+            return rules.most(figures, single.held, None if self.together.unlike else steps)
         numbers = range(1, figures.running // self.load.sharing.branches + 1)
-        return bisect_left(numbers, x=True, key=lambda number: not rules.holds(figures, one.sized(batch=number).held))
+        return bisect_left(numbers, x=True, key=lambda number: not rules.holds(figures, single.sized(batch=number).held))
 
     def fullest_bytes(self) -> int:
         """Bytes of the smallest pools of a rank that hold the planned sequences of a replica.
@@ -322,8 +326,8 @@ class SglangOccupancy(GeneralOccupancy):
         return self.needed_bytes
 
     def most_sequences(self) -> tuple[int, str]:
-        own = self.settings
-        most = _MOST_REQUESTS if own.own_requests is None else own.own_requests
+        settings = self.settings
+        most = _MOST_REQUESTS if settings.own_requests is None else settings.own_requests
         return most * self.setup.parallel.dp, "max_running_requests"
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
@@ -360,7 +364,7 @@ class SglangOccupancy(GeneralOccupancy):
 
     @property
     def _share_steps(self) -> tuple[Step, ...]:
-        """How SGLang's share of the GPU comes about."""
+        """The steps that give SGLang's share of the GPU."""
         from hwcalc.engines.sglang.memory import fraction_steps
 
         return fraction_steps(self.deployment)
@@ -387,23 +391,23 @@ class SglangOccupancy(GeneralOccupancy):
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
         """As SGLang's log names them."""
-        own = self.settings
-        return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
+        settings = self.settings
+        return {"page_size": settings.page_size, "chunked_prefill_size": settings.chunk}
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """A smaller pool of windows, states without copies, and formats of eight bits."""
-        own, deployment = self.settings, self.deployment
-        if own.swa_ratio is not None and deployment.window is not None and own.swa_ratio > float(_SMALL_SHARE):
+        settings, deployment = self.settings, self.deployment
+        if settings.swa_ratio is not None and deployment.window is not None and settings.swa_ratio > float(_SMALL_SHARE):
             yield Saving(Cost.CACHE, "a smaller pool of windows", {"engine_options": {"swa_full_tokens_ratio": _SMALL_SHARE}})
         if deployment.slots > 1:
             yield Saving(Cost.CACHE, "a smaller pool of states", {"engine_options": {"mamba_full_memory_ratio": _SMALL_SHARE}})
-        if own.element_bytes > 1 and deployment.compressed is None:
+        if settings.element_bytes > 1 and deployment.compressed is None:
             yield Saving(Cost.CACHE, "fp8_e4m3 cache", {"dtype": "fp8_e4m3"})
         if computes_fp8(self.setup.hardware.gpu):
             yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
 
     def support_of_sharing(self) -> Support:
-        """The radix cache keeps common beginnings once, in whole pages; states are those of one sequence."""
+        """Whether sequences share their beginnings: the radix cache keeps them once, in whole pages; states are not shared."""
         if not self.settings.radix:
             return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")
         if self.deployment.compressed is None and self.deployment.layout.has_states:

@@ -86,7 +86,7 @@ def _row_bytes(elements: int, settings: SglangSettings, *, split: bool) -> int:
     if settings.kv_dtype == "mxfp8":
         return elements + elements // _MX_BLOCK
     if settings.kv_dtype in FOUR_BITS and not split:
-        # Kernels of Blackwell read scales in an order of their own, beside that in which prompts are unpacked.
+        # Kernels of Blackwell read scales in an order of their own, and prompts are unpacked in another.
         layouts = 2 if settings.kv_dtype == "nvfp4" and settings.major == BLACKWELL and settings.unpacks else 1
         return elements // 2 + layouts * (elements // _FP4_BLOCK)
     # Pools that are split charge four bits a whole byte (``HybridSWAPoolConfigurator``).
@@ -105,7 +105,7 @@ def _latent(kind: LatentAttention, settings: SglangSettings, *, sparse: bool) ->
 
 
 def workspace_bytes(kind: LayerKind, settings: SglangSettings) -> int:
-    """What four-bit keys and values take for a token beside the layers: a place where one layer is unpacked in fp8 for prompts.
+    """Bytes that four-bit keys and values take for a token outside of the layers: a place where one layer is unpacked in fp8 for prompts.
 
     Kernels of Blackwell read four bits themselves (``NVFP4KVCacheMethod``), and ``fp4_mx_block16`` has no such place.
     """
@@ -223,16 +223,16 @@ def _usual(kinds: Iterable[LayerKind], model: ModelSpec, *, fills: bool) -> Laye
     kinds = tuple(kinds)
     if not fills or splits_windows(model):
         return None
-    own = [kind for kind in kinds if isinstance(kind, ROW_KINDS) and not isinstance(kind, SparseIndexer)]
+    counted_kinds = [kind for kind in kinds if isinstance(kind, ROW_KINDS) and not isinstance(kind, SparseIndexer)]
     # The config's first numbers of heads and their width are those of the layers that keep every token.
-    own = [kind for kind in own if isinstance(kind, FullAttention)] or own
-    sizes = {tuple(tensor.shape for tensor in kind.tensors()) for kind in own}
+    counted_kinds = [kind for kind in counted_kinds if isinstance(kind, FullAttention)] or counted_kinds
+    sizes = {tuple(tensor.shape for tensor in kind.tensors()) for kind in counted_kinds}
     if len(sizes) > 1:
         raise UnsupportedError(
             f"SGLang counts the same keys and values for every layer of {model.architecture or model.id}, but its layers differ.",
             hint="Use: --engine reference",
         )
-    return own[0] if own else None
+    return counted_kinds[0] if counted_kinds else None
 
 
 def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: SglangSettings) -> tuple[Row, ...]:
@@ -282,18 +282,20 @@ def _stage(
     rows, pools, states, shared = tables
     sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
     latent = any(isinstance(kind, LatentAttention) for kind in pools)
-    like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
+    like = {
+        pool: next((kind for kind, row_kind in pools.items() if row_kind == pool and rows[kind]), None) for pool in (FULL, SWA)
+    }
     for kind, count, named in _counted(stack, span, shared):
         if kind in states:
             slot, recurrent = slot + count * sum(states[kind]), recurrent + count
         pool = pools[kind] if named is None else named
-        own = kind if named is None else like[pool]
-        size = sum(row.bytes for row in rows[own]) if own is not None else 0
+        row_kind = kind if named is None else like[pool]
+        size = sum(row.bytes for row in rows[row_kind]) if row_kind is not None else 0
         if not size:
             continue
         sizes[pool] += count * size
         if isinstance(kind, SparseIndexer):
-            # Only beside latents does a draft have an indexer of its own in each layer.
+            # Only with latents does a draft have an indexer of its own in each layer.
             index, indexers = (index + count * size, indexers + count) if latent else (index, indexers)
             continue
         layers[pool] += count

@@ -84,10 +84,10 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
 
     Of the load it depends on nothing but the cache of a draft model.
     """
-    found = loaded(occupancy)
-    if found.value is None:
-        return Noted(None, found.notes)
-    gpu, memory, weights = found.value
+    memory_and_weights = loaded(occupancy)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
     share = _fraction(deployment)
     extra = beside(occupancy)
     outside = (device_context(gpu), *communication(deployment.setup.parallel, gpu))
@@ -100,11 +100,11 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
     )
     rows = occupancy.request.replica_batch
     budget, notes = budget_of(occupancy, memory, parts, tokens=deployment.settings.chunk, rows=rows, share=share)
-    return Noted(budget, (*found.notes, *extra.notes, *notes))
+    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
 
 def _fraction(deployment: SglangDeployment) -> float:
-    """The share that the user names, or the default."""
+    """``mem_fraction_static``: the share of memory that the user names, or the default."""
     named = deployment.settings.fraction
     if named is not None:
         return named
@@ -114,7 +114,7 @@ def _fraction(deployment: SglangDeployment) -> float:
 
 
 def _of_free(part: BudgetPart, share: float) -> BudgetPart:
-    """A part that is there before the weights: of it the pools lose their share, and the rest comes off what stays free."""
+    """A part that is allocated before the weights, times ``share``: the pools lose that much, the rest comes off what stays free."""
     return replace(
         part,
         low=int(part.low * share),
@@ -126,7 +126,7 @@ def _of_free(part: BudgetPart, share: float) -> BudgetPart:
 
 
 def default_fraction(deployment: SglangDeployment) -> float:
-    """``mem_fraction_static`` where nobody names one.
+    """The default of ``mem_fraction_static``.
 
     An H100 of 81,559 MiB reserves 512 + 1.5 x 8192 + 128 + 2 x 256 + 8 x 58 = 13,904 MiB: 0.83.
     """
@@ -171,9 +171,9 @@ def fraction_steps(deployment: SglangDeployment) -> tuple[Step, ...]:
 
 def _reserved_mib(deployment: SglangDeployment) -> float:
     """What stays free for activations, ranks and CUDA graphs."""
-    gpu, own = deployment.setup.hardware.gpu, deployment.settings
+    gpu, settings = deployment.setup.hardware.gpu, deployment.settings
     reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(deployment.setup), _LEAST_TOKENS)
-    reserved += own.tp * own.dp * own.pp / _RANKS * _RANK_MIB
+    reserved += settings.tp * settings.dp * settings.pp / _RANKS * _RANK_MIB
     reserved += _graphs_mib(deployment)
     large = gpu is not None and (gpu.memory_total_mib or 0) > _LARGE_GPU_MIB
     return max(reserved, _LEAST_RESERVED_MIB) if large else reserved
@@ -181,14 +181,14 @@ def _reserved_mib(deployment: SglangDeployment) -> float:
 
 def _graphs_mib(deployment: SglangDeployment) -> float:
     """What graphs of decode steps and of prompts reserve."""
-    gpu, own, options = deployment.setup.hardware.gpu, deployment.settings, deployment.setup.options
-    graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, own.tp * own.dp)
+    gpu, settings, options = deployment.setup.hardware.gpu, deployment.settings, deployment.setup.options
+    graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, settings.tp * settings.dp)
     if "max_running_requests" in options:
         # What SGLang limits by itself comes later.
         graph = min(graph, int(options["max_running_requests"]))
     size: float = _GRAPH_MIB * graph
-    if own.dp > 1:
-        size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
+    if settings.dp > 1:
+        size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * settings.dp
     return size + (_prompt_graphs_mib(deployment, prompt_tokens(deployment.setup)) if _prompts_in_graphs(deployment) else 0)
 
 
@@ -246,17 +246,17 @@ def _is_latent(model: ModelSpec) -> bool:
 
 
 def _of_tower(model: ModelSpec) -> float:
-    """What a vision tower leaves of the share: less the larger it is (``adjust_mem_fraction_for_vlm``)."""
+    """The factor by which a vision tower reduces the share: smaller the larger the tower is (``adjust_mem_fraction_for_vlm``)."""
     sizes = []
     tower = model.config.get("vision_config")
     unread = next((names for name, names in _UNREAD.items() if (model.architecture or "").startswith(name)), ())
     for names, usual in zip(_TOWER_NAMES, _TOWER, strict=True):
-        found = (
+        named_sizes = (
             [tower[name] for name in names if name not in unread and isinstance(tower.get(name), int)]
             if isinstance(tower, Mapping)
             else []
         )
-        sizes.append(found[0] if found else usual)
+        sizes.append(named_sizes[0] if named_sizes else usual)
     ratio = sizes[0] * sizes[1] ** 2 / (_TOWER[0] * _TOWER[1] ** 2)
     return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))
 

@@ -19,7 +19,7 @@ _CLASS_LENGTHS: Final = {"step3p5": 128_000, "step3p7": 128_000}
 _TEXT_ONLY_READ: Final = frozenset({"step3p7"})
 """Model types whose class reads the text part alone, and has defaults where there is none."""
 _STRETCHED: Final = frozenset({"linear", "dynamic"})
-"""Kinds of rotary embeddings whose factor counts; those of the others stand beside the length before it."""
+"""Kinds of rotary embeddings whose factor counts; those of the others are already part of the length."""
 
 
 def words_of(model: ModelSpec) -> Mapping[str, str]:

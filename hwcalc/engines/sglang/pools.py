@@ -235,7 +235,7 @@ class PoolRules(Record):
 
     @abstractmethod
     def sizes(self, figures: Figures) -> Sizes:
-        """The pools of one budget as SGLang logs them, or what it says where it makes none."""
+        """The sizes of the pools that a budget gives, as SGLang logs them, or its error if it makes none."""
 
     @cached_property
     @abstractmethod
@@ -244,19 +244,19 @@ class PoolRules(Record):
 
     @abstractmethod
     def windows_of(self, tokens: int) -> int | None:
-        """Places in the pool of windows beside so many tokens; ``None`` without that pool, or where stages differ."""
+        """Tokens in the pool of windows if the full pool has so many; ``None`` without that pool, or where stages differ."""
 
     @abstractmethod
     def bounds(self, demand: Demand) -> tuple[int, int]:
-        """A budget that holds too little, as all smaller ones do, and one that holds it all, as all larger ones do."""
+        """Two budgets in bytes: the first and all below are too small for the demand; the second and all above hold it."""
 
     def error(self, figures: Figures) -> str | None:
-        """What SGLang says where it does not start with these pools."""
+        """The error of SGLang if it does not start with these pools; ``None`` if it starts."""
         error = next((words for passed, words in self.checks(figures) if not passed), None)
         return None if error is None else error.format(swa=figures.swa_tokens)
 
     def places(self, figures: Figures, demand: Demand) -> Iterator[tuple[str, int, int]]:
-        """What each pool has, under the name of its figure, and what is asked of it."""
+        """For each pool: the name of its figure, how much it has, and how much the load needs."""
         yield "running" if figures.slots is not None else "running_by_tokens", figures.running, demand.requests
         if self.keeps_tokens:
             yield "tokens", figures.tokens, demand.places
@@ -264,7 +264,7 @@ class PoolRules(Record):
             yield "window_tokens", figures.swa_tokens, demand.window_places
 
     def holds(self, figures: Figures, demand: Demand) -> bool:
-        """Whether SGLang starts with these pools, and they hold all that is asked."""
+        """Whether SGLang starts with these pools, and they hold the demand."""
         held = True
         for _, have, want in self.places(figures, demand):
             held = held & (want <= have)
@@ -288,7 +288,7 @@ class PoolRules(Record):
         return figure(steps, "at_once", f"min({', '.join(by)})", min(by.values()), unit="requests", **by)
 
     def least(self, demand: Demand, own_bytes: int) -> int:
-        """The least budget that holds what is asked.
+        """The least budget, in bytes, that holds the demand.
 
         It is searched for among whole bytes. Where states have a share, a little more memory may mean one slot more and fewer tokens: then
         it is the budget to which halving 0 to 2^60 bytes comes. Where no budget holds it, because SGLang runs fewer requests or was allowed
@@ -307,15 +307,15 @@ class PoolRules(Record):
         return found
 
     def least_tokens(self, demand: Demand, ratio: float) -> int:
-        """The fewest tokens, in whole pages, with which all is held if there is memory, and there are slots.
+        """The fewest tokens, in whole pages, whose pools hold the demand if memory and slots suffice.
 
         There is a place for a window in every ``ratio`` of the tokens; if that is 0, the tokens do not follow from the windows.
         """
-        own, page = self.settings, self.settings.page_size
+        settings, page = self.settings, self.settings.page_size
         tokens = larger(demand.places, 2 * demand.requests) if self.keeps_tokens else 2 * demand.requests
-        if own.own_requests is None:
+        if settings.own_requests is None:
             many = demand.requests > LEAST_REQUESTS
-            tokens = larger(tokens, either(many, ceiled(demand.requests * (own.context / 512)), 1))
+            tokens = larger(tokens, either(many, ceiled(demand.requests * (settings.context / 512)), 1))
         if ratio:
             tokens = larger(tokens, ceiled(demand.window_places / ratio))
         tokens = -(-tokens // page) * page
@@ -405,26 +405,26 @@ class LayerPools(PoolRules):
 
     def _slots(self, budget: int, steps: list[Step] | None) -> tuple[int, int]:
         """Slots for states, and the bytes that they leave (``_handle_max_mamba_cache``). What drafts copy of states has no step."""
-        own, left, slot = self.settings, budget / GIB, self.layout.slot_bytes
-        drafted, requests, each = own.draft_tokens, own.own_requests or 1, slots_per_request(own)
-        plain = None if own.drafts else steps
-        if own.mamba_slots is not None:
+        settings, left, slot = self.settings, budget / GIB, self.layout.slot_bytes
+        drafted, requests, each = settings.draft_tokens, settings.own_requests or 1, slots_per_request(settings)
+        plain = None if settings.drafts else steps
+        if settings.mamba_slots is not None:
             slots = figure(
                 steps,
                 "state_slots",
                 "floor(max_mamba_cache_size / dp)",
-                own.mamba_slots // own.dp,
+                settings.mamba_slots // settings.dp,
                 unit="slots",
-                max_mamba_cache_size=own.mamba_slots,
-                dp=own.dp,
+                max_mamba_cache_size=settings.mamba_slots,
+                dp=settings.dp,
             )
             copied = min(requests, slots // each)
-        elif not own.radix and own.requests is not None:
+        elif not settings.radix and settings.requests is not None:
             slots = figure(steps, "state_slots", "max_running_requests", requests, unit="slots", max_running_requests=requests)
             copied = slots
         else:
-            share = left * own.mamba_ratio / (1 + own.mamba_ratio) * GIB
-            if own.drafts:
+            share = left * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
+            if settings.drafts:
                 slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
             else:
                 slots = floored((share - slot) // slot)
@@ -435,11 +435,11 @@ class LayerPools(PoolRules):
                 slots,
                 unit="slots",
                 pool_bytes=budget,
-                mamba_full_memory_ratio=own.mamba_ratio,
+                mamba_full_memory_ratio=settings.mamba_ratio,
                 slot_bytes=slot,
             )
             copied = smaller(slots // each, requests)
-        if own.drafts:
+        if settings.drafts:
             left = left - slot * (copied + 1) * drafted / GIB
         left_bytes = figure(
             plain,
@@ -463,26 +463,26 @@ class LayerPools(PoolRules):
 
     def _stage_tokens(self, stage: StageCells, left: int, steps: list[Step] | None = None) -> tuple[int, int | None]:
         """Tokens of one stage, and window tokens, of the bytes that are left for them."""
-        own, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
+        settings, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
         if not stage.swa_layers:
-            tokens = left // int(cell) if cell else own.total_tokens or own.context
-        elif not stage.full_layers or own.swa_ratio is not None:
+            tokens = left // int(cell) if cell else settings.total_tokens or settings.context
+        elif not stage.full_layers or settings.swa_ratio is not None:
             tokens = floored(left // cell)
         else:
             tokens = floored((left - self.capped_windows * stage.swa_bytes) // cell)
         tokens = tokens // page * page
-        if own.swa_ratio is not None or self.layout.window is None:
-            if stage.swa_layers and stage.full_layers and not own.drafts:
+        if settings.swa_ratio is not None or self.layout.window is None:
+            if stage.swa_layers and stage.full_layers and not settings.drafts:
                 figure(
                     steps,
                     "cell_size",
                     "full_token_bytes + swa_full_tokens_ratio x window_token_bytes",
                     cell,
                     full_token_bytes=stage.full_bytes // stage.full_layers * stage.full_layers,
-                    swa_full_tokens_ratio=own.swa_ratio or 0,
+                    swa_full_tokens_ratio=settings.swa_ratio or 0,
                     window_token_bytes=stage.swa_bytes,
                 )
-            tokens_of_bytes(tokens, own, left, cell, steps)
+            tokens_of_bytes(tokens, settings, left, cell, steps)
         return tokens, self._windows(stage, tokens, steps)
 
     @cached_property
@@ -493,7 +493,7 @@ class LayerPools(PoolRules):
         return -(-request_cap(self.settings, self.layout.window) // page) * page
 
     def _windows(self, stage: StageCells, tokens: int, steps: list[Step] | None = None) -> int | None:
-        """Window tokens beside so many tokens of one stage; ``None`` if no windows have a pool."""
+        """Window tokens of a stage that has so many full tokens; ``None`` if no windows have a pool."""
         if not stage.swa_layers:
             return 0 if self.layout.window is not None else None
         if not stage.full_layers:
@@ -551,12 +551,12 @@ class LayerPools(PoolRules):
 
     def _least_left(self, demand: Demand) -> Any:
         """Bytes that must be left for tokens."""
-        own, layout, stage = self.settings, self.layout, self.stages[0]
+        settings, layout, stage = self.settings, self.layout, self.stages[0]
         ratio: float = 0
         if self._alike and stage.swa_layers:
-            ratio = 1 if not stage.full_layers else own.swa_ratio or 0
-            if own.swa_ratio is not None and layout.window is not None:
-                demand = with_a_window(demand, layout.window, own.page_size)
+            ratio = 1 if not stage.full_layers else settings.swa_ratio or 0
+            if settings.swa_ratio is not None and layout.window is not None:
+                demand = with_a_window(demand, layout.window, settings.page_size)
         tokens = self.least_tokens(demand, ratio)
         sizes = (tokens * cell + self._capped_bytes(stage) for stage, cell in zip(self.stages, self.cells, strict=True))
         return larger(largest(sizes), 1)
@@ -568,12 +568,16 @@ class LayerPools(PoolRules):
 
     def _with_states(self, requests: int, least: Any) -> tuple[int, int]:
         """The bounds of a budget of which ``least`` bytes must be left for tokens."""
-        own, slot = self.settings, self.layout.slot_bytes
-        if own.mamba_slots is not None or (not own.radix and own.requests is not None):
+        settings, slot = self.settings, self.layout.slot_bytes
+        if settings.mamba_slots is not None or (not settings.radix and settings.requests is not None):
             # So many slots take the same of every budget.
             return around(least + _PROBE - self._slots(_PROBE, None)[1])
-        each, drafted, share = slots_per_request(own), own.draft_tokens if own.drafts else 0, 1 + own.mamba_ratio
-        for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / own.mamba_ratio)
+        each, drafted, share = (
+            slots_per_request(settings),
+            settings.draft_tokens if settings.drafts else 0,
+            1 + settings.mamba_ratio,
+        )
+        for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / settings.mamba_ratio)
         # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
-        low = least if own.drafts else (least - slot) * share
+        low = least if settings.drafts else (least - slot) * share
         return around(larger(for_slots, low))[0], around(larger(for_slots, least * share))[1]

@@ -224,13 +224,15 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
 def _computes_in(model: ModelSpec) -> str:
     """The dtype of the text part, of which float32 and none at all are float16, and bfloat16 for Gemma (``_get_and_verify_dtype``)."""
     text = model.config.get("text_config")
-    own = text if isinstance(text, Mapping) else model.config
-    named = str(own.get("dtype") or own.get("torch_dtype") or model.config.get("dtype") or "").removeprefix("torch.")
+    text_config = text if isinstance(text, Mapping) else model.config
+    named = str(text_config.get("dtype") or text_config.get("torch_dtype") or model.config.get("dtype") or "").removeprefix(
+        "torch."
+    )
     if named in ("bfloat16", "float16"):
         return "bf16" if named == "bfloat16" else "fp16"
-    if not own:
+    if not text_config:
         return "fp16" if model.dtype in ("fp16", "fp32") else "bf16"
-    gemma = str(own.get("model_type", "")).startswith("gemma")
+    gemma = str(text_config.get("model_type", "")).startswith("gemma")
     return "bf16" if gemma or (model.quantization or {}).get("quant_method") == "mxfp4" else "fp16"
 
 
@@ -238,8 +240,8 @@ def _declares_fp8(model: ModelSpec) -> bool:
     """Whether the files ask for a cache in fp8 (``kv_cache_quant_algo``)."""
     scheme = model.quantization or {}
     nested = scheme.get("quantization")
-    named = [one.get("kv_cache_quant_algo") for one in (scheme, nested) if isinstance(one, Mapping)]
-    return "FP8" in (str(one).upper() for one in named if one)
+    named = [section.get("kv_cache_quant_algo") for section in (scheme, nested) if isinstance(section, Mapping)]
+    return "FP8" in (str(section).upper() for section in named if section)
 
 
 def prompt_tokens(setup: Setup) -> int:

@@ -36,8 +36,8 @@ def layer_tensors(kind: LayerKind, occupancy: SglangOccupancy) -> tuple[StoredTe
 
 
 def _stored_row(occupancy: SglangOccupancy, row: Row, *, windows: bool) -> StoredTensor:
-    one, held, ranks = occupancy.deployment.demand(occupancy.tokens, 1), occupancy.held, occupancy.settings.tp
-    places, total = (one.window_places, held.window_places) if windows else (one.places, held.places)
+    demand, held, ranks = occupancy.deployment.demand(occupancy.tokens, 1), occupancy.held, occupancy.settings.tp
+    places, total = (demand.window_places, held.window_places) if windows else (demand.places, held.places)
     each = (
         f"{total:,} tokens in pages of {occupancy.settings.page_size:,}"
         if occupancy.together.unlike
@@ -88,7 +88,7 @@ class PageRow(NamedTuple):
 
 
 def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[PageRow]:
-    """The rows of a layer of DeepSeek-V4; its states are beside the layers."""
+    """The rows of a layer of DeepSeek-V4; its states belong to no layer."""
 
     def row(name: str, role: Role, size: float, ratio: int = 1) -> PageRow:
         return PageRow(name, role, round(layout.page_size // ratio * size), windows=ratio == 1)
@@ -125,7 +125,7 @@ def extras(occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
     states, requests = _compressor_states(occupancy)
     # Where no pools hold the sequences there are none.
     states = min(states * ranks, max(0, rest))
-    beside = (
+    extras = (
         ("compressor_states", states, f"compressors of {requests:,} requests", f"compressors for {requests:,} requests"),
         (
             "unfilled_pools",
@@ -134,7 +134,7 @@ def extras(occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
             _why_unfilled(occupancy.deployment),
         ),
     )
-    return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in beside if size > 0)
+    return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in extras if size > 0)
 
 
 def _compressor_states(occupancy: SglangOccupancy) -> tuple[int, int]:

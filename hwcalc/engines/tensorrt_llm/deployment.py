@@ -70,10 +70,10 @@ class TensorrtDeployment(GeneralDeployment):
 
     def _windows_of(self, group: Group) -> frozenset[int]:
         """The windows of the layers of one kind, in longer sequences; none keeps all tokens."""
-        one = self.settings
-        if one.window_pattern is not None:
-            return frozenset(one.window_pattern[number % len(one.window_pattern)] for number in group.layers)
-        if one.v2 and one.derives_windows and isinstance(group.kind, SlidingAttention):
+        settings = self.settings
+        if settings.window_pattern is not None:
+            return frozenset(settings.window_pattern[number % len(settings.window_pattern)] for number in group.layers)
+        if settings.v2 and settings.derives_windows and isinstance(group.kind, SlidingAttention):
             return frozenset((group.kind.window,))
         return frozenset()
 
@@ -132,15 +132,15 @@ class TensorrtDeployment(GeneralDeployment):
         return Needs.alike(self.layout(tokens), tokens, sequences)
 
     def choose_dtypes(self) -> Noted[Dtypes]:
-        one = self.settings
-        kv = "fp8_e4m3" if one.kv_dtype in ("fp8", "fp8_ds_mla") else one.kv_dtype
+        settings = self.settings
+        kv = "fp8_e4m3" if settings.kv_dtype in ("fp8", "fp8_ds_mla") else settings.kv_dtype
         roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), known_dtype(kv))
         roles |= {
             Role.INDEX: known_dtype("fp8_scaled_128"),
-            Role.STATE: known_dtype(one.state_dtype),
-            Role.CONV: known_dtype(one.model_dtype),
+            Role.STATE: known_dtype(settings.state_dtype),
+            Role.CONV: known_dtype(settings.model_dtype),
         }
-        return Noted(Dtypes(kv=one.kv_dtype, roles=MappingProxyType(roles)), self.noted_settings.notes)
+        return Noted(Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles)), self.noted_settings.notes)
 
     def deals_experts(self) -> bool:
         return is_attention_dp(self.setup.options)
@@ -156,12 +156,17 @@ class TensorrtDeployment(GeneralDeployment):
         return tuple(self._remarks())
 
     def _remarks(self) -> Iterator[Note]:
-        one = self.settings
+        settings = self.settings
         windows = any(group.kind.numbers().get("window") for group in self.plain_stack.groups)
-        if windows and one.window_pattern is None and not (one.v2 and one.derives_windows) and not one.scratch:
+        if (
+            windows
+            and settings.window_pattern is None
+            and not (settings.v2 and settings.derives_windows)
+            and not settings.scratch
+        ):
             message = "Windowed layers keep all tokens: TensorRT-LLM cuts them only with --engine-option max_attention_window."
             yield Note(code="window-not-honoured", message=message)
-        if one.host_bytes:
+        if settings.host_bytes:
             message = "host_cache_size keeps blocks of finished requests in host memory; the pool on the GPU stays as it is."
             yield Note(code="host-memory", message=message)
         if self.setup.parallel.dp > 1:
@@ -269,8 +274,8 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def support_of_sharing(self) -> Support:
         """Block reuse, and beams that fork from one prompt."""
-        one, sharing = self.settings, self.load.sharing
-        if one.reuse:
+        settings, sharing = self.settings, self.load.sharing
+        if settings.reuse:
             return Support(offered=True, how="block reuse: whole blocks that begin alike are kept once")
         if sharing.beams > 1 and not sharing.prefix and sharing.samples == 1:
             return Support(offered=True, how="beams have the whole blocks of their prompt once, and the others each")
@@ -289,13 +294,13 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """What takes less memory of a GPU. Weights are as published: TensorRT-LLM makes none while loading."""
-        one, gpu, batch = self.settings, self.setup.hardware.gpu, self.request.replica_batch
-        if one.sequences > batch:
+        settings, gpu, batch = self.settings, self.setup.hardware.gpu, self.request.replica_batch
+        if settings.sequences > batch:
             yield Saving(Cost.NOTHING, f"a server for {batch} at once", {"engine_options": {"max_batch_size": str(batch)}})
         if computes_fp8(gpu):
             yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
             yield Saving(Cost.WEIGHTS, "a checkpoint in fp8", {"weights": "fp8"})
-        if one.batched_tokens > _SMALL_BATCH:
+        if settings.batched_tokens > _SMALL_BATCH:
             size = str(_SMALL_BATCH)
             yield Saving(
                 Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"max_num_tokens": size}}
@@ -306,5 +311,5 @@ class TensorrtOccupancy(GeneralOccupancy):
             yield Saving(Cost.FEW_CACHE_BITS, "nvfp4 cache", {"dtype": "nvfp4"})
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
-        one = self.settings
-        return {"tokens_per_block": one.block, "manager": "v2" if one.v2 else "v1"}
+        settings = self.settings
+        return {"tokens_per_block": settings.block, "manager": "v2" if settings.v2 else "v1"}

@@ -63,7 +63,7 @@ class DummyBatch(OwnAmount, Record):
 
 
 class KeptFree(OwnAmount, Record):
-    """What ``free_gpu_memory_fraction`` leaves of what the other parts leave."""
+    """Bytes that stay free: of what the other parts leave, the cache gets the share ``free_gpu_memory_fraction`` and not the rest."""
 
     usable: int
     others: tuple[Amount, ...]
@@ -87,7 +87,7 @@ class PoolCurve(Curve):
         return AllNeeds(self.deployment.layouts, tokens, sequences)
 
     def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
-        """As :meth:`needed_bytes`."""
+        """Bytes of the cache on each GPU; all GPUs count as the fullest."""
         return self.needed_bytes(tokens, sequences)
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
@@ -97,7 +97,7 @@ class PoolCurve(Curve):
         return self.total_of(self.needs(tokens, -(-sequences // self.dp)), sequences)
 
     def total_of(self, needs: AllNeeds, sequences: int) -> int:
-        """Bytes on all GPUs, for so many sequences, of which a replica has these needs."""
+        """Bytes of the cache on all GPUs for ``sequences`` sequences; ``needs`` are those of a replica."""
         return self.tp * needs.total_bytes(sequences, self.dp)
 
 

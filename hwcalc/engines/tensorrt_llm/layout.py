@@ -71,7 +71,7 @@ def _attention(kind: AttentionKind, settings: Settings, window: int | None) -> t
 
 
 def _row(numbers: int, settings: Settings) -> int:
-    """Bytes of so many numbers of the cache."""
+    """Bytes of ``numbers`` numbers in the KV dtype, with their scales."""
     if settings.kv_dtype == "nvfp4":
         if numbers % _SCALE_EVERY:
             raise UnsupportedError(
@@ -94,7 +94,7 @@ def _latent(kind: LatentAttention, settings: Settings, window: int | None) -> tu
 
 
 def _index_row(width: int, settings: Settings) -> int:
-    """A key of the indexer with a scale for 128 numbers, whatever the KV dtype."""
+    """Bytes of an indexer's key of ``width`` numbers, with a scale for each 128 of them, whatever the KV dtype."""
     return (width // 2 if settings.index_fp4 else width) + width // _INDEX_SCALE_EVERY * 4
 
 

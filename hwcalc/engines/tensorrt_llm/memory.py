@@ -53,12 +53,12 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     from hwcalc.quantization.planned import format_name
 
-    one = occupancy.settings
-    found = loaded(occupancy)
-    if found.value is None:
-        return Noted(None, found.notes)
-    gpu, memory, weights = found.value
-    extra, rows, tokens = beside(occupancy), dummy_rows(one.batched_tokens, occupancy.tokens), one.batched_tokens
+    settings = occupancy.settings
+    memory_and_weights = loaded(occupancy)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
+    extra, rows, tokens = beside(occupancy), dummy_rows(settings.batched_tokens, occupancy.tokens), settings.batched_tokens
     weight_format = format_name(occupancy.request.weights)
     parts = (
         *weights,
@@ -68,9 +68,9 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
         estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
     )
     whole, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows)
-    kept = _kept_free(whole, one.fraction)
+    kept = _kept_free(whole, settings.fraction)
     margin = occupancy.request.hardware.margin or 0
-    return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*found.notes, *extra.notes, *notes))
+    return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*memory_and_weights.notes, *extra.notes, *notes))
 
 
 def _kept_free(whole: Budget, fraction: float) -> BudgetPart:

@@ -39,17 +39,17 @@ class Needs:
 
     def demand(self, storage: Dealt, *, reading: bool = True) -> tuple[int, ...]:
         """V2: the slots of each pool for all sequences, while one of them is read in."""
-        one, found = self.layout.settings, []
-        prompt = Sequences(smaller(self.tokens, one.batched_tokens), 0)
+        settings, pool_slots = self.layout.settings, []
+        prompt = Sequences(smaller(self.tokens, settings.batched_tokens), 0)
         for _, cycles in storage.pools:
             slots = 0
             for cycle in cycles:
                 held = self.batch if cycle.state else self.blocks[cycle.window]
                 alone = 1 if cycle.state else self.layout.blocks(cycle.window, self.tokens)
-                read = cycle.slots(prompt, one.block, scratch=one.scratch) - alone if reading else 0
+                read = cycle.slots(prompt, settings.block, scratch=settings.scratch) - alone if reading else 0
                 slots = slots + held + larger(0, read)
-            found.append(slots)
-        return tuple(found)
+            pool_slots.append(slots)
+        return tuple(pool_slots)
 
     @cached_property
     def _demands(self) -> tuple[tuple[int, ...], ...]:
@@ -130,7 +130,7 @@ class Needs:
 
 
 class AllNeeds:
-    """What sequences need, each in the layout of its length."""
+    """The needs of sequences of several lengths, each in the layout of its length."""
 
     def __init__(self, layouts: tuple[tuple[int | None, Layout], ...], tokens: int, sequences: int) -> None:
         self._parts: list[tuple[bool, Needs]] = []
@@ -146,7 +146,7 @@ class AllNeeds:
         return self._joined([needs.most for _, needs in self._parts])
 
     def total_bytes(self, sequences: int, dp: int) -> int:
-        """On all stages, for so many sequences on all replicas."""
+        """Bytes of the cache on all stages, for ``sequences`` sequences on ``dp`` replicas."""
         return self._joined([_total(needs, sequences, dp) for _, needs in self._parts])
 
     def holds(self, budget: int) -> bool:
@@ -154,25 +154,25 @@ class AllNeeds:
         return self._joined([needs.holds(budget) * 1 for _, needs in self._parts]) == 1
 
     def _joined(self, values: list[int]) -> int:
-        (first, found), *others = zip((here for here, _ in self._parts), values, strict=True)
+        (first, most), *others = zip((here for here, _ in self._parts), values, strict=True)
         if every(first):
-            return found
+            return most
         for here, value in others:
-            found = either(here, value, found)
-        return found
+            most = either(here, value, most)
+        return most
 
 
 def _total(needs: Needs, sequences: int, dp: int) -> int:
-    """The bytes that all replicas store: what sequences hold, and what the manager keeps beside it."""
-    layout, one, total = needs.layout, needs.layout.settings, 0
+    """The bytes that all replicas store: what sequences hold, and what the manager keeps besides."""
+    layout, settings, total = needs.layout, needs.layout.settings, 0
     every_block = Needs.alike(layout, needs.tokens, sequences).blocks
     for stage, needed in zip(layout.stages, needs.on_stages, strict=True):
-        held = sum(blocks * one.block * layout.rows(stage, window) for window, blocks in every_block.items())
-        if not one.v2:
+        held = sum(blocks * settings.block * layout.rows(stage, window) for window, blocks in every_block.items())
+        if not settings.v2:
             total = total + larger(held, layout.needed(stage, every_block))
             continue
         idle = layout.slots * stage.state
-        own = sum(blocks * one.block * layout.rows(stage, window) for window, blocks in needs.blocks.items())
-        beside = larger(0, needed - own - larger(idle, needs.batch * stage.state))
-        total = total + held + larger(sequences * stage.state, dp * idle) + dp * beside
+        held_by_sequences = sum(blocks * settings.block * layout.rows(stage, window) for window, blocks in needs.blocks.items())
+        manager_bytes = larger(0, needed - held_by_sequences - larger(idle, needs.batch * stage.state))
+        total = total + held + larger(sequences * stage.state, dp * idle) + dp * manager_bytes
     return total

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Sizes(Record):
-    """How large the pools of a budget are; ``tokens`` and ``blocks`` are those of the layers that keep all, ``None`` without end."""
+    """The sizes of the pools that a budget gives; ``tokens`` and ``blocks`` are those of the layers that keep all, ``None`` without end."""
 
     tokens: int | None
     blocks: int | None
@@ -53,13 +53,13 @@ def _v1(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
 
 def _v2(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
     """The pools of the stage that has fewest of each."""
-    layout, size, one = occupancy.layout, occupancy.settings.block, occupancy.deployment.needs(occupancy.tokens, 1)
+    layout, size, single = occupancy.layout, occupancy.settings.block, occupancy.deployment.needs(occupancy.tokens, 1)
     stages = []
-    for storage, quota in zip(one.storages, layout.quotas(budget), strict=True):
+    for storage, quota in zip(single.storages, layout.quotas(budget), strict=True):
         slots = storage.slots(quota) or [0] * len(storage.pools)
         stages.append((storage, quota, slots))
     whole = [(storage, quota, slots[place]) for storage, quota, slots in stages if (place := storage.pool_of(None)) is not None]
-    tokens = [found for storage, _, slots in stages if (found := storage.longest(slots)) is not None]
+    tokens = [longest for storage, _, slots in stages if (longest := storage.longest(slots)) is not None]
     blocks = min((count for *_, count in whole), default=None)
     states = [slots[place] for storage, _, slots in stages if (place := storage.pool_of(None, state=True)) is not None]
     windows = [
@@ -71,7 +71,7 @@ def _v2(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
     shares = [
         have / want
         for storage, _, slots in stages
-        for have, want in zip(slots, one.demand(storage, reading=False), strict=True)
+        for have, want in zip(slots, single.demand(storage, reading=False), strict=True)
         if want
     ]
     return _Sizes(
@@ -88,31 +88,31 @@ def _v2(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
 
 def plan_pool(occupancy: TensorrtOccupancy, budget: int) -> PoolInfo:
     """The pool of one replica."""
-    layout, one, deployment = occupancy.layout, occupancy.settings, occupancy.deployment
-    found = (_v2 if one.v2 else _v1)(occupancy, budget)
+    layout, settings, deployment = occupancy.layout, occupancy.settings, occupancy.deployment
+    sizes = (_v2 if settings.v2 else _v1)(occupancy, budget)
     single = deployment.needs(occupancy.tokens, 1)
     fits = single.holds(budget)
     longest = _longest(occupancy, budget)
     whole = None if None in layout.windows else layout.windows[-1]
     return PoolInfo(
         budget_bytes=budget,
-        tokens=found.tokens,
-        bytes_per_token=None if layout.several else found.row,
-        blocks=found.blocks,
-        block_size=one.block,
-        bytes_per_block=found.block_bytes,
+        tokens=sizes.tokens,
+        bytes_per_token=None if layout.several else sizes.row,
+        blocks=sizes.blocks,
+        block_size=settings.block,
+        bytes_per_block=sizes.block_bytes,
         blocks_per_request=layout.blocks(whole, occupancy.tokens),
-        max_concurrency=found.concurrency,
+        max_concurrency=sizes.concurrency,
         max_requests=_most(occupancy, budget),
         max_seq=longest,
-        swa_tokens=found.window_tokens,
-        state_slots=found.states,
+        swa_tokens=sizes.window_tokens,
+        state_slots=sizes.states,
         needed_bytes=single.most,
         fits=fits,
-        message=None if fits else _message(occupancy, found.blocks or 0, longest),
+        message=None if fits else _message(occupancy, sizes.blocks or 0, longest),
         requires=(),
         definition=Definition.ENGINE,
-        steps=found.steps,
+        steps=sizes.steps,
     )
 
 
@@ -151,7 +151,7 @@ def _message(occupancy: TensorrtOccupancy, blocks: int, longest: int) -> str:
 
 
 def _v2_steps(occupancy: TensorrtOccupancy, whole: list[tuple[Dealt, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
-    """How many blocks and states the pages of each pool hold, on the stage that has fewest blocks."""
+    """The steps that give the blocks and states of each pool, on the stage that has fewest blocks."""
     storage, quota, _ = min(whole, key=lambda each: each[2])
     page, place, slots = page_bytes(quota), storage.pool_of(None) or 0, storage.slots(quota)
     if slots is None:

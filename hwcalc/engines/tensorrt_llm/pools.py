@@ -71,14 +71,14 @@ def page_bytes(quota: int) -> int:
 
 
 def _doubled(quota: int) -> int:
-    """How often the size of a page is doubled."""
+    """The number of times that the size of a page is doubled for this quota."""
     if isinstance(quota, int):
         return min(_WIDEST, max(0, (max(0, quota) // _GIB).bit_length() - 1))
     return sum((quota >= _GIB << doubled) * 1 for doubled in range(1, _WIDEST + 1))
 
 
 class Sequences(NamedTuple):
-    """So many sequences with room for ``capacity`` tokens, of which ``history`` are behind them."""
+    """A number of ``requests``, each with slots for ``capacity`` tokens, of which ``history`` are computed already."""
 
     capacity: int
     history: int
@@ -97,7 +97,7 @@ class Cycle(Record):
     alone: Fraction
 
     def gone(self, history: int, block: int) -> int:
-        """Blocks that no token behind ``history`` sees."""
+        """Blocks that have left the window after ``history`` tokens of a sequence."""
         gone: int = 0 if self.window is None else larger(0, (history + 1 - self.window) // block)
         return gone
 
@@ -136,7 +136,7 @@ def _shares(order: tuple[int, ...], ratio: Sequence[float], active: Sequence[int
 
 
 class Dealt:
-    """How a quota is divided over pools, of one length or of an array of them."""
+    """The pools of a rank and the rule by which a quota is divided over them; lengths may be integers or arrays."""
 
     pools: tuple[tuple[tuple[int, ...], tuple[Cycle, ...]], ...]
     block: int
@@ -148,7 +148,7 @@ class Dealt:
         raise NotImplementedError
 
     def divisions(self, doubled: int) -> Iterable[tuple[Division, bool]]:
-        """How pages are divided whose size is doubled so often, and where that is true."""
+        """The divisions of pages whose size has been doubled ``doubled`` times, each with where it applies."""
         raise NotImplementedError
 
     def usual_pages(self, page: int) -> list[int]:
@@ -186,14 +186,14 @@ class Dealt:
 
     def held(self, quota: int) -> tuple[list[int], bool]:
         """The slots of each pool, and whether the quota holds what must fit; integers or arrays."""
-        found, enough, doubled = [0] * len(self.pools), False, _doubled(quota)
+        pool_slots, enough, doubled = [0] * len(self.pools), False, _doubled(quota)
         page = PAGE << doubled
         total = ceil_div(quota, page)
         for division, true in self.divisions(doubled):
             slots, held = self._dealt(division, total, page, (quota > 0) & (division.least <= total) & true)
-            found = [either(held, new, old) for new, old in zip(slots, found, strict=True)]
+            pool_slots = [either(held, new, old) for new, old in zip(slots, pool_slots, strict=True)]
             enough = enough | held
-        return found, enough
+        return pool_slots, enough
 
     def slots(self, quota: int) -> list[int] | None:
         """The slots of each pool of one quota; ``None`` where it is smaller than what must fit."""
@@ -204,9 +204,9 @@ class Dealt:
         """The slots of each pool of so many pages, where these fit; a pool that would get less than it must have gets just that."""
         _, order, ratio, shares = division
         pools, floor, left = range(len(ratio)), self.floor, total
-        found, active, open_, enough = [0 for _ in pools], [True for _ in pools], fits, False
+        slots, active, open_, enough = [0 for _ in pools], [True for _ in pools], fits, False
         while some(open_):
-            dealt, rest = list(found), left
+            dealt, rest = list(slots), left
             for pool, share in zip(order, shares, strict=True):
                 sizes = self.pools[pool][0]
                 dealt[pool] = active[pool] * _slots(nearest(rest * share), sizes, page)
@@ -215,19 +215,19 @@ class Dealt:
             lacking = open_ & reduce(or_, short)
             done = open_ & (lacking ^ True)
             if some(done):
-                found = [either(done & active[pool], dealt[pool], found[pool]) for pool in pools]
+                slots = [either(done & active[pool], dealt[pool], slots[pool]) for pool in pools]
                 enough = enough | done
             if not some(lacking):
-                return found, enough
+                return slots, enough
             for pool in pools:
                 sizes, now = self.pools[pool][0], lacking & short[pool]
                 pages = _pages(floor[pool], sizes, page)
-                found[pool] = either(now, _slots(pages, sizes, page), found[pool])
+                slots[pool] = either(now, _slots(pages, sizes, page), slots[pool])
                 left, active[pool] = left - now * pages, active[pool] & (now ^ True)
             others = reduce(or_, active)
             enough, open_ = enough | (lacking & (others ^ True)), lacking & others & (left > 0)
             shares = _shares(order, ratio, active)
-        return found, enough
+        return slots, enough
 
 
 class Storage(Dealt, Record):
@@ -249,10 +249,10 @@ class Storage(Dealt, Record):
     @cached_property
     def floor(self) -> list[int]:
         """The fewest slots of each pool: one for each cycle, and those of the constraints."""
-        found = [len(cycles) for _, cycles in self.pools]
+        fewest = [len(cycles) for _, cycles in self.pools]
         for batch in self.least:
-            found = [max(pair) for pair in zip(found, self._taken(batch), strict=True)]
-        return found
+            fewest = [max(pair) for pair in zip(fewest, self._taken(batch), strict=True)]
+        return fewest
 
     @cached_property
     def _usual(self) -> list[int]:
@@ -304,31 +304,31 @@ class _Lengths(Dealt):
 
     @cached_property
     def floor(self) -> Sequence[int]:
-        return [Table(one.floor[pool] for one in self._each).at(self._place) for pool in range(len(self.pools))]
+        return [Table(storage.floor[pool] for storage in self._each).at(self._place) for pool in range(len(self.pools))]
 
     @cached_property
     def _divisions(self) -> _Divisions:
-        return _Divisions([[one.by_page[doubled] for one in self._each] for doubled in range(_WIDEST + 1)])
+        return _Divisions([[storage.by_page[doubled] for storage in self._each] for doubled in range(_WIDEST + 1)])
 
     def divisions(self, doubled: int) -> Iterable[tuple[Division, bool]]:
         return self._divisions.at(doubled, self._place)
 
 
 class _Divisions:
-    """The divisions by how often the size of a page is doubled and, in each row, by place: for arrays of both."""
+    """A table of divisions: a row for each doubling of the page size, a column for each place. Both may be arrays."""
 
     def __init__(self, rows: Sequence[Sequence[Division]]) -> None:
-        every = [one for row in rows for one in row]
+        every = [division for row in rows for division in row]
         pools = range(len(every[0].order))
         self._width = len(rows[0])
-        self._orders = tuple(dict.fromkeys(one.order for one in every))
-        self._least = Table(one.least for one in every)
-        self._ratios = [Table(one.ratio[pool] for one in every) for pool in pools]
-        self._shares = [Table(one.shares[pool] for one in every) for pool in pools]
-        self._order = Table(self._orders.index(one.order) for one in every)
+        self._orders = tuple(dict.fromkeys(division.order for division in every))
+        self._least = Table(division.least for division in every)
+        self._ratios = [Table(division.ratio[pool] for division in every) for pool in pools]
+        self._shares = [Table(division.shares[pool] for division in every) for pool in pools]
+        self._order = Table(self._orders.index(division.order) for division in every)
 
     def at(self, doubled: int, place: int = 0) -> Iterator[tuple[Division, bool]]:
-        """One for each order in which pools get their pages, and where it is true."""
+        """A division for each order in which pools get their pages, with where it applies."""
         at = doubled * self._width + place
         least, ratio, shares = self._least.at(at), self._columns(self._ratios, at), self._columns(self._shares, at)
         for number, order in enumerate(self._orders):
@@ -410,7 +410,7 @@ def _batches(
 
 
 def in_pages(quota: int) -> int:
-    """A quota in whole pages."""
+    """The quota, in bytes, rounded up to whole pages."""
     page = page_bytes(quota)
     return ceil_div(quota, page) * page
 
@@ -426,8 +426,8 @@ class Layout(Record):
     @cached_property
     def windows(self) -> tuple[int | None, ...]:
         """The windows of all stages, the smallest first; ``None`` is every token."""
-        found = sorted({window for stage in self.stages for window in stage.windows})
-        return (*found, None) if any(stage.growing for stage in self.stages) or not found else tuple(found)
+        windows = sorted({window for stage in self.stages for window in stage.windows})
+        return (*windows, None) if any(stage.growing for stage in self.stages) or not windows else tuple(windows)
 
     @property
     def several(self) -> bool:
@@ -437,8 +437,8 @@ class Layout(Record):
     @cached_property
     def slots(self) -> int:
         """Slots of states without those of snapshots: for all requests of all stages, a padded one for graphs, one for attention DP."""
-        one = self.settings
-        return one.sequences * one.pp + 1 + one.attention_dp if any(stage.state for stage in self.stages) else 0
+        settings = self.settings
+        return settings.sequences * settings.pp + 1 + settings.attention_dp if any(stage.state for stage in self.stages) else 0
 
     def storages(self, length: int) -> tuple[Dealt, ...]:
         """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
@@ -483,63 +483,63 @@ class Layout(Record):
 
     def snapshots(self, tokens: int) -> int:
         """Slots of kept states for a pool of so many tokens."""
-        one = self.settings
-        return tokens // one.interval if one.interval is not None and one.reuse and self.slots else 0
+        settings = self.settings
+        return tokens // settings.interval if settings.interval is not None and settings.reuse and self.slots else 0
 
     def _cost(self, stage: Stage, tokens: float) -> int:
         """V2: the bytes that a stage takes for so many tokens, as the manager reckons."""
-        one = self.settings
-        kept = 0 if one.interval is None else self.snapshots(floored(tokens))
+        settings = self.settings
+        kept = 0 if settings.interval is None else self.snapshots(floored(tokens))
         cost: int = floored(
             tokens * stage.growing
-            + smaller(tokens, one.batched_tokens) * stage.reading(one.scratch)
-            + one.sequences * self.window_bytes(stage)
+            + smaller(tokens, settings.batched_tokens) * stage.reading(settings.scratch)
+            + settings.sequences * self.window_bytes(stage)
             + ((self.slots + kept) * stage.state if stage.state else 0)
-            + (kept > 0) * one.sequences * one.pp * stage.growing * one.block
+            + (kept > 0) * settings.sequences * settings.pp * stage.growing * settings.block
             + (_PADDING if self.compressed else 0)
         )
         return cost
 
     def _tokens_for(self, stage: Stage, quota: int) -> float:
         """V2: the tokens that a quota holds on one stage, by the same reckoning. It is exact where there are no kept states."""
-        one, fixed = self.settings, self._cost(stage, 0)
-        each = stage.growing + stage.reading(one.scratch)
+        settings, fixed = self.settings, self._cost(stage, 0)
+        each = stage.growing + stage.reading(settings.scratch)
         few: float = (quota - fixed) / each if each else math.inf
         many: float = math.inf
         if stage.growing:
-            many = one.batched_tokens + (quota - fixed - one.batched_tokens * each) / stage.growing
-        if one.interval is not None and stage.state and stage.growing and self.snapshots(FOREVER):
+            many = settings.batched_tokens + (quota - fixed - settings.batched_tokens * each) / stage.growing
+        if settings.interval is not None and stage.state and stage.growing and self.snapshots(FOREVER):
             many = last_good((quota - fixed) // stage.growing, lambda count: self._cost(stage, count) <= quota)
-        found: float = picked(quota <= one.batched_tokens * each + fixed, few, many)
+        found: float = picked(quota <= settings.batched_tokens * each + fixed, few, many)
         tokens: float = picked(fixed > quota, 0.0, found)
         return tokens
 
     def quotas(self, budget: int, *, capped: bool = True) -> tuple[int, ...]:
         """V2: the quota of each stage: the budget, less where ``max_tokens`` or the rank with fewest tokens needs less."""
-        one, cap = self.settings, self.settings.most_tokens if capped else None
-        found = [budget for _ in self.stages]
+        settings, cap = self.settings, self.settings.most_tokens if capped else None
+        quotas = [budget for _ in self.stages]
         if cap is not None:
-            found = [smaller(budget, ceiled(self._cost(stage, cap) / _RESUMED)) for stage in self.stages]
-        if one.ranks > 1:
-            each = [self._tokens_for(stage, floored(quota * _RESUMED)) for stage, quota in zip(self.stages, found, strict=True)]
+            quotas = [smaller(budget, ceiled(self._cost(stage, cap) / _RESUMED)) for stage in self.stages]
+        if settings.ranks > 1:
+            each = [self._tokens_for(stage, floored(quota * _RESUMED)) for stage, quota in zip(self.stages, quotas, strict=True)]
             fewest = -largest(-tokens for tokens in each)
             ends = fewest < math.inf
             if some(ends):
                 tokens = picked(ends, fewest, 0.0)
                 needs = [ceiled(self._cost(stage, tokens) / _RESUMED) for stage in self.stages]
-                found = [either(ends, smaller(*pair), pair[0]) for pair in zip(found, needs, strict=True)]
-        return tuple(found)
+                quotas = [either(ends, smaller(*pair), pair[0]) for pair in zip(quotas, needs, strict=True)]
+        return tuple(quotas)
 
     def pool_blocks(self, budget: int, steps: list[Step] | None = None) -> dict[int | None, int]:
         """V1: the blocks of each pool, of the stage that has fewest."""
-        one, size = self.settings, self.settings.block
+        settings, size = self.settings, self.settings.block
         if self.several:
             return self._window_blocks(budget, steps)
         (window,) = self.windows
         row = max((self.rows(stage, window) for stage in self.stages), default=0)
         tokens = budget // row if row else FOREVER
-        if one.most_tokens is not None:
-            return {window: min(tokens, one.most_tokens) // size}
+        if settings.most_tokens is not None:
+            return {window: min(tokens, settings.most_tokens) // size}
         if not row:
             return {window: tokens // size}
         figure(steps, "tokens", "floor(budget / bytes_per_token)", tokens, unit="tokens", budget=budget, bytes_per_token=row)

@@ -53,7 +53,7 @@ _OLDEST_GPU: Final = 80
 
 
 class Settings(Record):
-    """What the rules of the pool need to know beside the layers. ``v2`` is the manager; ``window_pattern`` is as the option says."""
+    """The settings on which the rules of the pool depend. ``v2`` is the manager; ``window_pattern`` is as the option says."""
 
     kv_dtype: str
     model_dtype: str
@@ -131,18 +131,18 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int = 1)
 
 
 def _mixes_windows(kinds: list[LayerKind]) -> bool:
-    """Whether V2 derives the windows: sliding layers of one size beside full ones."""
+    """Whether V2 derives the windows: sliding layers of one size and full layers."""
     sizes = {kind.window for kind in kinds if isinstance(kind, SlidingAttention)}
     return len(sizes) == 1 and any(isinstance(kind, FullAttention) for kind in kinds)
 
 
 def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int) -> bool:
-    """Whether the V2 manager runs: the model's layers need it, it is asked for, or it is the model's own default and has no beams."""
-    asked, beams = setup.options.get("manager"), max(beams, _number(setup.options, "max_beam_width", 1))
+    """Whether the V2 manager runs: the model's layers need it, the user names it, or it is the model's default and there are no beams."""
+    manager, beams = setup.options.get("manager"), max(beams, _number(setup.options, "max_beam_width", 1))
     heads = {(kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
     several = len({dim for _, dim in heads}) > 1
     needs = several or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
-    if needs and asked == "v1":
+    if needs and manager == "v1":
         raise UnsupportedError(
             "these layers take the V2 manager: V1 has one width for all of them, and its pool of states is not known.",
             hint="Leave out --engine-option manager=v1.",
@@ -151,18 +151,18 @@ def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int)
         raise UnsupportedError(
             "the V2 manager, which these layers take, has no beams.", hint="Leave out beams and max_beam_width."
         )
-    if asked is not None:
-        return asked == "v2" and beams == 1
+    if manager is not None:
+        return manager == "v2" and beams == 1
     return needs or (takes_v2(model) and beams == 1)
 
 
 def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
-    """Tokens in a block: what is asked, or what the attention kernels take."""
+    """Tokens in a block: as the user sets them, or as the attention kernels take them."""
     gpu = setup.hardware.gpu
     latent = any(isinstance(kind, LatentAttention) for kind in kinds)
-    asked = setup.options.get("tokens_per_block")
+    requested = setup.options.get("tokens_per_block")
     if any(isinstance(kind, CompressedAttention) for kind in kinds):
-        size = _COMPRESSED_BLOCKS[0] if asked is None else int(asked)
+        size = _COMPRESSED_BLOCKS[0] if requested is None else int(requested)
         if size not in _COMPRESSED_BLOCKS:
             raise UsageError(
                 f"DeepseekV4CacheManager requires tokens_per_block in [128, 256], got {size:,}.",
@@ -171,22 +171,22 @@ def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
         return size
     sparse = latent and any(isinstance(kind, SparseIndexer) for kind in kinds)
     hopper = gpu is None or (gpu.compute_capability or _HOPPER).startswith(_HOPPER)
-    if kv_dtype == _OWN_FP8 and asked not in (None, str(_FLASH_BLOCK)):
+    if kv_dtype == _OWN_FP8 and requested not in (None, str(_FLASH_BLOCK)):
         raise UsageError(
-            f"FlashInfer DSA FMHA requires tokens_per_block=64, got {asked}.", hint="Use: --engine-option tokens_per_block=64"
+            f"FlashInfer DSA FMHA requires tokens_per_block=64, got {requested}.", hint="Use: --engine-option tokens_per_block=64"
         )
-    if latent and (hopper or (sparse and asked is None)):
+    if latent and (hopper or (sparse and requested is None)):
         return _FLASH_BLOCK
-    return _BLOCK if asked is None else parse_tokens(asked, "engine option tokens_per_block", minimum=2)
+    return _BLOCK if requested is None else parse_tokens(requested, "engine option tokens_per_block", minimum=2)
 
 
 def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str) -> str:
-    """The format of recurrent states: what is asked, what the config says of the cache, or that of the model; Kimi's are fp32."""
-    asked = options.get("mamba_ssm_cache_dtype", AUTO)
+    """The format of recurrent states: what the user names, what the config says of the cache, or that of the model; Kimi's are fp32."""
+    requested = options.get("mamba_ssm_cache_dtype", AUTO)
     if is_kimi(model):
         return "fp32"
-    if asked != AUTO:
-        return _FLOATS[asked]
+    if requested != AUTO:
+        return _FLOATS[requested]
     named = next((value for path, value in model.bearing.items() if path.endswith("mamba_ssm_cache_dtype")), None)
     return _FLOATS.get(str(named), model_dtype)
 
@@ -235,7 +235,7 @@ def _published(model: ModelSpec) -> str | None:
 
 
 def _words(model: ModelSpec) -> Mapping[str, str]:
-    """What the row of the model's class says in ``profiles/engines/tensorrt-llm/classes.yaml``."""
+    """The columns of the model's class in ``profiles/engines/tensorrt-llm/classes.yaml``."""
     return model_classes("tensorrt-llm").row(model).words
 
 

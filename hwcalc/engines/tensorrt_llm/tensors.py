@@ -1,4 +1,4 @@
-"""The tensors of a plan: the blocks of all sequences, and what the manager keeps beside them; the pools by layers; and what a rank allocates."""
+"""The tensors of a plan: the blocks of all sequences, and what the manager keeps besides; the pools by layers; and what a rank allocates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WHY = {
     "whole_pages": "whole pages of memory",
     "unequal_windows": "an equal share for each window",
 }
-"""The same in fewer words, beside other engines."""
+"""The same in fewer words, for a comparison with other engines."""
 
 
 def stored_piece(occupancy: TensorrtOccupancy, piece: Piece) -> StoredTensor:
@@ -60,7 +60,7 @@ def stored_piece(occupancy: TensorrtOccupancy, piece: Piece) -> StoredTensor:
 
 
 def extra_tensors(occupancy: TensorrtOccupancy) -> tuple[StoredTensor, ...]:
-    """What the manager keeps beside the blocks of the planned sequences, on all GPUs."""
+    """The tensors that the manager keeps besides the blocks of the planned sequences, on all GPUs."""
     replica, parallel, sizes = occupancy.replica, occupancy.setup.parallel, dict.fromkeys(_WORDS, 0)
     for stage in occupancy.layout.stages:
         for name, size in _beside(occupancy, replica, stage):
@@ -69,15 +69,15 @@ def extra_tensors(occupancy: TensorrtOccupancy) -> tuple[StoredTensor, ...]:
 
 
 def _beside(occupancy: TensorrtOccupancy, replica: TensorrtOccupancy, stage: Stage) -> Iterator[tuple[str, int]]:
-    """The bytes beside on one rank of a stage, of all replicas together."""
-    one, layout, dp = occupancy.settings, occupancy.layout, occupancy.request.parallel.dp
-    if not one.v2:
-        used = sum(occupancy.needs.blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
+    """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
+    settings, layout, dp = occupancy.settings, occupancy.layout, occupancy.request.parallel.dp
+    if not settings.v2:
+        used = sum(occupancy.needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
         yield "unequal_windows", layout.needed(stage, occupancy.needs.blocks) - used
         return
     idle = layout.slots * stage.state
     yield "idle_states", dp * idle - occupancy.batch * stage.state
-    used = sum(replica.needs.blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
+    used = sum(replica.needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
     one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in occupancy.needs.storages)
     more = replica.needs.on_stages[layout.stages.index(stage)] - used - max(idle, replica.batch * stage.state)
     read = max(0, min(more, _read_bytes(replica, layout.stages.index(stage))))
@@ -86,7 +86,7 @@ def _beside(occupancy: TensorrtOccupancy, replica: TensorrtOccupancy, stage: Sta
 
 
 def _read_bytes(replica: TensorrtOccupancy, stage: int) -> int:
-    """The slots that the pools have for a prompt while it is read, beside those that stay."""
+    """The slots that the pools have for a prompt while it is read, besides those that it keeps."""
     storage = replica.needs.storages[stage]
     demands = zip(storage.pools, replica.needs.demand(storage), replica.needs.demand(storage, reading=False), strict=True)
     return sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)
@@ -95,24 +95,24 @@ def _read_bytes(replica: TensorrtOccupancy, stage: int) -> int:
 def buffers(occupancy: TensorrtOccupancy, stage_number: int) -> tuple[Allocation, ...]:
     """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
     replica, size = occupancy.replica, occupancy.settings.block
-    layout, one = replica.layout, occupancy.settings
+    layout, settings = replica.layout, occupancy.settings
     stage, given = layout.stages[stage_number], occupancy.request.hardware.kv_memory
-    if one.v2:
+    if settings.v2:
         return tuple(_v2_buffers(replica, stage_number, replica.needs.least_budget if given is None else given))
     pools = layout.pool_blocks(given) if given is not None else replica.needs.blocks
-    found = []
+    tensors = []
     for window in layout.windows:
         row, blocks = layout.rows(stage, window), pools[window]
         if layout.several and given is None:
             # Every window has as much memory as the one that needs most.
             share = layout.needed(stage, replica.needs.blocks) // len(layout.windows)
-            found.append(Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=(share,), bytes=share))
+            tensors.append(Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=(share,), bytes=share))
         elif row and blocks:
             shape = (blocks, row * size)
-            found.append(
+            tensors.append(
                 Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=shape, bytes=blocks * row * size)
             )
-    return tuple(one for one in found if one.bytes)
+    return tuple(settings for settings in tensors if settings.bytes)
 
 
 def _v2_buffers(occupancy: TensorrtOccupancy, stage: int, budget: int) -> Iterator[Allocation]:

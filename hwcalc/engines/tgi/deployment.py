@@ -3,7 +3,7 @@
 ``KV-cache blocks: N, size: B`` of its log counts the blocks of the warm-up batch again, which are free by then, so that the pool is all that
 is left (``warmup`` in ``flash_causal_lm.py``). Block 0 is for health checks (``backends/v3/src/{radix,block_allocator}.rs``). What is left is
 ``max(0, cudaFree - (1 - cuda_memory_fraction x TGI_WIGGLE_ROOM) x total)`` after a prefill of ``max_batch_prefill_tokens``
-(``get_cuda_free_memory`` in ``utils/import_utils.py``): with the room of 0.9, a tenth of the total stays free; CUDA graphs are captured into it
+(``get_cuda_free_memory`` in ``utils/import_utils.py``): with a ``TGI_WIGGLE_ROOM`` of 0.9, a tenth of the total stays free; CUDA graphs are captured into it
 afterwards. A model of Mamba has no pool: its states are made for each batch.
 
 Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` resolve_attention,
@@ -66,7 +66,7 @@ _SHORT: Final = "Not enough memory to handle {tokens} prefill tokens. You need t
 
 
 class Settings(Record):
-    """What the options come to. ``share`` is that of the whole GPU: ``cuda_memory_fraction`` x ``TGI_WIGGLE_ROOM``."""
+    """The settings that follow from the options. ``share`` is that of the whole GPU: ``cuda_memory_fraction`` x ``TGI_WIGGLE_ROOM``."""
 
     attention: str
     block_size: int
@@ -88,7 +88,7 @@ class TgiDeployment(PooledDeployment):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the options come to."""
+        """The settings that follow from the options."""
         options, setup = self.setup.options, self.setup
         attention = options.get("attention", AUTO)
         if attention == AUTO:
@@ -163,26 +163,28 @@ class TgiDeployment(PooledDeployment):
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
-        own, published = known_dtype(self.model_format), self.published_format
-        kept = own if published is None else known_dtype(published)
+        dtype, published = known_dtype(self.model_format), self.published_format
+        kept = dtype if published is None else known_dtype(published)
         why = (
-            "in which TGI loads this model, whatever its config says" if kept is own else "the kv_cache_scheme of the checkpoint"
+            "in which TGI loads this model, whatever its config says"
+            if kept is dtype
+            else "the kv_cache_scheme of the checkpoint"
         )
         message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
         notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
         if not is_auto(self.setup.dtype):
-            asked = (self.setup.dtype or "").strip().lower()
-            spelled = {value: name for name, value in KV_NAMES.items()}.get(asked, asked)
+            requested = (self.setup.dtype or "").strip().lower()
+            spelled = {value: name for name, value in KV_NAMES.items()}.get(requested, requested)
             if spelled not in (*_FLOATS, *KV_NAMES):
                 raise UnknownNameError(
-                    f"--dtype {brief(asked, 40)}: TGI keeps its cache in the model's dtype, fp8_e4m3fn or fp8_e5m2.",
+                    f"--dtype {brief(requested, 40)}: TGI keeps its cache in the model's dtype, fp8_e4m3fn or fp8_e5m2.",
                     option="dtype",
                     hint=f"Use: --dtype auto, {', '.join((*_FLOATS, 'fp8', 'fp8_e5m2'))}",
                 )
             kept, notes = known_dtype("fp8_e4m3" if spelled == "fp8" else spelled), ()
-            own = kept if spelled in _FLOATS else own
+            dtype = kept if spelled in _FLOATS else dtype
         roles = dict.fromkeys(Role, kept)
-        roles |= {Role.STATE: own, Role.CONV: own}
+        roles |= {Role.STATE: dtype, Role.CONV: dtype}
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
     def check_hardware(self) -> None:
@@ -337,21 +339,21 @@ class TgiOccupancy(PooledOccupancy):
         return self.deployment.budget_without_draft if self.setup.draft is None else self.warm_budget()
 
     def warm_budget(self) -> Noted[Budget | None]:
-        """The share of the whole GPU, minus what is there after the warm-up; ``None`` if memory or weights are unknown."""
+        """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""
         from hwcalc.engines.costs import forward
         from hwcalc.engines.extra_models import beside
         from hwcalc.engines.loaded import budget_of, loaded, outside
 
-        found = loaded(self)
-        if found.value is None:
-            return Noted(None, found.notes)
-        gpu, memory, weights = found.value
+        memory_and_weights = loaded(self)
+        if memory_and_weights.value is None:
+            return Noted(None, memory_and_weights.notes)
+        gpu, memory, weights = memory_and_weights.value
         extra, tokens = beside(self), self.deployment.settings.prefill_tokens
         warm = self.deployment.at(Load(seq=max(tokens, 1))).replica
         activations = forward(warm, (tokens, tokens, tokens), 1)
         parts: tuple[BudgetPart, ...] = (*weights, *extra.value, activations, *outside(self, gpu))
         budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=self.deployment.settings.share)
-        return Noted(budget, (*found.notes, *extra.notes, *notes))
+        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
     def pool_message(self, blocks: int, requests: int) -> str | None:
         if not blocks:

@@ -53,7 +53,7 @@ _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 class Tgi(GeneralEngine):
-    """The pool of TGI."""
+    """Text Generation Inference: a pool of blocks, counted as after its warm-up."""
 
     deployment: ClassVar[type[Deployment]] = TgiDeployment
     occupancy: ClassVar[type[Occupancy]] = TgiOccupancy

@@ -71,8 +71,8 @@ def _optimal(config: Mapping[str, Any], gpu: Gpu | None, shards: int) -> int | N
     used = _number(config, "num_experts_per_tok", 1) + _number(config, "n_shared_experts", 0)
     attention = 2 * (3 * heads + 2 * kv_heads) * width * hidden
     each = (attention + 6 * hidden * inner * used) * layers
-    found = flops * shards // each
-    return found if found > _LEAST else None
+    most_tokens = flops * shards // each
+    return most_tokens if most_tokens > _LEAST else None
 
 
 def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, share: float) -> int | None:
@@ -95,8 +95,8 @@ def _sizes(config: Mapping[str, Any]) -> tuple[int, int, int, int, int, int] | N
     hidden = _number(config, "hidden_size", 0) or _number(config, "n_embd", 0)
     heads = _number(config, "num_attention_heads", 0)
     inner, layers = (_number(config, name, 0) for name in ("intermediate_size", "num_hidden_layers"))
-    found = (heads, _number(config, "num_key_value_heads", heads), head_width(config) or 0, hidden, inner, layers)
-    return found if all(found) else None
+    sizes = (heads, _number(config, "num_key_value_heads", heads), head_width(config) or 0, hidden, inner, layers)
+    return sizes if all(sizes) else None
 
 
 def _number(config: Mapping[str, Any], name: str, default: int) -> int:

@@ -161,7 +161,7 @@ class VllmDeployment(Deployment):
 
 
 class VllmOccupancy(Occupancy):
-    """What a load takes of vLLM's pool, and what vLLM makes of a budget for it."""
+    """A load on vLLM: the blocks that it takes of the pool, and the pool that a budget gives."""
 
     deployment: VllmDeployment
 
@@ -199,7 +199,7 @@ class VllmOccupancy(Occupancy):
         return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
-        """This load behind its prompts, when none is being read, with these tokens in each layer on which the policy acts."""
+        """The occupancy after the prompts have been read, with ``counts`` tokens in each layer on which the policy acts."""
         other: VllmOccupancy = super().holding(counts)
         vars(other)["counts"] = other.held.total_blocks(other.tokens), None
         return other
@@ -256,7 +256,7 @@ class VllmOccupancy(Occupancy):
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
-        """The caches of one layer of each kind, with the blocks of one sequence and of all."""
+        """For each kind of layer, the caches of one layer, each with the blocks of one sequence and of all sequences."""
         kinds = [group.kind for group in self.stack.groups]
         caches: dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]] = {kind: [] for kind in kinds}
         for (cache, spec, blocks), (_, _, held) in zip(self.request_bytes.kinds, self.all_bytes.kinds, strict=True):
@@ -477,23 +477,23 @@ def _why_state(spec: StateSpec, blocks: int) -> str:
 
 
 def _of_all(occupancy: Occupancy, counted: str) -> str:
-    """The bytes of one request on a rank as those of all requests on all ranks, in words and numbers."""
+    """The formula for all requests on all ranks: ``counted``, that of one request on one rank, times sequences and ranks."""
     tp = occupancy.request.parallel.tp
     sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 and not occupancy.together.unlike else ""
     return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
 
 def _counted(occupancy: VllmOccupancy, name: str, size: int) -> str:
-    """The bytes beside the layers in words and numbers, of one sequence or of all."""
-    one = 1 if occupancy.together.unlike else occupancy.batch
+    """The formula, in numbers, of a tensor that belongs to no layer: for one request, or for all if their lengths differ."""
+    requests = 1 if occupancy.together.unlike else occupancy.batch
     if name != "unused_block_space":
-        return f"{size // one:,} B"
-    blocks, width = occupancy.all_blocks // one, sum(occupancy.layout.stage_bytes)
-    return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // one:,} B of pages)"
+        return f"{size // requests:,} B"
+    blocks, width = occupancy.all_blocks // requests, sum(occupancy.layout.stage_bytes)
+    return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // requests:,} B of pages)"
 
 
 def _prompt_blocks(occupancy: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
-    """What requests take under a policy while their prompts are read, beyond what they take later."""
+    """The blocks that requests take under a policy only while their prompts are read, as a tensor."""
     peak, ranks, replicas = occupancy.prompt_peak, occupancy.request.parallel.tp, occupancy.request.parallel.dp
     if peak is None:
         return

@@ -45,9 +45,9 @@ class SequencePool(Record):
 
 
 def plan_form(deployment: VllmDeployment) -> MemoryForm | None:
-    """The memory at every length and for every number of sequences that are alike and keep everything.
+    """The memory form for sequences that are alike and keep every token; ``None`` if there is none.
 
-    There is none where the budget is unknown, or where more than blocks is asked for before start-up.
+    There is none where the budget is unknown, or where vLLM checks more than its blocks before it starts.
     """
     hardware, layout, settings = deployment.setup.hardware, deployment.layout, deployment.settings
     curve, given = deployment.curve, hardware.kv_memory

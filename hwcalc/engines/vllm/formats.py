@@ -261,7 +261,7 @@ _LEAST_CAPABILITY: Final[Mapping[str, tuple[tuple[str, int], ...]]] = MappingPro
 )
 """Format -> the releases since which NVIDIA's GPUs of a compute capability run it, the newest first."""
 _GONE: Final[Mapping[str, str]] = MappingProxyType({"GGUF": "0.24", "bitsandbytes": "0.28"})
-"""The first release that reads a family of formats no more."""
+"""The first release that no longer reads a group of formats."""
 _NEVER: Final[Mapping[str, str]] = MappingProxyType({"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"})
 """The start of a format's name -> the engine that it belongs to."""
 

@@ -142,7 +142,7 @@ def _uniform_page(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> l
     sorts: dict[LayerSpec, list[int]] = {}
     for sort, spec in enumerate(specs):
         sorts.setdefault(spec, []).append(sort)
-    buckets = {spec: _members(caches, own) for spec, own in sorts.items()}
+    buckets = {spec: _members(caches, group_members) for spec, group_members in sorts.items()}
     least = min(map(len, buckets.values()))
     most = max(map(len, buckets.values()))
     size = least if most == least else _layers_of_group(least, most, rules)
@@ -155,8 +155,8 @@ def _uniform_page(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> l
             for start in range(count)
         )
         for taken in slices:
-            own = tuple(members[taken])
-            out.append(BlockGroup(members=own, specs=(spec,) * len(own), distinct=(spec,)))
+            group_members = tuple(members[taken])
+            out.append(BlockGroup(members=group_members, specs=(spec,) * len(group_members), distinct=(spec,)))
     return out
 
 
@@ -197,7 +197,7 @@ def _on_full_pages(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
 
 
 def _tuples(specs: Sequence[LayerSpec], caches: Sorted) -> list[BlockGroup]:
-    """All full layers in one group, and windowed layers in groups with about as many tuples of one page of each size."""
+    """The groups: one of all full layers, and windowed layers in groups of about as many tuples, each of one page of every size."""
     buckets = _by_page([("full",) if isinstance(spec, FullSpec) else spec.family for spec in specs], specs, caches)
     full = buckets.pop(("full",))
     counts = [max(map(len, pages.values())) for pages in (full, *buckets.values())]

@@ -73,16 +73,16 @@ class Sorted(NamedTuple):
         return cls(tuple(sorts), tuple(map(tuple, members)))
 
     def with_more(self, count: int) -> Sorted:
-        """With so many more caches at the end, each of a sort of its own."""
+        """These caches with ``count`` more at the end, each of a sort of its own."""
         sorts, members = len(self.members), len(self.sorts)
-        own = tuple((members + number,) for number in range(count))
-        return Sorted((*self.sorts, *range(sorts, sorts + count)), (*self.members, *own)) if count else self
+        added = tuple((members + number,) for number in range(count))
+        return Sorted((*self.sorts, *range(sorts, sorts + count)), (*self.members, *added)) if count else self
 
     def part(self, members: Sequence[int]) -> tuple[tuple[int, ...], Sorted]:
         """Some of the caches alone, and their sorts as they are numbered here."""
-        own = [self.sorts[member] for member in members]
-        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(own))}
-        return tuple(numbers), Sorted.of([numbers[sort] for sort in own], len(numbers))
+        sorts = [self.sorts[member] for member in members]
+        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
+        return tuple(numbers), Sorted.of([numbers[sort] for sort in sorts], len(numbers))
 
 
 class Placed(NamedTuple):
@@ -116,19 +116,19 @@ def _sorts_of_layers(stack: Stack, *, outer: bool) -> LayerSorts:
     numbers = {group.kind: number for number, group in enumerate(stack.groups)}
     # Looked up by identity first: layers share their kinds, and comparing kinds is slow.
     known: dict[tuple[int, ...], tuple[LayerSort, ...]] = {}
-    found = []
+    layer_sorts = []
     for kinds in stack.layers:
         identity = tuple(map(id, kinds))
         if identity not in known:
             known[identity] = tuple([(numbers[kind], False) for kind in kinds])
-        found.append(known[identity])
+        layer_sorts.append(known[identity])
     if outer:
-        last = len(found) - _BOUNDARY
-        found = [
+        last = len(layer_sorts) - _BOUNDARY
+        layer_sorts = [
             tuple((kind, True) for kind, _ in sorts) if layer < _BOUNDARY or layer >= last else sorts
-            for layer, sorts in enumerate(found)
+            for layer, sorts in enumerate(layer_sorts)
         ]
-    return LayerSorts(tuple(found), tuple(dict.fromkeys(chain.from_iterable(found))))
+    return LayerSorts(tuple(layer_sorts), tuple(dict.fromkeys(chain.from_iterable(layer_sorts))))
 
 
 def stage_layers(layers: int, pp: int, rules: Rules) -> list[int]:
@@ -158,13 +158,13 @@ def _place(layers: LayerSorts, names: Sequence[tuple[str, ...]], *, attention_fi
         sort: tuple(((sort, place), (name, *sort)) for place, name in enumerate(own))
         for sort, own in zip(layers.distinct, names, strict=True)
     }
-    found = [(layer, each) for layer, sorts in enumerate(layers.layers) for sort in sorts for each in of_sort[sort]]
+    layer_caches = [(layer, each) for layer, sorts in enumerate(layers.layers) for sort in sorts for each in of_sort[sort]]
     if attention_first:
-        found.sort(key=lambda one: one[1][1][0] == "state")
-    numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sort for _, (sort, _) in found))}
+        layer_caches.sort(key=lambda one: one[1][1][0] == "state")
+    numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sort for _, (sort, _) in layer_caches))}
     return Placed(
-        tuple([LayerCache(name, layer, kind, outer) for layer, (_, (name, kind, outer)) in found]),
-        Sorted.of([numbers[sort] for _, (sort, _) in found], len(numbers)),
+        tuple([LayerCache(name, layer, kind, outer) for layer, (_, (name, kind, outer)) in layer_caches]),
+        Sorted.of([numbers[sort] for _, (sort, _) in layer_caches], len(numbers)),
         tuple(numbers),
     )
 
@@ -330,7 +330,7 @@ class PoolLayout(Record):
         return max(spec.blocks(length, self.limits) for spec in group.distinct)
 
     def counted(self, group: BlockGroup, length: int) -> Step:
-        """How :meth:`blocks` comes about, by the member that needs most."""
+        """The step of :meth:`blocks`, with the formula of the layer that needs most."""
         if not self.cut:
             most = (
                 group.distinct[0]
@@ -339,10 +339,10 @@ class PoolLayout(Record):
             )
             return most.counted(length, self.limits)
         uncut = {spec: None for member, spec in zip(group.members, group.specs, strict=True) if member not in self.cut}
-        found = [self.cut[member] for member in group.members if member in self.cut]
+        counted_specs = [self.cut[member] for member in group.members if member in self.cut]
         if uncut:
-            found.append(max(uncut, key=lambda spec: spec.blocks(length, self.limits)).counted(length, self.limits))
-        return max(found, key=lambda counted: counted.expected)
+            counted_specs.append(max(uncut, key=lambda spec: spec.blocks(length, self.limits)).counted(length, self.limits))
+        return max(counted_specs, key=lambda counted: counted.expected)
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""
@@ -513,13 +513,13 @@ def _groups_of(
 
 def _limits(model: ModelSpec, settings: VllmSettings, *, modules: int) -> Limits:
     """The limits of a full batch, for a sequence that fits into it."""
-    own = None if settings.rules.whole_encoder else model.encoder_tokens
+    encoder_tokens = None if settings.rules.whole_encoder else model.encoder_tokens
     return Limits(
         batches=settings.concurrent_batches,
         batched_tokens=settings.batched_tokens,
         retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,
         dcp=settings.dcp,
-        encoder_tokens=settings.batched_tokens if own is None else own,
+        encoder_tokens=settings.batched_tokens if encoder_tokens is None else encoder_tokens,
     )
 
 

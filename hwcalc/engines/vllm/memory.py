@@ -76,10 +76,10 @@ def plan_budget(
     ``policy`` is what a cache policy takes to score prompts.
     """
     request, speculation = occupancy.request, occupancy.deployment.settings.speculation
-    found = loaded(occupancy)
-    if found.value is None:
-        return Noted(None, found.notes)
-    gpu, memory, weights = found.value
+    memory_and_weights = loaded(occupancy)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
     share = share_of(occupancy)
     extra, run = (
         _extras(occupancy.model, occupancy.setup, speculation, batched_tokens),
@@ -98,7 +98,7 @@ def plan_budget(
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
         parts.append(graphs(occupancy.model, occupancy.version, left, speculation))
     budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
-    return Noted(budget, (*found.notes, *extra.notes, *notes, *_check_free(budget)))
+    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes, *_check_free(budget)))
 
 
 def follows_batch(part: BudgetPart) -> bool:
@@ -113,7 +113,7 @@ def share_of(occupancy: VllmOccupancy) -> float:
 
 
 def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -> ProfileRun:
-    """What this version runs before it sizes the pool."""
+    """The forward pass that this version runs before it sizes the pool."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     request = occupancy.request
@@ -311,7 +311,7 @@ _SAMPLER: Final = (
 
 
 class ProfileRun(Record):
-    """What vLLM runs before it sizes the pool: ``tokens`` at once, then ``rows`` of logits. ``quantized`` says whether weights are."""
+    """The forward pass that vLLM runs before it sizes the pool: ``tokens`` at once, then ``rows`` of logits. ``quantized`` says whether weights are."""
 
     version: str
     parallel: Parallel
@@ -384,8 +384,8 @@ def _second_runner(model: ModelSpec, run: ProfileRun) -> bool:
 
 
 def _ends(name: str, version: str) -> tuple[float, float, float]:
-    found = vllm_profile().estimate(name, version)
-    return found.low, found.expected, found.high
+    estimate = vllm_profile().estimate(name, version)
+    return estimate.low, estimate.expected, estimate.high
 
 
 def _forward(model: ModelSpec, run: ProfileRun) -> Step:
@@ -413,7 +413,7 @@ def _forward(model: ModelSpec, run: ProfileRun) -> Step:
 
 
 def _experts(model: ModelSpec, run: ProfileRun) -> Step:
-    """Buffers of the expert kernels. 8,192 tokens x 8 experts x (2,048 + 2,048) x 2 bytes are 0.5 GiB for Qwen3-30B-A3B."""
+    """The bytes of the buffers of the expert kernels, with their formula. 8,192 tokens x 8 experts x (2,048 + 2,048) x 2 bytes are 0.5 GiB for Qwen3-30B-A3B."""
     key = ("vllm", "expert width", *VLLM.sizes(model, run.parallel))
     chosen, inner, hidden = model.once(key, lambda: expert_width(model, VllmRank(model, run.parallel)))
     if not chosen:
@@ -440,7 +440,7 @@ def _experts(model: ModelSpec, run: ProfileRun) -> Step:
 
 
 def _sampling(model: ModelSpec, run: ProfileRun) -> Step:
-    """The sampler, and the hidden states that are alive beside it."""
+    """The sampler, and the hidden states that are alive at the same time."""
     hidden, logits = model.hidden_size or 0, run.rows * (model.vocab_size or 0)
     second = _second_runner(model, run)
     # The first runner also makes random rows, so that the sampler sees no infinities.
@@ -483,7 +483,7 @@ def _sampler_source(model: ModelSpec, run: ProfileRun) -> str:
 
 
 def _encoder(model: ModelSpec, run: ProfileRun, main: BudgetPart) -> tuple[BudgetPart, ...]:
-    """What a tower adds: its inputs, which stay alive, and its own pass as far as that takes more than the decoder's."""
+    """The parts that a tower adds: its inputs, which stay alive, and its own pass as far as that takes more than the decoder's."""
     tp = run.parallel.tp
     width = model.once(("vllm", "encoder width", tp), lambda: encoder_width(model, VllmRank(model, Parallel(tp=tp))))
     if not width:

@@ -9,7 +9,7 @@ Windows, chunks and states keep what they keep: a policy acts on caches that hol
 so that it holds as many blocks as the member that needs most. A step that reads prompts has all their tokens in blocks before a policy of
 the prefill can score them.
 
-Source: WeianMao/triattention c3744ee, triattention/vllm/runtime, beside vLLM 0.10.0 to 0.33.0.
+Source: WeianMao/triattention c3744ee, triattention/vllm/runtime, with vLLM 0.10.0 to 0.33.0.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _COMMON: Final = "kernels that move survivors together, and a scheduler that fre
 
 def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
-    asked = deployment.setup.policy
+    policy = deployment.setup.policy
     if is_plugin(chosen):
         lacking = _lacking(deployment)
-        if lacking is None and asked is not None and asked.compaction in (FILL, NO_COMPACTION):
-            lacking = f"the plug-in repacks in order, always: --compaction {asked.compaction} is switched off in it"
+        if lacking is None and policy is not None and policy.compaction in (FILL, NO_COMPACTION):
+            lacking = f"the plug-in repacks in order, always: --compaction {policy.compaction} is switched off in it"
         if lacking is not None:
             return Support(offered=False, how=f"TriAttention's plug-in: {lacking}")
         how = (
@@ -91,7 +91,7 @@ def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
 
 
 def _variables(chosen: Chosen) -> tuple[str, ...]:
-    """What tells the plug-in its budget."""
+    """The environment variables that tell the plug-in its budget."""
     told = {"KV_BUDGET": chosen["kv_budget"], "DIVIDE_LENGTH": chosen["divide_length"]}
     if chosen["prefill_outside_budget"]:
         told |= {"PROTECT_PREFILL": "true", "INCLUDE_PREFILL_IN_BUDGET": "false"}
@@ -147,16 +147,16 @@ def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: 
 
 
 def held_layout(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> PoolLayout:
-    """The layout with the blocks that a request holds at the most behind its prompt."""
+    """The layout with the most blocks that a request holds after its prompt."""
     cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, occupancy, evicted)}
     return replace(layout, cut=cut)
 
 
 def _held(layout: PoolLayout, group: BlockGroup, occupancy: Occupancy, evicted: Evicted) -> Iterator[tuple[int, Step]]:
-    asked, dcp = occupancy.request.policy, layout.limits.dcp
+    policy, dcp = occupancy.request.policy, layout.limits.dcp
     members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
-    assert asked is not None
-    if asked.compaction != NO_COMPACTION:
+    assert policy is not None
+    if policy.compaction != NO_COMPACTION:
         if members:
             # The member that needs most counts for all. A prefix that others have too stays whole.
             each = ((occupancy.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members)
@@ -173,21 +173,21 @@ def _held(layout: PoolLayout, group: BlockGroup, occupancy: Occupancy, evicted: 
 
 
 def _blocks(name: str, tokens: int, block: int, dcp: int) -> Step:
-    """Blocks of so many tokens in a row."""
-    found = blocks_of(blocks_of(tokens, dcp), block)
+    """The blocks of so many consecutive tokens, as a step with its formula."""
+    blocks = blocks_of(blocks_of(tokens, dcp), block)
     if dcp == 1:
-        return step("blocks_per_request", f"ceil({name} / block_size)", found, unit="blocks", **{name: tokens}, block_size=block)
+        return step("blocks_per_request", f"ceil({name} / block_size)", blocks, unit="blocks", **{name: tokens}, block_size=block)
     formula = f"ceil(ceil({name} / dcp) / block_size)"
-    return step("blocks_per_request", formula, found, unit="blocks", **{name: tokens}, dcp=dcp, block_size=block)
+    return step("blocks_per_request", formula, blocks, unit="blocks", **{name: tokens}, dcp=dcp, block_size=block)
 
 
 def _uncompacted(
     occupancy: Occupancy, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
 ) -> Step:
     """Blocks of all tokens, but for those that come back for certain: of ranges, else as many as survivors cannot lie in."""
-    seq, prompt, asked = occupancy.tokens, occupancy.request.prompt_tokens, occupancy.request.policy
-    assert asked is not None
-    ranges, sinks = evicted.state.ranges, asked.chosen.get("n_sink")
+    seq, prompt, policy = occupancy.tokens, occupancy.request.prompt_tokens, occupancy.request.policy
+    assert policy is not None
+    ranges, sinks = evicted.state.ranges, policy.chosen.get("n_sink")
     if occupancy.ahead:
         # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
         return step(
@@ -253,19 +253,19 @@ def prompt_peak(held: PoolLayout, occupancy: Occupancy) -> PromptPeak | None:
 
 def _chunked(layout: PoolLayout, occupancy: Occupancy) -> int | None:
     """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
-    asked, prompt = occupancy.request.policy, occupancy.request.prompt_tokens
-    if asked is None or not is_plugin(asked.chosen):
+    policy, prompt = occupancy.request.policy, occupancy.request.prompt_tokens
+    if policy is None or not is_plugin(policy.chosen):
         return None
-    return chunked_tokens(asked.chosen, prompt, layout.limits.batched_tokens)
+    return chunked_tokens(policy.chosen, prompt, layout.limits.batched_tokens)
 
 
 def paged_groups(layout: PoolLayout, held: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tuple[PagedGroup, ...]:
     """The groups of layers that the policy of the request cuts."""
-    found = []
+    groups = []
     for group in layout.groups:
         members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
         if members:
-            found.append(
+            groups.append(
                 PagedGroup(
                     block_size=members[0][1].block_size * layout.limits.dcp,
                     layers=tuple(layer for _, _, layer in members),
@@ -275,7 +275,7 @@ def paged_groups(layout: PoolLayout, held: PoolLayout, occupancy: Occupancy, evi
                     prompt_tokens=_chunked(layout, occupancy),
                 )
             )
-    return tuple(found)
+    return tuple(groups)
 
 
 def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
@@ -288,10 +288,13 @@ def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tu
         return numbers[cut.layers[layer][plain.layers[layer].index(kinds[kind])]]
 
     known: dict[tuple[int, int], int] = {}
-    for own in layout.caches:
-        if own.kind >= 0 and (own.layer, own.kind) not in known:
-            known[own.layer, own.kind] = number(own.layer, own.kind)
-    return tuple(own if own.kind < 0 else own._replace(kind=known[own.layer, own.kind]) for own in layout.caches)
+    for layer_cache in layout.caches:
+        if layer_cache.kind >= 0 and (layer_cache.layer, layer_cache.kind) not in known:
+            known[layer_cache.layer, layer_cache.kind] = number(layer_cache.layer, layer_cache.kind)
+    return tuple(
+        layer_cache if layer_cache.kind < 0 else layer_cache._replace(kind=known[layer_cache.layer, layer_cache.kind])
+        for layer_cache in layout.caches
+    )
 
 
 def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, bound: int) -> PoolInfo:
@@ -300,7 +303,7 @@ def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, boun
     Its blocks, and the figures of the log, are those of the same pool without a policy: the log knows nothing of one. A request of which
     nothing goes is checked as without a policy. The engine has no words for one that a policy cuts.
     """
-    layout, own = occupancy.layout, pool.scheduler_blocks(info.budget_bytes)
+    layout, available_blocks = occupancy.layout, pool.scheduler_blocks(info.budget_bytes)
     alone = _alone(occupancy, occupancy.tokens) or 0
     whole, starts = alone == layout.total_blocks(occupancy.tokens), info.max_seq or 0
 
@@ -309,14 +312,14 @@ def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, boun
         blocks = _alone(occupancy, length)
         if blocks is None:
             return length < occupancy.tokens
-        return length <= starts if blocks == layout.total_blocks(length) else blocks <= own
+        return length <= starts if blocks == layout.total_blocks(length) else blocks <= available_blocks
 
     most = bound if fits(bound) else longest(lambda length: not fits(length), 0, bound)
     return replace(
         info,
         max_seq=0 if most and _alone(occupancy, most) is None else most,
         needed_bytes=info.needed_bytes if whole else alone * pool.block_bytes,
-        fits=info.fits if whole else alone <= own,
+        fits=info.fits if whole else alone <= available_blocks,
         message=info.message if whole else None,
         steps=tuple(map(_renamed, info.steps)),
     )

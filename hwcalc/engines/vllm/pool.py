@@ -30,7 +30,7 @@ _NO_MEMORY: Final = "No available memory for the cache blocks."
 
 
 class BlockPool(Record):
-    """What vLLM makes of a budget: blocks of ``block_bytes``, or ``override`` of them, of which requests get all but the null block.
+    """The pool that vLLM allocates in a budget: blocks of ``block_bytes``, or ``override`` of them, of which requests get all but the null block.
 
     Each of the ``schedulers`` has its share of the blocks, and of the requests.
     """
@@ -65,7 +65,7 @@ class BlockPool(Record):
         return self.usable_blocks(budget_bytes) // self.schedulers
 
     def holds(self, budget_bytes: int, blocks: int) -> bool:
-        """Whether the requests of one scheduler, which take so many blocks, fit into a budget; of arrays an array."""
+        """Whether the pool of ``budget_bytes`` holds ``blocks`` blocks for one scheduler; an array for arrays."""
         return blocks <= self.scheduler_blocks(budget_bytes)
 
     def figures(self, budget_bytes: int) -> tuple[Step, Step]:

@@ -1,7 +1,7 @@
 """The rules of vLLM's planner that changed between releases: one table of what held from which release on.
 
 Each row was read in the Python of the releases and run there (``tests/golden/vllm_versions.json``). The newest entry of a rule is what
-the rest of this room describes; an older one is a difference to it.
+the rest of this package describes; an older one is a difference to it.
 """
 
 from __future__ import annotations

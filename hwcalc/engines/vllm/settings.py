@@ -62,7 +62,7 @@ _FLASHINFER: Final = 90
 
 
 class VllmSettings(Record):
-    """Everything that the layout of the pool follows from, except the layers. ``kv_dtype`` is the resolved KV dtype, as vLLM spells it."""
+    """All settings on which the layout of the pool depends. ``kv_dtype`` is the resolved KV dtype, as vLLM spells it."""
 
     kv_dtype: str
     model_dtype: str
@@ -128,7 +128,7 @@ class VllmSettings(Record):
 
     @property
     def full_from(self) -> int:
-        """The tokens of a sequence from which on a default batch is full; shorter ones give a smaller batch."""
+        """The shortest sequence, in tokens, with which a default batch is full; shorter sequences give a smaller batch."""
         return 1 if self.full_batch is None else ceil_div(self.full_batch, self.sequences)
 
 
@@ -147,7 +147,7 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(setup, model, kinds, rules)
     speculation = read_speculation(options.get("speculative"), setup.draft, setup.option_draft)
-    # The hybrid KV cache manager does not take chunks beside a draft that reads the target's hidden states.
+    # The hybrid KV cache manager does not take chunks with a draft that reads the target's hidden states.
     chunks_drafted = ChunkedAttention in kinds and speculation is not None and speculation.reads_hidden_states
     return VllmSettings(
         kv_dtype=_kv_dtype(model, setup.dtype, model_dtype, capability, kinds, rules),
@@ -219,7 +219,7 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
 
 
 def _whole_from(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
-    """:attr:`VllmSettings.whole_from`: V0 cuts no prompts of windowed and multimodal models, nor beside adapters or drafts."""
+    """:attr:`VllmSettings.whole_from`: V0 cuts no prompts of windowed and multimodal models, nor those with adapters or drafts."""
     if rules.engine != "V0":
         return None
     if model.counted is not None and model.counted.has_towers:

@@ -1,7 +1,7 @@
-"""How vLLM keeps what sequences have in common: whole blocks of prompts, found by the hash of their tokens.
+"""How vLLM keeps what sequences have in common: whole blocks of prompts, looked up by the hash of their tokens.
 
 Samples and beams are requests of their own, which find the blocks of their prompt. At least one token of a prompt is computed anew, so
-that of a prompt of whole blocks the last one is not found. Until 0.6.3 samples were forked from one request, and the last block copied.
+that of a prompt of whole blocks the last block is not reused. Until 0.6.3 samples were forked from one request, and the last block copied.
 
 Source: vLLM 0.33, v1/core/kv_cache_coordinator.py (lengths of hits), v1/core/single_type_kv_cache_manager.py (what is cached of windows and
 states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2, core/block_manager_v1.py (fork).
@@ -52,7 +52,7 @@ def sharing_support(settings: VllmSettings, request: Request) -> Support:
 
 
 def check_sharing(settings: VllmSettings, request: Request) -> None:
-    """Raise an error for the plug-in beside prefix caching: it overwrites slots that other sequences would read."""
+    """Raise an error for the plug-in with prefix caching: it overwrites slots that other sequences would read."""
     policy = request.policy
     if policy is not None and is_plugin(policy.chosen) and request.sharing.asked and caches_prefixes(settings, request):
         raise UsageError(
@@ -67,7 +67,7 @@ def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
 
 
 class Hits(NamedTuple):
-    """Tokens whose blocks are found: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
+    """Tokens whose blocks are already in the cache: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
 
     prefix: int
     prompt: int
@@ -75,7 +75,7 @@ class Hits(NamedTuple):
 
 
 def hits_of(layout: PoolLayout, settings: VllmSettings, prefix: int, prompt: int) -> Hits:
-    """The tokens of a prompt that are found in the cache. Nothing is found of a prefix that is shorter than a block."""
+    """The tokens of a prompt that another request has left in the cache. A prefix that is shorter than a block leaves none."""
     if layout.rules.engine == "V0":
         block = layout.block_size
         return Hits(prefix // block * block, prompt // block * block, 1)
@@ -140,12 +140,12 @@ def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, tog
 
 def requests_figure(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -> tuple[Step, ...]:
     """The requests that the pool holds with all their branches, as a step; none where no single division gives the number."""
-    most, own = (info.max_requests or 0) // pool.schedulers, pool.scheduler_blocks(info.budget_bytes)
+    most, blocks = (info.max_requests or 0) // pool.schedulers, pool.scheduler_blocks(info.budget_bytes)
     held, more = (occupancy.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
     each = more - held
     shared = held - each * max(1, most)
     # The first requests may share less than the later ones.
-    if pool.schedulers > 1 or max(0, own - shared) // each != most:
+    if pool.schedulers > 1 or max(0, blocks - shared) // each != most:
         return ()
     return (
         step(
@@ -153,7 +153,7 @@ def requests_figure(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -
             "floor((usable_blocks - shared_blocks) / blocks_of_each)",
             most,
             unit="requests",
-            usable_blocks=own,
+            usable_blocks=blocks,
             shared_blocks=shared,
             blocks_of_each=each,
         ),

@@ -39,7 +39,7 @@ def ceil_div(number: int, divisor: int) -> int:
 
 
 class Limits(Record):
-    """The settings on which the number of blocks per request depends, beside the length."""
+    """The settings on which the number of blocks per request depends, besides the length."""
 
     batches: int
     """Batches that are scheduled and not finished."""
@@ -227,7 +227,7 @@ class CrossSpec(LayerSpec):
 
 
 class StateSpec(LayerSpec):
-    """Keeps recurrent states: ``states`` of them per request, whatever its length, or beside them one for each block of tokens."""
+    """Keeps recurrent states: ``states`` of them per request, whatever its length, or one more for each block of tokens."""
 
     form: ClassVar[str] = "state"
 

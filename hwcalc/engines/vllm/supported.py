@@ -92,14 +92,14 @@ def _check_engine(deployment: VllmDeployment) -> None:
         return
     speculation = settings.speculation
     unlike_hopper = settings.kv_dtype.startswith("fp8") and settings.capability // 10 != 9
-    found = {
+    reasons = {
         "capability": gpu is not None and 0 < compute_capability(gpu) < _AMPERE and "compute capability below 8.0",
         "fp8": unlike_hopper and "an fp8 cache on this GPU",
         "fp8 but 10.0": unlike_hopper and settings.capability != _B200 and "an fp8 cache on this GPU",
         "draft": speculation is not None and speculation.method == "draft" and "a draft model",
         "fp32": settings.model_dtype == "fp32" and "float32",
     }
-    reason = next((found[each] for each in settings.rules.v0_where if found[each]), None)
+    reason = next((reasons[each] for each in settings.rules.v0_where if reasons[each]), None)
     if reason:
         raise UnsupportedError(
             f"vLLM {deployment.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
@@ -112,15 +112,15 @@ def _asked_for(deployment: VllmDeployment) -> Iterator[Note]:
     gpu, where = deployment.setup.hardware.gpu, deployment.settings.rules.v1_asked
     if not where:
         return
-    found = {
+    reasons = {
         "states": bool(cached_kinds(deployment.model) & set(STATE_KINDS)),
         "drafts": deployment.settings.speculation is not None,
         "amd": gpu is not None and gpu.vendor.lower() == "amd",
         "stages": deployment.setup.parallel.pp > 1,
     }
-    asked = [each for each in where if found[each]]
-    if asked:
-        how = "with Ray (--distributed-executor-backend ray)" if "stages" in asked else "if VLLM_USE_V1=1 is set"
+    refused = [each for each in where if reasons[each]]
+    if refused:
+        how = "with Ray (--distributed-executor-backend ray)" if "stages" in refused else "if VLLM_USE_V1=1 is set"
         yield Note(
             code="engine-asked",
             message=f"This is the V1 engine, which vLLM {deployment.version} runs here only {how}; else it runs V0.",

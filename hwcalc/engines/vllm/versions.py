@@ -46,8 +46,8 @@ def resolve(requested: str) -> str:
         version = [int(part) for part in parts]
         if f"{version[0]}.{version[1]}" in VERSIONS:
             return ".".join(map(str, version))
-    found = _UNRELEASED.fullmatch(requested)
-    released = found[1] if found and found[1].rpartition(".")[0] in VERSIONS else None
+    unreleased = _UNRELEASED.fullmatch(requested)
+    released = unreleased[1] if unreleased and unreleased[1].rpartition(".")[0] in VERSIONS else None
     raise UnknownNameError(
         f"--engine vllm@{brief(requested, 20)}: no rules for that version.",
         option="engine",
@@ -65,5 +65,5 @@ def nearest_release(version: str) -> str | None:
     if version in RELEASES or version in VERSIONS:
         return None
     planned = planned_version(version)
-    own = [release for release in RELEASES if planned_version(release)[:2] == planned[:2]]
-    return next((release for release in reversed(own) if planned_version(release) <= planned), own[0])
+    same_line = [release for release in RELEASES if planned_version(release)[:2] == planned[:2]]
+    return next((release for release in reversed(same_line) if planned_version(release) <= planned), same_line[0])

@@ -91,7 +91,7 @@ def _expert_widths(model: ModelSpec) -> frozenset[int]:
 
 
 class VllmRank(Rank):
-    """Cuts a tensor as vLLM does."""
+    """A tensor-parallel rank of vLLM: the part of each tensor that it holds."""
 
     vocabulary_padding: ClassVar[int] = 64
     replicated: ClassVar[AbstractSet[str]] = _REPLICATED
@@ -111,8 +111,8 @@ class VllmRank(Rank):
 
     def is_replicated(self, weight: Weight) -> bool:
         family = self.model.model_type
-        own = _REPLICATED_IN.get(family, _NONE)
-        if (own and module_of(weight) in own) or (family == "internvl" and ".layer.attention." in weight.path):
+        replicated = _REPLICATED_IN.get(family, _NONE)
+        if (replicated and module_of(weight) in replicated) or (family == "internvl" and ".layer.attention." in weight.path):
             return True
         if family.startswith("minimax_m3") and weight.path.endswith("indexer.q_proj.weight"):
             return False
@@ -237,7 +237,7 @@ def param_bytes_rank(
 
 
 def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
-    """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps beside quantised weights.
+    """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps besides quantised weights.
 
     Decoding multiplies queries and outputs by them. If the weights have 16 bits themselves, the copies are views and take nothing. Four
     heads of 128 + 128 rows over a latent of 512 take 4 x 256 x 512 x 2 bytes per layer.
@@ -254,7 +254,7 @@ def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
 
 
 def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Scheme, capability: int) -> RankBytes | None:
-    """What kernels add to MXFP4 experts on the fullest rank; ``None`` if nothing is padded or the weights are not counted.
+    """Bytes with which kernels pad MXFP4 experts on the fullest rank; ``None`` if nothing is padded or the weights are not counted.
 
     Up to Hopper the hidden width is padded to a multiple of 256: 2,880 of gpt-oss becomes 3,072. The inner width of a rank is padded to
     a multiple of 128 by Marlin, which older GPUs use, and of 64 by Triton's kernels on Hopper
@@ -445,18 +445,18 @@ def stage_weights(
     if model.counted is None:
         return None
     unquantized = VLLM.weight_format(model, weight_dtype)
-    found = []
+    stage_weights = []
     for stage in stages_of(model, parallel, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
         movable = [(block, size) for block, size in sizes if _is_layer(block)]
-        found.append(
+        stage_weights.append(
             StageWeights(
                 total=sum(size for _, size in sizes),
                 movable=sum(size for _, size in movable),
                 largest=max((-(-size // block.count) for block, size in movable), default=0),
             )
         )
-    return tuple(found)
+    return tuple(stage_weights)
 
 
 def _is_layer(block: Block) -> bool:
