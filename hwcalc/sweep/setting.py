@@ -15,8 +15,6 @@ from functools import cached_property, lru_cache, partial
 from math import ceil
 from typing import Any, Final
 
-import numpy as np
-
 from hwcalc.engines import find_engine
 from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
@@ -149,7 +147,7 @@ _OF_A_VERDICT: Final = (
 )
 """Columns that are empty without a GPU or a policy."""
 _VERDICTS: Final = (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS)
-_WORDS: Final = np.array([verdict.value for verdict in _VERDICTS], dtype=object)
+_WORDS: Final = tuple(verdict.value for verdict in _VERDICTS)
 _MOST: Final = 2**62
 _WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
 _SPARE_BITS: Final = 10
@@ -370,13 +368,17 @@ def _grown(opened: Occupancy) -> dict[Span, int]:
 
 def _verdicts(low: Any, expected: Any, high: Any) -> Any:
     """The verdicts as an array of text, from arrays of what fits at each end of the estimates: :meth:`Verdict.of`, element by element."""
+    import numpy as np
+
     certain = (low == expected) & (high == expected)
     words = np.where(expected, np.where(certain, 3, 2), np.where(certain, 0, 1))
-    return _WORDS[words]
+    return np.array(_WORDS, dtype=object)[words]
 
 
 def _column(array: Any, shape: tuple[int, int]) -> Column:
     """The column of an array: a single value if all points have the same, else a value for each point."""
+    import numpy as np
+
     if array is None or isinstance(array, int):
         return array
     if array.shape == shape:

@@ -281,7 +281,7 @@ def test_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     request = opened()
-    monkeypatch.setattr(type(request.engine), "allocation", lambda *_: ())
+    monkeypatch.setattr(type(request), "allocation", lambda *_: ())
     with pytest.raises(UnsupportedError):
         measure_bandwidth(request, Device(torch, "cpu"))
 
