@@ -4,9 +4,8 @@ from os.path import dirname, isdir, join
 from typing import TYPE_CHECKING
 
 if isdir(join(dirname(__path__[0]), "formulas")) and not isdir(join(__path__[0], "formulas")):
-    from hwcalc.checkout import find_folders_beside
-
-    find_folders_beside()
+    # In a checkout two folders of the package lie beside it; an installation has them inside.
+    __path__.append(dirname(__path__[0]))
 
 # Names are imported when they are first used: so the command can prepare for Ctrl-C before it imports anything else.
 if TYPE_CHECKING:
