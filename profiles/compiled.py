@@ -77,12 +77,12 @@ def _line(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _index() -> Mapping[str, Mapping[str, tuple[int, int]]]:
+def _index() -> Mapping[str, Mapping[str, list[int]]]:
     return _start()[1]
 
 
 @lru_cache(maxsize=1)
-def _start() -> tuple[int, Mapping[str, Mapping[str, tuple[int, int]]]]:
+def _start() -> tuple[int, Mapping[str, Mapping[str, list[int]]]]:
     """The byte after the index, and the index."""
     try:
         with open(COMPILED, "rb") as file:
