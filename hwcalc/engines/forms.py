@@ -513,6 +513,11 @@ class MemoryForm(Record):
             self._sums[key] = constant, Early.summed(amount for amount in amounts if not isinstance(amount, Constant))
         return self._sums[key]
 
+    def is_full(self, end: str) -> bool:
+        """Whether the parts that are the same under every load leave nothing at this end of the estimates."""
+        gpus = range(len(self.curve.gpus)) if self.gpus_differ else range(1)
+        return any(self.sum_on(gpu, OPPOSITE[end], None)[0] > self.usable[ENDS.index(end)] for gpu in gpus)
+
     def at(self, tokens: int, sequences: int) -> Memory:
         """The memory of ``sequences`` sequences of ``tokens`` tokens each, with all figures that follow from it."""
         return Memory(self, tokens, sequences)

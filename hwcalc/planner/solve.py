@@ -235,7 +235,7 @@ def _largest(
         return at(value).holds(end)
 
     planned = tokens if name == "seq" else sequences
-    if guess is None and not good(form.least_tokens if name == "seq" else 1):
+    if guess is None and form.is_full(end):
         value = 0
     else:
         # Bytes grow evenly with the number of sequences, so that two points of the line tell where it ends.
