@@ -31,6 +31,7 @@ from hwcalc.engines.forms import (
 )
 from hwcalc.engines.llamacpp.buffers import COMPUTE_BUFFER, GpuPart
 from hwcalc.engines.llamacpp.equation import budget_beside
+from hwcalc.engines.llamacpp.fitting import ON_HOST
 from hwcalc.engines.llamacpp.graph import output_bytes
 from hwcalc.engines.llamacpp.layers import STATES
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
@@ -239,7 +240,7 @@ def _words(far: Settings, read: Hparams, size: str) -> str:
 
 def _gpu_parts(far: Layout) -> tuple[PartForm, ...]:
     """The parts of each GPU: weights, compute buffer and process."""
-    weights = [_constant("weights", Section.WEIGHTS, load.weights) for load in far.gpus]
+    weights = [_constant("weights", Section.WEIGHTS, far.weights_on(gpu)) for gpu in range(len(far.gpus))]
     buffers = [_gpu_buffer(far, load.part) for load in far.gpus if isinstance(load.part, GpuPart)]
     return (_together(weights), _together(buffers), *map(PartForm.constant, far.deployment.process_parts(0)))
 
@@ -264,7 +265,7 @@ def _host_parts(far: Layout) -> tuple[PartForm, ...]:
     logits = Moment(share=1.0, products=(Product(output_bytes(far.deployment.hparams, 1), ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)
     return (
-        _constant("host weights", HOST, far.host.weights),
+        _constant("host weights", HOST, far.weights_on(ON_HOST)),
         _buffer("host compute buffer", HOST, far.buffers.moments_of(far.host.part), far),
         PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
     )

@@ -6,9 +6,10 @@ Numbers are integers or arrays by the same lines. Of one context it also says in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.settings import Settings
 
+T = TypeVar("T")
 Scored = Callable[[LayerNumbers], tuple[BudgetPart, ...]]
 """What a policy takes to score the layers whose cache lies on a device."""
 
 
 class DeviceLoad(Record):
-    """The load of a device: bytes of weights, its cache, and the part of the model that it runs."""
+    """The load of a device beside its weights: its cache, and the part of the model that it runs."""
 
-    weights: int
     cache: Cache
     part: GpuPart | HostPart
 
@@ -67,6 +68,7 @@ class Layout:
         self._uncut = settings if uncut is None else uncut
         self._scored = scored
         self.buffers = Buffers(deployment.moments(settings), deployment.hparams, settings)
+        self.file: Mapping[int, int] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}
 
     # --- where layers lie -------------------------------------------------------------------------------------------------
@@ -86,7 +88,7 @@ class Layout:
 
         def holds(runs: Runs, gpu: int) -> bool:
             load = self._gpu_load(runs, gpu, self._on_host(runs))
-            needed = load.weights + self.cache_bytes(load) + self.buffers.of(load.part, "high") + beside
+            needed = self._weights_of(runs, gpu) + self.cache_bytes(load) + self.buffers.of(load.part, "high") + beside
             if self._scored is not None:
                 layers = runs.assignment(weighed.experts).layers(gpu)
                 needed += sum(part.high for part in self._scored_on(gpu, layers))
@@ -119,7 +121,6 @@ class Layout:
         copied = NOTHING_COPIED if left.from_host is NOTHING_COPIED else either(asked, left.from_host, NOTHING_COPIED)
         on_host = self.deployment.options.kv_on_host
         return DeviceLoad(
-            weights=self._weights_on(runs, gpu),
             cache={} if on_host else layers.cache_of(smaller(run.start, blocks), smaller(run.end, blocks)),
             part=GpuPart(
                 runs=has_layers | (copied >= 0),
@@ -132,22 +133,9 @@ class Layout:
             ),
         )
 
-    def _weights_on(self, runs: Runs, gpu: int) -> int:
-        """Bytes of weights on a GPU. With ``split_mode=row`` each has its share of every matrix."""
-        weighed, deployment = self.layers.weighed, self.deployment
-        if deployment.options.split_mode != "row":
-            return weighed.on_gpu(runs, gpu)
-        together = sum(weighed.on_gpu(runs, number) for number in range(deployment.gpus))
-        starts = (0.0, *deployment.ends)
-        shares = [end - start for start, end in zip(starts, deployment.ends, strict=False)]
-        before: int = floored(together * sum(shares[:gpu]))
-        end: int = together if gpu == deployment.gpus - 1 else floored(together * sum(shares[: gpu + 1]))
-        return end - before
-
     def _host_load(self, runs: Runs, left: _OnHost) -> DeviceLoad:
         layers, helped, weighed = self.layers, self.deployment.helped, self.layers.weighed
         return DeviceLoad(
-            weights=weighed.on_host(runs),
             cache=layers.total if self.deployment.options.kv_on_host else layers.cache_of(0, left.blocks),
             part=HostPart(
                 alone=False if helped else runs.host == layers.blocks + 1,
@@ -175,6 +163,32 @@ class Layout:
 
     # --- bytes ------------------------------------------------------------------------------------------------------------
 
+    def with_file(self, sizes: Mapping[int, int]) -> Layout:
+        """The same layout with another file, of which a device has ``sizes`` bytes of weights, wherever its layers lie."""
+        other = copy(self)
+        other.file = sizes
+        return other
+
+    def weights_on(self, device: int) -> int:
+        """Bytes of weights on a device."""
+        if self.file is not None:
+            return self.file[device]
+        return self._once((device, "weights"), lambda: self._weights_of(self.runs, device))
+
+    def _weights_of(self, runs: Runs, device: int) -> int:
+        """Bytes of weights on a device with these runs. With ``split_mode=row`` each GPU has its share of every matrix."""
+        weighed, deployment = self.layers.weighed, self.deployment
+        if device == ON_HOST:
+            return weighed.on_host(runs)
+        if deployment.options.split_mode != "row":
+            return weighed.on_gpu(runs, device)
+        together = sum(weighed.on_gpu(runs, number) for number in range(deployment.gpus))
+        starts = (0.0, *deployment.ends)
+        shares = [end - start for start, end in zip(starts, deployment.ends, strict=False)]
+        before: int = floored(together * sum(shares[:device]))
+        end: int = together if device == deployment.gpus - 1 else floored(together * sum(shares[: device + 1]))
+        return end - before
+
     @property
     def total_bytes(self) -> int:
         """Bytes of the cache of all layers."""
@@ -186,17 +200,15 @@ class Layout:
 
     def cache_on(self, device: int) -> int:
         """Bytes of the cache that lies on a device."""
-        size: int = self._once((device, "cache"), lambda: self.cache_bytes(self._load(device)))
-        return size
+        return self._once((device, "cache"), lambda: self.cache_bytes(self._load(device)))
 
     def part_bytes(self, device: int, end: str, section: Section) -> int:
         """Bytes of weights, of buffers or of the rest on a device, at an end of the estimates."""
-        load = self._load(device)
         if section is Section.WEIGHTS:
-            return load.weights
+            return self.weights_on(device)
         if section is Section.OVERHEAD:
             return sum(getattr(part, end) for part in self.deployment.process_parts(device))
-        size: int = self._once((device, end), lambda: self.buffers.of(load.part, end))
+        size = self._once((device, end), lambda: self.buffers.of(self._load(device).part, end))
         if self._scored is not None:
             size = size + sum(getattr(part, end) for part in self._scored_on(device, self.assignment.layers(device)))
         return size
@@ -286,13 +298,13 @@ class Layout:
         )
 
     def _share(self, device: int) -> DeviceShare:
-        load, layers = self._load(device), self.assignment.layers(device)
+        layers = self.assignment.layers(device)
         scored = () if self._scored is None else self._scored_on(device, layers)
         return DeviceShare(
             device=HOST if device == ON_HOST else f"gpu{device}",
             layers=layers,
             output=self.assignment.output == device,
-            weights_bytes=load.weights,
+            weights_bytes=self.weights_on(device),
             cache_bytes=self.cache_on(device),
             parts=(*self.buffer_parts(device), *scored, *self.deployment.process_parts(device)),
         )
@@ -306,8 +318,7 @@ class Layout:
         if self.deployment.options.kv_on_host:
             layers = LayerNumbers(range(self.layers.blocks)) if device == ON_HOST else LayerNumbers()
         numbers, scored = layers, self._scored
-        parts: tuple[BudgetPart, ...] = self._once(("scored", numbers), lambda: scored(numbers))
-        return parts
+        return self._once(("scored", numbers), lambda: scored(numbers))
 
     @property
     def main(self) -> tuple[int, ...]:
@@ -317,10 +328,11 @@ class Layout:
     def _load(self, device: int) -> DeviceLoad:
         return self.host if device == ON_HOST else self.gpus[device]
 
-    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         if key not in self._known:
             self._known[key] = make()
-        return self._known[key]
+        made: T = self._known[key]
+        return made
 
 
 def copies_of_inputs(deployment: LlamacppDeployment) -> int:
