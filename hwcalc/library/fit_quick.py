@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS
-from hwcalc.engines.llamacpp.equation import host_room, room_of
-from hwcalc.engines.llamacpp.fitting import ON_HOST
-from hwcalc.engines.llamacpp.layers import Unit, cache_bytes
-from hwcalc.engines.llamacpp.options import place_options
-from hwcalc.engines.llamacpp.settings import CELLS, dtypes_asked
+from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes
+from hwcalc.engines.llamacpp.layout import host_room, room_of
+from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options
 from hwcalc.engines.setup import Parallel, Setup
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.library.indexing import deployment_at, formats_at, layers_at, shares_at, stack_at, step_at
@@ -53,7 +51,7 @@ class Quick:
         options = place_options(setup.options)
         self._rooms = {end: room_of(setup.hardware, options, end) for end in ENDS}
         self._likely_host = host_room(setup, options, "expected")
-        self._dtypes = dtypes_asked(setup)
+        self._dtypes = dtypes_of(*ContextOptions.of(setup).types)
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
         self._whole: dict[tuple[object, int], Whole | None] = {}
         self._layouts: dict[tuple[object, int], Layout] = {}

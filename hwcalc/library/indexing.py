@@ -19,9 +19,8 @@ from msgspec.structs import asdict, fields
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.groups import groups_key, weight_groups
 from hwcalc.engines.llamacpp.layers import weigh
-from hwcalc.engines.llamacpp.tensors import loaded_groups
+from hwcalc.engines.llamacpp.tensors import groups_key, loaded_groups, weight_groups
 from hwcalc.engines.setup import Request
 from hwcalc.formulas import Stack
 from hwcalc.formulas import kind as families

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
-from hwcalc.engines.llamacpp.options import OPTIONS, PLACE_OPTIONS
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.rules import RULES
-from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, OPTIONS, PLACE_OPTIONS, read_settings
 from hwcalc.engines.options import Choices, EngineOption, is_on
 from hwcalc.engines.setup import Request
 from hwcalc.errors import UnknownNameError, UsageError

@@ -1,7 +1,7 @@
 """The memory of a context as a function of length and number of sequences: the form of all requests with one setup.
 
 :class:`PlacedForm` asks the :class:`~hwcalc.engines.llamacpp.layout.Layout` of the contexts. Where options keep all layers on the GPUs, the
-same cells and buffers are a closed form that a page can draw, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.sums`). They
+same cells and buffers are a closed form that a page can draw, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.graph`). They
 are asked of a context so long that a batch is full and a window slides; what is shorter has fewer steps of the same stairs.
 """
 
@@ -29,11 +29,9 @@ from hwcalc.engines.forms import (
     Product,
     Term,
 )
-from hwcalc.engines.llamacpp.buffers import COMPUTE_BUFFER, GpuPart
-from hwcalc.engines.llamacpp.equation import budget_beside
-from hwcalc.engines.llamacpp.fitting import ON_HOST
-from hwcalc.engines.llamacpp.graph import output_bytes
-from hwcalc.engines.llamacpp.layers import STATES
+from hwcalc.engines.llamacpp.graph import COMPUTE_BUFFER, GpuPart, output_bytes
+from hwcalc.engines.llamacpp.layers import ON_HOST, STATES
+from hwcalc.engines.llamacpp.layout import budget_beside
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.stairs import Stair
@@ -41,11 +39,10 @@ from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
-    from hwcalc.engines.llamacpp.buffers import Moments
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.llamacpp.settings import Settings
-    from hwcalc.engines.llamacpp.sums import Sum
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
 

@@ -20,8 +20,8 @@ from typing import Final
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
-from hwcalc.engines.llamacpp.fitting import ON_HOST
+from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import BINARY, Fact, Facts, PrintedNumber, Range, Row, compared, number_after, number_at, spread

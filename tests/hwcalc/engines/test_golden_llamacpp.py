@@ -12,7 +12,7 @@ import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role

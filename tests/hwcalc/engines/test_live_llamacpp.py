@@ -20,7 +20,7 @@ import pytest
 
 from hwcalc import KvplanError, load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.setup import Request
 from hwcalc.formulas import Role
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES

@@ -16,7 +16,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.classes import model_classes
-from hwcalc.engines.mlx.slots import chunked_slots, grown_slots, rotating_slots
+from hwcalc.engines.mlx.layers import chunked_slots, grown_slots, rotating_slots
 
 mx = pytest.importorskip(
     "mlx.core", reason="mlx is not installed here: pip install 'kvplan[test]' on Linux or a Mac", exc_type=ImportError

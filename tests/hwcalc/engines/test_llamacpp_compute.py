@@ -10,8 +10,16 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.llamacpp.buffers import Buffers, HostPart, ModelMoments, compute_buffer, output_buffer
-from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
+from hwcalc.engines.llamacpp.graph import (
+    PIPELINE_COPIES,
+    Buffers,
+    HostPart,
+    ModelMoments,
+    Part,
+    compute_buffer,
+    moments,
+    output_buffer,
+)
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.setup import Request
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams

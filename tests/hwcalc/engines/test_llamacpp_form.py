@@ -14,7 +14,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm, Moment, Product
-from hwcalc.engines.llamacpp.equation import OPPOSITE
+from hwcalc.engines.llamacpp.layout import OPPOSITE
 from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc import Plan, plan
-from hwcalc.engines.llamacpp.fitting import ON_HOST, Fitting, Runs, divided, fitted, splits
-from hwcalc.engines.llamacpp.layers import Weighed
+from hwcalc.engines.llamacpp.layers import ON_HOST, Fitting, Runs, Weighed, divided, fitted, splits
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import DeviceInfo, FitInfo
 from hwcalc.planner.verdict import Verdict

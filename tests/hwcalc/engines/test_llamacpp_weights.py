@@ -10,8 +10,7 @@ from typing import Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.llamacpp.groups import model_tensors
-from hwcalc.engines.llamacpp.tensors import EXPERTS, Override, WeightTensor, loaded, overrides, with_overrides
+from hwcalc.engines.llamacpp.tensors import EXPERTS, Override, WeightTensor, loaded, model_tensors, overrides, with_overrides
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.patterns import compiled

@@ -12,7 +12,7 @@ import pytest
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
+from hwcalc.engines.mlx.layers import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
