@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.steps import Number
+from hwcalc.engines.steps import Number, value_of
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.explain_memory import bytes_figure
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown, value_of
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.steps import value_of
 from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explain_policy import plain_figure
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, value_of
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:

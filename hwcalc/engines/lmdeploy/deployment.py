@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.classes import model_classes
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS, Piece, PoolLayout, kept_by, plan_layout
-from hwcalc.engines.lmdeploy.pool import LmdeployPool, plan_budget, plan_pool
+from hwcalc.engines.lmdeploy.pool import LmdeployPool, kept_free, plan_budget
 from hwcalc.engines.lmdeploy.settings import TURBOMIND, LmdeploySettings, read_settings
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.steps import Step
     from hwcalc.formulas.weights import Weight
     from hwcalc.policies.base import Chosen
 
@@ -283,7 +285,28 @@ class LmdeployOccupancy(PooledOccupancy):
         )
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
-        return plan_pool(self, self.block_pool, budget_bytes)
+        own, info = self.block_pool, super().pool_info(pool, budget_bytes)
+        return replace(
+            info,
+            max_requests=info.max_requests if info.fits else 0,
+            max_seq=min(max(self.tokens, self.model.max_position_embeddings or 0), own.session_tokens(budget_bytes)),
+            state_slots=own.settings.slots or None,
+            needed_bytes=self.request_blocks * own.block_bytes + own.state_bytes,
+            steps=(*kept_free(self, own, budget_bytes), *info.steps),
+        )
+
+    @property
+    def request_blocks(self) -> int:
+        return self.blocks_for(1)
+
+    def most_requests(self, usable: int, steps: list[Step]) -> int:
+        """As usual; where requests begin alike, those behind the first take fewer blocks."""
+        if not self.together.unlike:
+            return super().most_requests(usable, steps)
+        return bisect_right(range(1, usable + 1), usable, key=self.blocks_for)
+
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        return self.block_pool.message(budget_bytes, self.tokens)
 
     def most_sequences(self) -> tuple[int, str]:
         return self.deployment.settings.max_batch_size * self.setup.parallel.dp, "max_batch_size"

@@ -19,9 +19,8 @@ from hwcalc.engines.costs import communication, estimated
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.pooled import BlockPool, request_steps
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.pooled import BlockPool
+from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
@@ -48,20 +47,21 @@ class LmdeployPool(BlockPool):
         """Bytes of all slots of recurrent states."""
         return self.settings.slots * self.slot_bytes
 
-    def blocks(self, budget_bytes: int) -> int:
-        if self.settings.num_gpu_blocks is not None:
-            return self.settings.num_gpu_blocks
-        made: int = larger(budget_bytes - self.state_bytes, 0) // max(1, self.block_bytes)
-        return made
+    def blocks(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
+        settings = self.settings
+        if settings.num_gpu_blocks is not None:
+            name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
+            return figure(steps, "blocks", name, unit="blocks", **{name: settings.num_gpu_blocks})
+        terms = {"budget": larger(budget_bytes, 0), "bytes_per_block": max(1, self.block_bytes)}
+        if not settings.slots:
+            return figure(steps, "blocks", "floor(budget / bytes_per_block)", unit="blocks", **terms)
+        formula = "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))"
+        terms |= {"slots": settings.slots, "slot_bytes": self.slot_bytes}
+        return figure(steps, "blocks", formula, unit="blocks", **terms)
 
-    def usable(self, budget_bytes: int) -> int:
-        """Blocks for sequences; -1 where LMDeploy does not start."""
-
-        def of(size: int) -> int:
-            return -1 if size < 0 or self.refusal(size) is not None else self.blocks(size) - self.reserved
-
-        usable: int = mapped(of, budget_bytes)
-        return usable
+    def starts(self, budget_bytes: int) -> bool:
+        starts: bool = mapped(lambda size: size >= 0 and self.refusal(size) is None, budget_bytes)
+        return starts
 
     def session_tokens(self, budget_bytes: int) -> int:
         """The longest session. With a window the blocks behind it are freed, and only the prompt must fit."""
@@ -106,54 +106,7 @@ class LmdeployPool(BlockPool):
         return f"`session_len` truncated to {longest} due to limited KV cache memory"
 
 
-def plan_pool(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> PoolInfo:
-    """The pool of one replica, for requests of the planned length."""
-    settings, blocks, per_request = pool.settings, pool.blocks(budget), occupancy.blocks_for(1)
-    usable, message = max(0, blocks - pool.reserved), pool.message(budget, occupancy.tokens)
-    bound = max(occupancy.tokens, occupancy.model.max_position_embeddings or 0)
-    return PoolInfo(
-        budget_bytes=budget,
-        tokens=blocks * pool.block_size,
-        bytes_per_token=pool.block_bytes // pool.block_size,
-        blocks=blocks,
-        block_size=pool.block_size,
-        bytes_per_block=pool.block_bytes,
-        blocks_per_request=per_request,
-        max_concurrency=None,
-        max_requests=_most_requests(occupancy, usable, per_request) if message is None else 0,
-        max_seq=min(bound, pool.session_tokens(budget)),
-        swa_tokens=None,
-        state_slots=settings.slots or None,
-        needed_bytes=per_request * pool.block_bytes + pool.state_bytes,
-        fits=message is None,
-        message=message,
-        requires=(),
-        definition=Definition.ENGINE,
-        steps=(
-            *_kept_free(occupancy, pool, budget),
-            _blocks_step(pool, budget),
-            *request_steps(
-                blocks,
-                usable,
-                pool.block_size,
-                0 if occupancy.together.unlike else per_request,
-                kept=pool.reserved_for,
-                count=pool.reserved,
-            ),
-        ),
-    )
-
-
-def _most_requests(occupancy: LmdeployOccupancy, usable: int, per_request: int) -> int:
-    """How many requests of the planned length the blocks hold; where they begin alike, those behind the first take fewer."""
-    if not occupancy.together.unlike:
-        return usable // max(1, per_request)
-    from bisect import bisect_right
-
-    return bisect_right(range(1, usable + 1), usable, key=occupancy.blocks_for)
-
-
-def _kept_free(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> tuple[Step, ...]:
+def kept_free(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> tuple[Step, ...]:
     """What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free."""
     planned, settings = occupancy.budget, pool.settings
     if planned is None or budget != planned.expected or occupancy.setup.hardware.margin or settings.num_gpu_blocks is not None:
@@ -165,30 +118,10 @@ def _kept_free(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) ->
         step(
             "margin",
             "free_after_pass - floor(free_after_pass x cache_max_entry_count)",
-            planned.margin_bytes,
             free_after_pass=shared,
             cache_max_entry_count=ratio,
         ),
     )
-
-
-def _blocks_step(pool: LmdeployPool, budget: int) -> Step:
-    settings, size, blocks = pool.settings, pool.block_bytes, pool.blocks(budget)
-    if settings.num_gpu_blocks is not None:
-        name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
-        return step("blocks", name, blocks, unit="blocks", **{name: blocks})
-    if settings.slots:
-        return step(
-            "blocks",
-            "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))",
-            blocks,
-            unit="blocks",
-            budget=budget,
-            slots=settings.slots,
-            slot_bytes=pool.slot_bytes,
-            bytes_per_block=size,
-        )
-    return step("blocks", "floor(budget / bytes_per_block)", blocks, unit="blocks", budget=budget, bytes_per_block=size)
 
 
 class Shares(NamedTuple):
@@ -278,7 +211,6 @@ def _forward_pass(settings: LmdeploySettings, words: int, ends: list[Shares]) ->
                 step(
                     "forward pass",
                     "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
-                    (low, expected, high),
                     prefill_tokens=(tokens[0], tokens[1], tokens[2]),
                     max_batch_size=settings.max_batch_size,
                     vocab_size=words,

@@ -477,7 +477,6 @@ class LayerPools(PoolRules):
                     steps,
                     "cell_size",
                     "full_token_bytes + swa_full_tokens_ratio x window_token_bytes",
-                    cell,
                     full_token_bytes=stage.full_bytes // stage.full_layers * stage.full_layers,
                     swa_full_tokens_ratio=settings.swa_ratio or 0,
                     window_token_bytes=stage.swa_bytes,

@@ -355,8 +355,8 @@ class TgiOccupancy(PooledOccupancy):
         budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=self.deployment.settings.share)
         return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
-    def pool_message(self, blocks: int, requests: int) -> str | None:
-        if not blocks:
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        if not pool.blocks(budget_bytes):
             return _SHORT.format(tokens=self.deployment.settings.prefill_tokens)
         return None if requests else f"Not enough memory to handle `max_total_tokens={self.tokens}`"
 
