@@ -22,9 +22,8 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.saving import Cost, Saving, computes_fp8
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
-from hwcalc.engines.sglang.models import is_compressed, is_sparse_latent, words_of
 from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, Sizes, slots_per_request
-from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, read_settings
+from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, is_compressed, is_sparse_latent, read_settings, words_of
 from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.sglang.curve import PoolCurve
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+    from hwcalc.engines.sglang.tensors import PoolCurve
 
 _MOST_REQUESTS: Final = 4096
 _DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
@@ -121,7 +120,7 @@ class SglangDeployment(GeneralDeployment):
     @cached_property
     def curve(self) -> PoolCurve:
         """The bytes of the smallest pools that hold sequences which are all alike."""
-        from hwcalc.engines.sglang.curve import pool_curve
+        from hwcalc.engines.sglang.tensors import pool_curve
 
         return pool_curve(self)
 

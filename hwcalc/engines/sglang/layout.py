@@ -1,27 +1,43 @@
-"""What a token costs on each pipeline stage, and what a slot of states costs: the rows of one layer, and their sums.
+"""What a token costs on each pipeline stage, and what a slot of states costs: the rows and states of one layer on a rank, and their sums.
 
 Source: SGLang 0.5.23, ``model_executor/pool_configurator.py`` and ``mem_cache/kv_cache_configurator.py``. Heads are divided and rounded
-down, at least one a rank; a latent and an indexer are whole on every rank.
+down, at least one a rank; a latent and an indexer are whole on every rank. States: ``configs/mamba_utils.py`` (``Mamba2StateShape``,
+``KimiLinearStateShape``). A slot has the state of every recurrent layer. Convolution states are bf16, recurrent ones float32 unless the
+config or the user says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.sglang.models import is_sparse_latent, splits_windows, words_of
-from hwcalc.engines.sglang.settings import BLACKWELL, FOUR_BITS, HOPPER, SglangSettings
-from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
+from hwcalc.engines.sglang.settings import (
+    BLACKWELL,
+    FOUR_BITS,
+    HOPPER,
+    STATE_KINDS,
+    SglangSettings,
+    is_sparse_latent,
+    splits_windows,
+    words_of,
+)
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
     LatentAttention,
     LayerKind,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
     NoCache,
     Role,
     SharedCache,
+    ShortConvolution,
     SlidingAttention,
     SparseIndexer,
     Stack,
@@ -116,7 +132,7 @@ def workspace_bytes(kind: LayerKind, settings: SglangSettings) -> int:
 
 FULL: Final = "full"
 SWA: Final = "swa"
-KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*ROW_KINDS, *STATE_RULES, CompressedAttention, NoCache, SharedCache})
+KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*ROW_KINDS, *STATE_KINDS, CompressedAttention, NoCache, SharedCache})
 """The kinds of layers that have a rule: those of DeepSeek-V4 in :mod:`hwcalc.engines.sglang.deepseek_v4`, the others here."""
 _STATE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
 _LAYER_TYPES: Final = {"sliding_attention": SWA, "full_attention": FULL}
@@ -187,7 +203,7 @@ def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
 def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> PoolLayout:
     """The layout of a model other than DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for a kind without a rule."""
     kinds = tuple(group.kind for group in stack.groups)
-    states = {kind: kind_state(kind, model, settings) for kind in kinds if type(kind) in STATE_RULES}
+    states = {kind: kind_state(kind, model, settings) for kind in kinds if isinstance(kind, STATE_KINDS)}
     split = splits_windows(model)
     usual = _usual(kinds, model, fills=not states)
     rows = {kind: _counted_rows(kind, usual, model, settings) for kind in kinds}
@@ -210,7 +226,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
 def kind_state(kind: LayerKind, model: ModelSpec, settings: SglangSettings) -> tuple[int, int]:
     """Bytes of the convolution state and of the recurrent state of one layer on a rank."""
     ranks = settings.tp * settings.dp if "whole_group_states" in words_of(model) else settings.tp
-    conv, state = state_elements(kind, ranks)
+    conv, state = _STATE_RULES[type(kind)](kind, ranks)
     dtype = settings.state_dtype or (model.state_dtype if isinstance(kind, CONFIG_NAMES_DTYPE) else None) or "fp32"
     return conv * CONV_BYTES, state * _STATE_BYTES[dtype]
 
@@ -236,7 +252,7 @@ def _usual(kinds: Iterable[LayerKind], model: ModelSpec, *, fills: bool) -> Laye
 
 
 def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: SglangSettings) -> tuple[Row, ...]:
-    if type(kind) in STATE_RULES:
+    if isinstance(kind, STATE_KINDS):
         return ()
     if isinstance(kind, NoCache | SharedCache):
         if usual is None:
@@ -329,3 +345,63 @@ def _counted(stack: Stack, span: range, shared: Mapping[int, str]) -> Iterator[t
 def splits_four_bits(pools: Mapping[LayerKind, str]) -> bool:
     """Whether windows have a pool, which has no place to unpack."""
     return SWA in pools.values()
+
+
+CONV_BYTES: Final = 2
+CONFIG_NAMES_DTYPE: Final = (GatedDeltaNet, Mamba2)
+"""Kinds whose states have the dtype that the config names (``mamba_ssm_dtype``)."""
+
+
+def _groups(groups: int, tp: int) -> int:
+    """Groups that are not divided evenly are repeated, one for each rank."""
+    return groups if groups % tp == 0 else tp
+
+
+def _share(count: int, tp: int, what: str) -> int:
+    if count % tp:
+        raise UsageError(
+            f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}.", hint="Use another tp."
+        )
+    return count // tp
+
+
+def _delta_net(kind: GatedDeltaNet, tp: int) -> tuple[int, int]:
+    inner = kind.num_value_heads * kind.value_head_dim
+    conv = _share(inner + 2 * _groups(kind.num_key_heads, tp) * kind.key_head_dim, tp, "channels of a convolution")
+    heads = _share(kind.num_value_heads, tp, "heads of a state")
+    return conv * (kind.d_conv - 1), heads * kind.value_head_dim * kind.key_head_dim
+
+
+def _mamba2(kind: Mamba2, tp: int) -> tuple[int, int]:
+    conv = _share(kind.num_heads * kind.head_dim + 2 * _groups(kind.n_groups, tp) * kind.d_state, tp, "channels of a convolution")
+    return conv * (kind.d_conv - 1), _share(kind.num_heads, tp, "heads of a state") * kind.head_dim * kind.d_state
+
+
+def _mamba1(kind: Mamba1, tp: int) -> tuple[int, int]:
+    channels = _share(kind.d_inner, tp, "channels")
+    return channels * (kind.d_conv - 1), channels * kind.d_state
+
+
+def _kimi(kind: KimiDeltaAttention, tp: int) -> tuple[int, int]:
+    heads = _share(kind.num_heads, tp, "heads of a state")
+    return 3 * heads * kind.head_dim * (kind.d_conv - 1), heads * kind.head_dim * kind.head_dim
+
+
+def _lightning(kind: LightningAttention, tp: int) -> tuple[int, int]:
+    return 0, _share(kind.num_heads, tp, "heads of a state") * kind.head_dim * kind.head_dim
+
+
+def _convolution(kind: ShortConvolution, tp: int) -> tuple[int, int]:
+    return _share(kind.channels, tp, "channels of a convolution") * (kind.d_conv - 1), 0
+
+
+_STATE_RULES: Final[Mapping[type[LayerKind], Callable[[Any, int], tuple[int, int]]]] = MappingProxyType(
+    {
+        GatedDeltaNet: _delta_net,
+        Mamba2: _mamba2,
+        Mamba1: _mamba1,
+        KimiDeltaAttention: _kimi,
+        LightningAttention: _lightning,
+        ShortConvolution: _convolution,
+    }
+)

@@ -23,8 +23,7 @@ from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.sglang.models import shows_images, words_of
-from hwcalc.engines.sglang.settings import prompt_tokens
+from hwcalc.engines.sglang.settings import prompt_tokens, shows_images, words_of
 from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention

@@ -86,7 +86,7 @@ class SglangParser:
             self.facts.add_bytes(f"swa_{name}" if windows and wide else name, printed, line=number, text=text)
 
     def _arguments(self, number: int, text: str) -> None:
-        from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
+        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
 
         for found in _ARGUMENT.finditer(text[text.find("ServerArgs(") :]):
             name, value = found.group(1), found.group(3)
@@ -105,7 +105,7 @@ class SglangParser:
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     """The keywords of a plan and the engine options that the log states."""
-    from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
+    from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
 
     stated: dict[str, object] = {}
     for argument, keyword in _KEYWORDS.items():
