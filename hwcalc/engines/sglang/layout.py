@@ -203,7 +203,9 @@ def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
 def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> PoolLayout:
     """The layout of a model other than DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for a kind without a rule."""
     kinds = tuple(group.kind for group in stack.groups)
-    states = {kind: kind_state(kind, model, settings) for kind in kinds if isinstance(kind, STATE_KINDS)}
+    states: dict[LayerKind, tuple[int, int]] = {
+        kind: kind_state(kind, model, settings) for kind in kinds if isinstance(kind, STATE_KINDS)
+    }
     split = splits_windows(model)
     usual = _usual(kinds, model, fills=not states)
     rows = {kind: _counted_rows(kind, usual, model, settings) for kind in kinds}
