@@ -151,7 +151,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
-    from hwcalc.engines.lmdeploy.pool import shares_of
+    from hwcalc.engines.lmdeploy.deployment import shares_of
 
     pool, rows = opened.block_pool, []
     notes: list[Note] = []
