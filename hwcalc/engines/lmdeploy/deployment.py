@@ -495,12 +495,11 @@ class LmdeployPool(BlockPool):
         if settings.num_gpu_blocks is not None:
             name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
             return figure(steps, "blocks", name, unit="blocks", **{name: settings.num_gpu_blocks})
-        terms = {"budget": larger(budget_bytes, 0), "bytes_per_block": max(1, self.block_bytes)}
-        if not settings.slots:
-            return figure(steps, "blocks", "floor(budget / bytes_per_block)", unit="blocks", **terms)
-        formula = "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))"
-        terms |= {"slots": settings.slots, "slot_bytes": self.slot_bytes}
-        return figure(steps, "blocks", formula, unit="blocks", **terms)
+        formula, terms = "floor(budget / bytes_per_block)", {"budget": larger(budget_bytes, 0)}
+        if settings.slots:
+            formula = "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))"
+            terms |= {"slots": settings.slots, "slot_bytes": self.slot_bytes}
+        return figure(steps, "blocks", formula, unit="blocks", **terms, bytes_per_block=max(1, self.block_bytes))
 
     def starts(self, budget_bytes: int) -> bool:
         starts: bool = mapped(lambda size: size >= 0 and self.refusal(size) is None, budget_bytes)
