@@ -331,6 +331,8 @@ class SglangOccupancy(GeneralOccupancy):
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
+        from hwcalc.engines.sglang.memory import fraction_steps
+
         rules, page, steps = self.deployment.pool_rules, self.settings.page_size, list[Step]()
         figures = rules.figures(max(0, budget_bytes), steps)
         sizes, at_once = rules.sizes(figures), self.at_once(figures, steps)
@@ -338,6 +340,10 @@ class SglangOccupancy(GeneralOccupancy):
         if message is None and not at_once:
             message = f"The input ({self.tokens} tokens) is longer than the pool ({sizes.tokens} tokens)."
         starts = sizes.error is None and sizes.tokens and sizes.cell
+        longest = 0
+        if sizes.error is None:
+            longest = min(max(self.tokens, self.model.max_position_embeddings or 0), figures.tokens)
+            longest = last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1)))
         info = PoolInfo(
             budget_bytes=budget_bytes,
             tokens=sizes.tokens if sizes.error is None else None,
@@ -348,7 +354,7 @@ class SglangOccupancy(GeneralOccupancy):
             blocks_per_request=self.deployment.pages[0].at(self.tokens),
             max_concurrency=None,
             max_requests=sizes.running,
-            max_seq=self._longest_of_one(figures),
+            max_seq=longest,
             swa_tokens=sizes.swa_tokens,
             state_slots=sizes.slots,
             needed_bytes=self.needed_bytes,
@@ -356,25 +362,10 @@ class SglangOccupancy(GeneralOccupancy):
             message=message,
             requires=(),
             definition=Definition.ENGINE,
-            steps=(*self._share_steps, *steps) if starts else (),
+            steps=(*fraction_steps(self.deployment), *steps) if starts else (),
             at_once=at_once,
         )
         return Noted(info)
-
-    @property
-    def _share_steps(self) -> tuple[Step, ...]:
-        """The steps that give SGLang's share of the GPU."""
-        from hwcalc.engines.sglang.memory import fraction_steps
-
-        return fraction_steps(self.deployment)
-
-    def _longest_of_one(self, figures: Figures) -> int:
-        """The longest sequence that one request could have in these pools."""
-        rules, bound = self.deployment.pool_rules, max(self.tokens, self.model.max_position_embeddings or 0)
-        if rules.error(figures) is not None:
-            return 0
-        longest = min(bound, figures.tokens)
-        return int(last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1))))
 
     def plan_budget(self) -> Noted[Budget | None]:
         """The budget, which is the same for all lengths and batches unless a draft has a cache."""
