@@ -16,8 +16,8 @@ from functools import cached_property
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Early, PartForm
+from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED
 from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid_of

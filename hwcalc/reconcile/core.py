@@ -450,7 +450,7 @@ def _calibrate(read: _Log, occupancy: Occupancy) -> Saved:
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from hwcalc.engines.calibration import conditions
+    from hwcalc.engines.memory import conditions
     from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 

@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.costs import communication, estimated
-from hwcalc.engines.extra_models import beside
-from hwcalc.engines.loaded import budget_of, loaded
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.pooled import BlockPool, request_steps
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.arithmetic import larger, mapped
-from hwcalc.model import Definition
+from hwcalc.model import Definition, Noted
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB
 

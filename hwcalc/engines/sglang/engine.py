@@ -15,9 +15,8 @@ from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.options import Choices, EngineOption
+    from hwcalc.engines.options import Choices, CommandInput, EngineOption
 
 
 class Sglang(GeneralEngine):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.models import model_classes
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
 
 if TYPE_CHECKING:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.lora import parse_lora
-from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_on, number_option
+from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_on, number_option, parse_lora
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.options import CommandInput
 
 ATTENTION_BACKENDS: Final = (
     *("auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention"),

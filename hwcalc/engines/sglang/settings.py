@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.capability import compute_capability
+from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.sglang.models import (
     context_tokens,

@@ -23,9 +23,8 @@ from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput, EmittedFile
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.options import Choices, EngineOption
+    from hwcalc.engines.options import Choices, CommandInput, EmittedFile, EngineOption
     from hwcalc.engines.setup import Request
 
 
@@ -58,7 +57,7 @@ class TensorrtLlm(GeneralEngine):
         return flag_text(name, value)
 
     def command_file(self, planned: CommandInput) -> EmittedFile | None:
-        from hwcalc.engines.command import EmittedFile
+        from hwcalc.engines.options import EmittedFile
 
         text = settings_file(planned)
         return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(serve(planned))) if text else None

@@ -9,10 +9,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.budget import Section
-from hwcalc.engines.calibration import measurements
 from hwcalc.engines.forms import ENDS, OPPOSITE, Amount, Curve, Memory, MemoryForm, OwnAmount, PartForm
 from hwcalc.engines.general_form import form_with
+from hwcalc.engines.memory import Section, measurements
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE, dummy_rows
 from hwcalc.engines.tensorrt_llm.needs import AllNeeds
 from hwcalc.formulas.arithmetic import floored, larger
@@ -20,7 +19,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.tensorrt_llm.deployment import TensorrtDeployment, TensorrtOccupancy
 
 

@@ -12,15 +12,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.costs import estimated, forward
-from hwcalc.engines.extra_models import beside
-from hwcalc.engines.loaded import budget_of, loaded, outside
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, estimated, forward, loaded, outside
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.steps import step
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.model import Noted
 from hwcalc.profiles.engines import runtime_profile
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.command import check_one_replica
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
+from hwcalc.engines.options import EngineOption, check_one_replica, choice_option, integer_option, is_on
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.options import CommandInput
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATES: Final = choice_option("auto", "float16", "bfloat16", "float32", "fp16", "bf16", "fp32")

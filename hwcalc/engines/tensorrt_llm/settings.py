@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.devices import check_generation
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp, read_fraction, read_windows
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -29,7 +28,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.text import shown
 from hwcalc.units import parse_tokens
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.pool import PoolGroup
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor, beside_layers
+from hwcalc.engines.pool import Allocation, PoolGroup
+from hwcalc.engines.stored import OwnRule, StoredTensor, beside_layers
 from hwcalc.engines.tensorrt_llm.pools import in_pages, page_bytes
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import ceil_div

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.models import model_classes
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

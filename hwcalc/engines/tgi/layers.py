@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (

@@ -18,10 +18,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
 from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 from hwcalc.engines.llamacpp.fitting import ON_HOST
+from hwcalc.engines.memory import BudgetPart
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect

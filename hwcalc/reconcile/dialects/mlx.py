@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Range, Row, compared

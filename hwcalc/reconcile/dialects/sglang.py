@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Section
+from hwcalc.engines.memory import Section
 from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note

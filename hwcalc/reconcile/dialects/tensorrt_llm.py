@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Budget, Section
+from hwcalc.engines.memory import Budget, Section
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Fact, Range, Row, compared, number_after, spread

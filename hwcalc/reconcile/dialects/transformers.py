@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.budget import Budget, Section
-from hwcalc.engines.calibration import CONTEXT, NON_TORCH
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import CONTEXT, NON_TORCH, Budget, Section
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, Range, Row, byte_range, compared, number_after, number_at, spread

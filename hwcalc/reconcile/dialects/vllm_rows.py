@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
+from hwcalc.engines.memory import ACTIVATION, GRAPHS, NON_TORCH, Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.formulas.formats import FLOATS

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
