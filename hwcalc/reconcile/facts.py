@@ -1,8 +1,7 @@
-"""The facts that a log states. Each has its line, its process, and for numbers the range that rounding leaves open.
+"""The facts that a log states, and the rows that compare them with a plan.
 
-One figure twice: as planned, and as the log states it.
-
-What logs that print a pool of blocks and its tokens have in common.
+A fact has its line, its process, and for a number the range that rounding leaves open. A row is a figure twice: as planned, and as the log
+states it.
 """
 
 from __future__ import annotations

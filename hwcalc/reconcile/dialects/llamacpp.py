@@ -1,15 +1,11 @@
-"""The log of llama.cpp, of programs that run it (Ollama among them), and of ik_llama.cpp; and its buffers compared with the plan's.
-
-The log of llama.cpp, of programs that run it (Ollama among them), and of ik_llama.cpp.
+"""The log of llama.cpp, of programs that run it (Ollama among them) and of ik_llama.cpp, and its buffers compared with the plan's.
 
 llama.cpp states each buffer when it makes it, in MiB with two decimals, by device and kind: ``CUDA0 KV buffer size = 1024.00 MiB``. At the
 end it prints a table in whole MiB. Names before the colon have changed over the years (``llm_load_tensors``, ``llama_new_context_with_model``,
 ``llama_kv_cache_unified_iswa``), so they are not looked at. Ollama's own engine writes ``msg="kv cache" device=CUDA0 size="1.0 GiB"``.
-Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, common/fit.cpp.
-
-Compare llama.cpp's buffers with the plan's: caches and states exactly, weights by tensors, compute buffers within their estimate.
-
-With several GPUs the layers are divided by what was free on each, which no line says: the GPUs are compared together.
+Caches and states are compared exactly, weights by tensors, compute buffers within their estimate. Several GPUs are compared together, since
+no line says what was free on each. Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp,
+llama-memory-recurrent.cpp, common/fit.cpp.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""The log of vLLM: the V0 and V1 engines from 0.6 to 0.33, the configuration that it prints.
+"""The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, refusals to start.
 
-The configuration that vLLM prints in one line: as a dict, as a Namespace, or in the engine's own form.
-
-The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, and refusals to start.
-
-Both "GB" and "GiB" are 2^30 bytes. Sources of the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``,
-``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``, ``v1/core/kv_cache_planning.py``, ``platforms/interface.py``, and the pull
-requests and issues named in ``tests/logs/SOURCES.md``.
+The configuration stands in one line: as a dict, as a Namespace, or in the engine's own form. Both "GB" and "GiB" are 2^30 bytes. Sources of
+the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``, ``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``,
+``v1/core/kv_cache_planning.py``, ``platforms/interface.py``, and the pull requests and issues named in ``tests/logs/SOURCES.md``.
 """
 
 from __future__ import annotations
