@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.setup import Load
 from hwcalc.engines.steps import Step, figure
@@ -21,7 +20,7 @@ from hwcalc.formulas.arithmetic import either
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
-from hwcalc.model import Definition
+from hwcalc.model import Definition, Noted
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm

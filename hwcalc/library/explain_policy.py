@@ -19,7 +19,7 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.policies import Evicted
     from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
@@ -404,7 +404,7 @@ def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure
     """Cache and scratch while the last layer of the prompt is scored."""
     if not info.prefill_peak_bytes or not info.layers:
         return
-    from hwcalc.engines.peaks import peaks_of
+    from hwcalc.engines.policies import peaks_of
 
     peaks = peaks_of(opened)
     formula = "cache_while_scored + beside_in_prefill"

@@ -18,38 +18,39 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.costs import communication, estimated
-from hwcalc.engines.extra_models import beside
+from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS, Piece, PoolLayout, kept_by, plan_layout
 from hwcalc.engines.lmdeploy.settings import TURBOMIND, LmdeploySettings, read_settings
-from hwcalc.engines.loaded import budget_of, loaded
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.setup import Load
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, blocks_in_common, held_blocks
-from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.steps import Step, figure, step
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import (
+    Blocks,
+    Dtypes,
+    Held,
+    OwnRule,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    blocks_in_common,
+    held_blocks,
+)
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.tensor import Once
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, Term
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.formulas.weights import Weight
     from hwcalc.policies.base import Chosen
 
@@ -376,7 +377,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
-        from hwcalc.engines.saving import Cost, Saving, computes_fp8
+        from hwcalc.engines.devices import Cost, Saving, computes_fp8
 
         settings, gpu, batch = self.deployment.settings, self.setup.hardware.gpu, self.request.replica_batch
         if settings.max_batch_size > batch:
@@ -468,7 +469,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
 
 def _buffer(name: str, count: int, width: int, blocks: int | None) -> Allocation:
-    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.pool import Allocation
 
     return Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=blocks)
 

@@ -29,27 +29,25 @@ from hwcalc.engines.mistral_rs.pool import (
     slots_curve,
     slots_for,
 )
-from hwcalc.engines.model_dtypes import known_dtype, model_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.setup import Load
-from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.text import brief
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.formulas import DType, Stack
 
 FRACTION: Final = 0.9
@@ -358,7 +356,7 @@ class MistralOccupancy(PooledOccupancy):
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.saving import Cost, Saving
+        from hwcalc.engines.devices import Cost, Saving
 
         latent = any(isinstance(group.kind, LatentAttention) for group in self.model.stack.groups)
         if self.deployment.settings.paged and not latent:

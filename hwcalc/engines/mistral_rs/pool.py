@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.costs import chunk_tokens, forward
-from hwcalc.engines.extra_models import beside
 from hwcalc.engines.forms import ENDS, Amount, Curve, OwnAmount, PartForm, StagedCurve, passed_tokens
 from hwcalc.engines.general_form import growing_parts
-from hwcalc.engines.loaded import budget_of, loaded, outside
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, chunk_tokens, forward, loaded, outside
 from hwcalc.engines.mistral_rs.layers import state_copies, words_of
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas.arithmetic import larger, largest, mapped, smaller
 from hwcalc.formulas.record import Record
+from hwcalc.model import Noted
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

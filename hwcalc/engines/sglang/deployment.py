@@ -10,33 +10,29 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.devices import Cost, Saving, check_generation, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, Sizes, slots_per_request
 from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, is_compressed, is_sparse_latent, read_settings, words_of
 from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
 from hwcalc.engines.steps import Step
-from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
+    from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.tensors import PoolCurve

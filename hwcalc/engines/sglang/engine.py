@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.lora import parse_lora
-from hwcalc.engines.options import AUTO, is_on
+from hwcalc.engines.options import AUTO, is_on, parse_lora
 from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
 from hwcalc.engines.sglang.layout import KINDS
 from hwcalc.engines.sglang.settings import ARGUMENTS, OPTIONS, SWITCHES, eagle_of
@@ -19,9 +18,8 @@ from hwcalc.model import Definition
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.options import Choices, EngineOption
+    from hwcalc.engines.options import Choices, CommandInput, EngineOption
 
 
 class Sglang(GeneralEngine):

@@ -16,18 +16,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import Budget, Section
-from hwcalc.engines.costs import communication, device_context, exact, ranked
-from hwcalc.engines.draft_weights import mtp_bytes_rank
-from hwcalc.engines.extra_models import beside
-from hwcalc.engines.loaded import budget_of, loaded
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.extra_weights import mtp_bytes_rank
+from hwcalc.engines.memory import Budget, Section, beside, budget_of, communication, device_context, exact, loaded, ranked
+from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
 from hwcalc.engines.sglang.settings import prompt_tokens, shows_images, words_of
-from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
+from hwcalc.model import Noted
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.devices import compute_capability
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on, number_option
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import (

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.forms import Curve, Term
+from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.engines.sglang.layout import SWA, stage_spans
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
+from hwcalc.engines.stored import OwnRule, StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.stairs import Stair

@@ -7,18 +7,24 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.policies import Support
-from hwcalc.engines.pool import PoolGroup
-from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
+from hwcalc.engines.models import known_dtype
+from hwcalc.engines.pool import Allocation, PoolGroup
+from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, blocks_in_common, held_blocks
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
+from hwcalc.engines.stored import (
+    Blocks,
+    Dtypes,
+    Held,
+    OwnRule,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    beside_layers,
+    blocks_in_common,
+    held_blocks,
+)
 from hwcalc.engines.tensorrt_llm.layout import Layout, Piece, Stage, pieces_of
 from hwcalc.engines.tensorrt_llm.pool import Needs
 from hwcalc.engines.tensorrt_llm.settings import Settings, check_supported, is_attention_dp, read_settings, runs_states
@@ -26,12 +32,12 @@ from hwcalc.engines.tensorrt_llm.storage import FOREVER, in_pages, page_bytes
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, LayerNumbers, Role, SlidingAttention, Stack
 from hwcalc.formulas.arithmetic import ceil_div
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas.hybrid import Group

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.command import EmittedFile, check_one_replica
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Turns
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.options import is_on
+from hwcalc.engines.options import EmittedFile, check_one_replica, is_on
 from hwcalc.engines.tensorrt_llm.deployment import TensorrtDeployment, TensorrtOccupancy
 from hwcalc.engines.tensorrt_llm.layout import RULES
 from hwcalc.engines.tensorrt_llm.settings import OPTIONS, is_attention_dp, read_windows
@@ -22,9 +21,8 @@ from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.options import Choices, EngineOption
+    from hwcalc.engines.options import Choices, CommandInput, EngineOption
     from hwcalc.engines.setup import Request
 
 

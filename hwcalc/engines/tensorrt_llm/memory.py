@@ -14,20 +14,27 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import measurements
-from hwcalc.engines.costs import estimated, forward
-from hwcalc.engines.extra_models import beside
 from hwcalc.engines.forms import ENDS, OPPOSITE, Amount, Curve, Memory, MemoryForm, OwnAmount, PartForm
 from hwcalc.engines.general_form import form_with
-from hwcalc.engines.loaded import budget_of, loaded, outside
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import (
+    Budget,
+    BudgetPart,
+    Section,
+    beside,
+    budget_of,
+    estimated,
+    forward,
+    loaded,
+    measurements,
+    outside,
+)
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.steps import step
 from hwcalc.engines.tensorrt_llm.pool import AllNeeds
 from hwcalc.formulas.arithmetic import floored, larger, smaller
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
+from hwcalc.model import Noted
 from hwcalc.profiles.calibration import overheads_kind
 from hwcalc.profiles.engines import runtime_profile
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.devices import check_generation
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
@@ -29,7 +28,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.text import brief, shown
 from hwcalc.units import parse_tokens
 

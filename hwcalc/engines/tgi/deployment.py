@@ -20,16 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.devices import check_generation
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, integer_option, is_auto, is_on, number_option, share_option
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.setup import Load
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,
@@ -46,15 +43,15 @@ from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Once
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -354,9 +351,7 @@ class TgiOccupancy(PooledOccupancy):
 
     def warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""
-        from hwcalc.engines.costs import forward
-        from hwcalc.engines.extra_models import beside
-        from hwcalc.engines.loaded import budget_of, loaded, outside
+        from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
 
         memory_and_weights = loaded(self)
         if memory_and_weights.value is None:
@@ -389,7 +384,7 @@ class TgiOccupancy(PooledOccupancy):
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.saving import Cost, Saving
+        from hwcalc.engines.devices import Cost, Saving
 
         if self.deployment.settings.attention in ("flashinfer", "paged"):
             yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc import compare, load_model, plan, sweep
 from hwcalc.engines import find_engine
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.options import CommandInput
 from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
