@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.formulas.kind import LayerKind, register
-from hwcalc.formulas.tensor import CacheTensor
+
+if TYPE_CHECKING:
+    from hwcalc.formulas.tensor import CacheTensor
 
 __all__ = ["NoCache", "SharedCache"]
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["masked", "without_tokens"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.formulas.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Estimate(Record):

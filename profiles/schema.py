@@ -1,6 +1,4 @@
-"""The forms of fact files, as pydantic models: what they share, and the error for a file that has another form.
-
-Fact files in YAML, with line numbers for error messages.
+"""The forms of fact files in YAML, as pydantic models: what they share, and the error for a file that has another form, with its line.
 
 The built-in files are checked when they are compiled (``scripts/build_profiles.py``), a file of the user's own when it is read. Nothing else
 imports pydantic, which takes longer than most plans.
@@ -8,9 +6,7 @@ imports pydantic, which takes longer than most plans.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Final, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -18,6 +14,10 @@ from pydantic.fields import FieldInfo
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 class YamlFile(Record):

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.hardware_schema import GPU_FIELDS, Rates, parse_gpu
 from hwcalc.profiles.schema import parse_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WIDEST = 10_000
 KEPT = {"gpus_per_node": "node", "host_memory": "memory"}

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -27,6 +26,9 @@ from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.hardware_file import file_name
 from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
 from hwcalc.profiles.schema import parse_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 WIDEST = 10_000
 SMALLEST_SHARE = 64

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -16,6 +14,10 @@ from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.run import BROKEN_PIPE, INTERRUPTED
 from hwcalc.errors import KvplanError
 from tests.paths import ROOT, sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
 ROBUSTNESS: Final = (ROOT / "docs/robustness.md").read_text(encoding="utf-8")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import doctest
 import re
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from scripts import picture, screenshots
 from scripts.examples import Example, agree, examples, main, pages, printed
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAGES: Final = pages()
 EXAMPLES: Final = [example for page in PAGES for example in examples(page)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import (
     DETAIL,
@@ -21,6 +20,9 @@ from hwcalc.cli.output import Answer, answer
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

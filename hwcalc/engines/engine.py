@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
@@ -12,8 +11,9 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput, EmittedFile
-    from hwcalc.engines.options import Choices, EngineOption
+    from collections.abc import Iterable, Mapping
+
+    from hwcalc.engines.options import Choices, CommandInput, EmittedFile, EngineOption
     from hwcalc.engines.setup import Request, Setup
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import Definition, ModelSpec, Note

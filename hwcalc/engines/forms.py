@@ -9,7 +9,6 @@ form in a browser. A sweep calls it with arrays of lengths and of numbers of seq
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -20,9 +19,9 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.formulas import LayerNumbers
     from hwcalc.formulas.stairs import Stair
 
@@ -343,7 +342,7 @@ OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 
 
 class PartForm(Record):
-    """A term of the memory equation, as :class:`~hwcalc.engines.budget.BudgetPart`."""
+    """A term of the memory equation, as :class:`~hwcalc.engines.memory.BudgetPart`."""
 
     name: str
     section: str

@@ -6,14 +6,11 @@ its rule in :attr:`BudgetPart.grows`. So the form is made of what the plan is ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.calibration import calibrated, measured_passes, measurements
 from hwcalc.engines.forms import (
     AskedCurve,
     Blocks,
@@ -27,6 +24,7 @@ from hwcalc.engines.forms import (
     StagedCurve,
     Term,
 )
+from hwcalc.engines.memory import BudgetPart, calibrated, measured_passes, measurements
 from hwcalc.engines.ranks import DEALT
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
@@ -34,8 +32,10 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
+    from collections.abc import Callable, Iterable, Mapping
+
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.formulas.hybrid import Group
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +13,10 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.hardware_file import Gpu

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import field
 
@@ -12,7 +11,11 @@ from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import Parallel
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwcalc.model import ModelSpec
 
 GPUS: Final = (
     "rtx-4090",

@@ -1,10 +1,8 @@
-"""A server for one reader on this machine: the page, and the payload of any model of the catalog.
-
-What the server gives beside the page: which models there are, and the payload of one. The catalog only: no path, no network.
+"""A server for one reader on this machine: the page, and the payload of any model of the catalog. No path is read, no network is used.
 
 It listens on 127.0.0.1 only, and answers whoever knows the token in its address. Other pages in the reader's browser can send requests
 here too: they do not know the token, and what names another host (DNS rebinding) or comes from another origin is refused even with it.
-Nothing is read from a path, nothing is logged, and each connection has one request.
+Nothing is logged, and each connection has one request.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import secrets
 import socket
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.message import Message
 from functools import cached_property
@@ -25,7 +22,7 @@ from http.client import HTTPException, LineTooLong
 from http.server import ThreadingHTTPServer
 from socketserver import StreamRequestHandler
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
 from msgspec import field
@@ -33,12 +30,16 @@ from msgspec import field
 from hwcalc.documents import error_document
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record, repr_without
-from hwcalc.model import ModelSpec
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
 from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hwcalc.model import ModelSpec
 
 MOST_KEPT: Final = 32
 """Payloads that are kept, of about 50 kB each."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes
 from hwcalc.engines.llamacpp.layout import host_room, room_of
 from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options
+from hwcalc.engines.memory import Section
 from hwcalc.engines.setup import Parallel, Setup
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.library.indexing import deployment_at, formats_at, layers_at, shares_at, stack_at, step_at

@@ -11,19 +11,21 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, Config, bears_on_memory, class_defaults, defaults_version, weighs
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family, types_of
-from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family
 from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from hwcalc.formulas.hybrid import Layer
+    from hwcalc.parsers.reading import Family, Reading
 
 # Class defaults that decide how much is cached. Others are not worth a note.
 _WORTH_A_NOTE: Final = frozenset(
@@ -92,14 +94,14 @@ _DIMENSIONS: Final[Mapping[str, Sequence[str]]] = {
 nobody has said that it does not."""
 _SPANS: Final[Mapping[str, str]] = {"window": "window", "chunk": "chunk"}
 """Words of keys that have no effect without layers of such a dimension."""
-_LAYOUT: Final = re.compile(
+_LAYOUT: Final = (
     r"layer_types|block_type|block_configs|pattern|period|offset|indices|idx|attn_layer|every_n|layer_freq|interval|attention_layers|"
     r"layer_ids|first_k_dense|max_window_layers"
 )
 """Keys that say which layers are which."""
-_OF_MLPS: Final = re.compile(r"moe|expert|mlp|dense")
+_OF_MLPS: Final = r"moe|expert|mlp|dense"
 """Those of them that say it about MLPs and experts alone."""
-_OF_HEADS: Final = re.compile(r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$")
+_OF_HEADS: Final = r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$"
 """Keys that :data:`_DIMENSIONS` judges by the layers, whatever a type says of them."""
 
 
@@ -128,7 +130,7 @@ class Trial(Record):
 
 def is_layout(key: str) -> bool:
     """Whether a key says which layers keep what."""
-    return bool(_LAYOUT.search(key)) and not _OF_MLPS.search(key)
+    return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
 
 
 def trial(raw: Mapping[str, Any], model_type: str, family: Family) -> Trial | None:
@@ -176,7 +178,7 @@ def _unweighed(level: Config) -> Iterator[str]:
     counted = {key: value for key, value in level.raw.items() if key in level.read and weighs(key, value)}
     has_experts = any("experts" in key for key in counted)
     for key, value in level.raw.items():
-        if key in level.read or not weighs(key, value) or _LAYOUT.search(key) or value in list(counted.values()):
+        if key in level.read or not weighs(key, value) or re.search(_LAYOUT, key) or value in list(counted.values()):
             continue
         # A model of experts alone has no use for the width of a dense MLP.
         same = has_experts if "intermediate" in key else "shared" in key and any("shared" in other for other in counted)
@@ -203,7 +205,7 @@ def _passed_over(config: Config) -> list[str]:
     return [
         f"{config.where}.{key}" if config.where else str(key)
         for key, value in config.raw.items()
-        if key not in asked and key in config.read and bears_on_memory(key, value) and not _OF_HEADS.search(str(key))
+        if key not in asked and key in config.read and bears_on_memory(key, value) and not re.search(_OF_HEADS, str(key))
     ]
 
 

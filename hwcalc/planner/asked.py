@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,10 @@ from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.policies.base import Chosen
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
-from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
+    from hwcalc.planner.result import Plan
 
 
 class KeyChange(Record):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +10,8 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.budget import Section
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.encoder import has_cross
+from hwcalc.engines.memory import Section
+from hwcalc.engines.models import has_cross
 from hwcalc.engines.setup import UNSHARED
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -47,6 +45,9 @@ from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.planner.change import CommandLine
@@ -527,7 +528,7 @@ def _chosen_bytes(opened: Occupancy) -> int | None:
     evicted = opened.evicted
     if evicted is None or evicted.read is evicted.most:
         return None
-    from hwcalc.engines.peaks import page_keys_bytes
+    from hwcalc.engines.policies import page_keys_bytes
 
     return _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
 

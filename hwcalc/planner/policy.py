@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of, whole_bytes
-from hwcalc.engines.policies import PagedGroup
+from hwcalc.engines.policies import Evicted, inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
@@ -31,6 +27,12 @@ from hwcalc.policies.blocks import (
 )
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.stored import PagedGroup
 
 _DIGITS: Final = 3
 

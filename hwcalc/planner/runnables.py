@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
-from hwcalc.planner.verdict import Verdict
+
+if TYPE_CHECKING:
+    from hwcalc.model import Note
+    from hwcalc.planner.verdict import Verdict
 
 
 class Runnable(Record):

@@ -7,7 +7,6 @@ works on. Only the row of a named engine follows the engine's rules, with its bl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.transformers_offload import is_offloaded, offloaded_gpu_bytes
+from hwcalc.engines.transformers.layers import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.paging import most_unused
@@ -40,6 +39,8 @@ from hwcalc.planner.strategies_cost import (
 from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
     from hwcalc.profiles.hardware_file import Gpu

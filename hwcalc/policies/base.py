@@ -1,17 +1,12 @@
-"""What a policy is, what it is told of a model, and what it leaves in the cache.
+"""A cache policy: what it is told of a model, what it leaves in the cache, its options, and what is published of its quality.
 
-Options that several policies have.
-
-A cache policy as a plan is asked for it.
-
-What is published of the quality of a policy: figures of others, with their source, and no promise.
+Figures of quality are those of others, with their source, and no promise.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import field
 from msgspec.structs import replace
@@ -19,6 +14,9 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 from hwcalc.model import Definition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 EAGER: Final = "eager"
 SDPA: Final = "sdpa"

@@ -1,17 +1,13 @@
 """Policies that act while text is generated, and policies with code outside kvpress.
 
-Policies with code of their own, outside kvpress: H2O, Scissorhands, R-KV, TriAttention and Quest.
-
-Policies that act between decode steps: a cut every so many steps, to a number of tokens or a share of the text.
-
-CaM: values of tokens that go are added to those of others, step by step.
+These are cuts every so many decode steps, to a number of tokens or to a share of the text; H2O, Scissorhands, R-KV, TriAttention and Quest;
+and CaM, which adds the values of dropped tokens to those of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
 from math import ceil
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -58,6 +54,9 @@ from hwcalc.policies.counting import (
     to_budget,
 )
 from hwcalc.policies.scratch import SMALL, eager_scores, page_keys, similarity, window_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 _RKV_EVERY: Final = 128
 _BUDGET: Final = PolicyOption(name="budget", kind="count", default=None, help="tokens that stay", required=True, least=1)

@@ -8,11 +8,8 @@ reserve.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
@@ -21,6 +18,12 @@ from hwcalc.probe.allocator import AllocatorSettings, environment_settings, pred
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.pool import Allocation
 
 WHAT: Final = ("batch", "seq")
 ALLOCATED: Final = "allocated"

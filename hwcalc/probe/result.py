@@ -5,10 +5,12 @@ The result of a cache policy that was run with real tensors.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
+
+if TYPE_CHECKING:
+    from hwcalc.model import Note
 
 MEASURED, OUT_OF_MEMORY, REFUSED = "measured", "out of memory", "refused"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from hwcalc.report.drawing import PIPED_WIDTH, VERDICT_COLORS, Text, columns, over, rendered
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

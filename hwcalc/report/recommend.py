@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
 from hwcalc.report.drawing import PIPED_WIDTH
@@ -11,6 +10,9 @@ from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, filled, how_many, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _CSV_COLUMNS = (
     "gpu", "instance", "gpus", "tp", "pp", "dp", "ep", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.formulas.record import Record
-from hwcalc.policies.base import Effect, Quality
-from hwcalc.sources.listing import KnownModel
+
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Effect, Quality
+    from hwcalc.sources.listing import KnownModel
 
 
 class ErrorInfo(Record):

@@ -1,33 +1,30 @@
-"""What every report of a plan shows: its lines and its figures.
+"""What every report of a plan shows: its lines and its figures, where it puts the layers, the cache by kind of layer, and what would help.
 
-Where a plan puts the layers, in words and as rows: for engines that leave some of a model in the memory of the host.
-
-What stands below a table of several models: whose numbers follow from a config that is not as published, or is not understood.
-
-The share of the cache of each kind of layer, and how many positions it keeps.
-
-The changes that would help, as lines: the command to paste, then what it gives and what the engine itself is told.
+Below a table of several models stands whose numbers follow from a config that is not as published, or is not understood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.pool import PoolInfo, Try
-from hwcalc.engines.steps import Step
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span, Strided
 from hwcalc.formulas.record import Record
-from hwcalc.library.indexing import beside_title, kind_title, stored
-from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
-from hwcalc.planner.result import Share as ActivationShare
+from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
 from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hwcalc.engines.pool import PoolInfo, Try
+    from hwcalc.engines.steps import Step
+    from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
+    from hwcalc.planner.result import Share as ActivationShare
 
 DEVICE_HEADER = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 

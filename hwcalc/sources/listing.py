@@ -10,9 +10,8 @@ The GGUF models that are on this machine already, by their names and sizes. No f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.formulas.record import Record
@@ -20,13 +19,15 @@ from hwcalc.model import OLLAMA
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
 from hwcalc.profiles.compiled import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
-from hwcalc.sources.caches import snapshot
+from hwcalc.sources.caches import cached_config, cached_ids, snapshot
 from hwcalc.sources.document import read_document
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
-from hwcalc.sources.hub import cached_config, cached_ids
 from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.ollama import model_file, ollama_models, ollama_stores
 from hwcalc.text import printable, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class KnownModel(Record):

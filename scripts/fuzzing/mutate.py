@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
-import random
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
 
 __all__ = ["HOSTILE", "SECRET", "STRANGE", "damaged", "damaged_bytes", "damaged_text", "encoded", "places"]
 

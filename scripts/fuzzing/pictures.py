@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import HOSTILE, damaged, places
 from scripts.fuzzing.words import picture_words
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["picture"]
 

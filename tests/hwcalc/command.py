@@ -6,8 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from hwcalc.cli.failure import is_typers
 from hwcalc.cli.options import given_options
 from hwcalc.errors import UsageError
 from tests.paths import ROOT as REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read", "read_plan", "run"]
 

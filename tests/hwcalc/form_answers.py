@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.engines.budget import Section
-from hwcalc.engines.forms import MemoryForm
-from hwcalc.planner.result import Plan
+from hwcalc.engines.memory import Section
 from hwcalc.planner.solve import closed_form, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Verdict
+
+if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.planner.result import Plan
 
 form_of = closed_form
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.command import CommandInput, EmittedFile
-from hwcalc.engines.options import is_on
+from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 
 class Switch(NamedTuple):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Self
 
-from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment
@@ -25,20 +22,22 @@ from hwcalc.engines.llamacpp.settings import (
     place_options,
 )
 from hwcalc.engines.llamacpp.tensors import repacked_note, repacked_output
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import BudgetPart, Section, exact
 from hwcalc.engines.options import is_auto
-from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Stack
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
+    from hwcalc.engines.stored import Dtypes
     from hwcalc.profiles.hardware_file import Gpu
 
 

@@ -7,11 +7,9 @@ are asked of a context so long that a batch is full and a window slides; what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import (
     ENDS,
     HOST,
@@ -33,16 +31,19 @@ from hwcalc.engines.llamacpp.graph import COMPUTE_BUFFER, GpuPart, output_bytes
 from hwcalc.engines.llamacpp.layers import ON_HOST, STATES
 from hwcalc.engines.llamacpp.layout import budget_beside
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
+from hwcalc.engines.memory import Section
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
+    from collections.abc import Mapping, Sequence
+
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.llamacpp.settings import Settings
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
 

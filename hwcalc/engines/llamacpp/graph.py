@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.formats import FP16

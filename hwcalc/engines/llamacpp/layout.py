@@ -20,16 +20,14 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
-from hwcalc.engines.costs import estimated, exact, memory_of
 from hwcalc.engines.devices import HOST, HOST_SHARE, DeviceReads, DeviceShare, Placement, WeightRead
 from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, Buffers, GpuPart, HostPart
 from hwcalc.engines.llamacpp.layers import ON_HOST, Assignment, Cache, Fitting, Layers, Runs, cache_bytes, device_of, fitted
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, exact, memory_of, part_of
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller, some
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import llamacpp_profile, runtime_profile
 from hwcalc.quantization.ggml import GGML
 from hwcalc.units import GIB, human_bytes

@@ -5,38 +5,34 @@ The requests that llama.cpp refuses: ``llama_init_from_model`` and the construct
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.devices import Placement
 from hwcalc.engines.general import GeneralOccupancy
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout, budget_beside, weights_part
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.model import Definition, Note
-from hwcalc.parsers.gguf.hparams import Hparams
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
-    from hwcalc.engines.devices import DeviceReads
+    from collections.abc import Iterator, Mapping
+
+    from hwcalc.engines.devices import DeviceReads, Placement, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-    from hwcalc.engines.policies import Support
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.pool import Allocation
+    from hwcalc.engines.stored import Dtypes, StoredTensor, Support
     from hwcalc.formulas import DType
+    from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.policies.base import Chosen
 
 
@@ -198,7 +194,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         deployment, evicted = self.deployment, self.evicted
         if evicted is None:
             return deployment.layout(self.settings)
-        from hwcalc.engines.peaks import policy_part
+        from hwcalc.engines.policies import policy_part
 
         return Layout(
             deployment,
@@ -369,7 +365,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
-        from hwcalc.engines.rank_allocation import allocations_of
+        from hwcalc.engines.ranks import allocations_of
 
         if self.deployment.options.kv_on_host:
             return ()

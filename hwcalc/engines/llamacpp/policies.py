@@ -18,22 +18,23 @@ token's work they are the smallest part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.devices import Cost, Saving, host_holds
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.options import is_on
-from hwcalc.engines.policies import Support
-from hwcalc.engines.saving import Cost, Saving, host_holds
+from hwcalc.engines.stored import Support
 from hwcalc.policies.base import Chosen, Effect
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
     from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+    from hwcalc.engines.policies import Evicted
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
 

@@ -7,7 +7,6 @@ tensors lie, and how much memory stays free. From the settings follow the cells.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,14 +18,16 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
-from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from hwcalc.engines.llamacpp.tensors import Override
     from hwcalc.engines.setup import Request, Setup
+    from hwcalc.parsers.gguf.hparams import Hparams
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """``kv_cache_types`` (common/arg.cpp)."""

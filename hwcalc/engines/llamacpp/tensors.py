@@ -16,13 +16,12 @@ others their block. A table that is both embedding and output is on the host as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.devices import TensorGroup
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
@@ -34,6 +33,8 @@ from hwcalc.text import shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.quantization.converted import Conversion
     from hwcalc.quantization.mixes import Family

@@ -11,13 +11,11 @@ turbomind/builders/text_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import GroupRank, Rank
+from hwcalc.engines.models import model_classes
+from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
+from hwcalc.engines.ranks import check_heads
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -35,6 +33,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from hwcalc.engines.lmdeploy.settings import KvFormat, LmdeploySettings
     from hwcalc.engines.setup import Parallel
     from hwcalc.model import ModelSpec

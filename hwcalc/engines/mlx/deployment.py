@@ -5,35 +5,32 @@ What mlx-lm needs besides the cache of the planned moment: while a prompt is rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import ModelClass
+from hwcalc.engines.devices import Saving, check_generation
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.general_form import growing
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.mlx.layers import MLX, RULES, Bits, Grown, Pieces, file_of, keeps_windows, other_windows, quantized_at
-from hwcalc.engines.model_dtypes import known_dtype, model_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
 from hwcalc.engines.options import integer_option, is_auto
-from hwcalc.engines.policies import Support
 from hwcalc.engines.steps import step
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Load
 
 GROUPS: Final = (32, 64, 128)
@@ -299,7 +296,7 @@ class MlxOccupancy(GeneralOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: a quantized cache where the model file takes it, and weights of eight and four bits."""
-        from hwcalc.engines.saving import Cost, Saving
+        from hwcalc.engines.devices import Cost, Saving
 
         kinds = self.deployment.kinds
         windows = SlidingAttention in kinds and keeps_windows(self.model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -14,8 +13,10 @@ from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
+    from collections.abc import Mapping
+
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.options import CommandInput
     from hwcalc.formulas import LayerKind
 
 

@@ -10,13 +10,12 @@ model_executor/layers/mamba/mamba_utils.py and the layers that export checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from math import lcm
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.model_dtypes import known_dtype
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.specs import (
@@ -54,6 +53,8 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.engines.vllm.settings import VllmSettings
     from hwcalc.model import ModelSpec

@@ -14,15 +14,14 @@ Source: WeianMao/triattention c3744ee, triattention/vllm/runtime, with vLLM 0.10
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.options import is_on
-from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import PagedGroup, Support
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.engines.vllm.versions import since
@@ -33,8 +32,10 @@ from hwcalc.policies.blocks import blocks_of, free_of_ranges
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.groups import BlockGroup

@@ -29,12 +29,10 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import (
     Block,
     Weight,
@@ -70,6 +68,11 @@ from hwcalc.parsers.decoder.build import (
     width,
 )
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, attention_dims, build_layers, dims_of, equal_dims
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hwcalc.formulas import Layer
 
 # Heads and widths.
 

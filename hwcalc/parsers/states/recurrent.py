@@ -16,8 +16,7 @@ models:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import (
     LatentAttention,
@@ -46,6 +45,9 @@ from hwcalc.parsers.reading import (
     kind_in,
 )
 from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Lightning attention.
 

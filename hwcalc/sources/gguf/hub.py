@@ -20,10 +20,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -44,6 +43,9 @@ from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.request import Absent, Wanted, tell
 from hwcalc.text import printable, shown
 from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 _VERSION: Final = 1
 _LONGEST: Final = 200

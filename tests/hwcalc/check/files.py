@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["PER_TOKEN", "TINY", "WEIGHTS", "check_file", "tiny_model", "write"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +17,9 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GIB = 2**30
 SEQ = 1024

@@ -9,9 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +24,9 @@ from hwcalc.unfinished import undo_all
 from scripts import interrupts
 from tests.hub.repositories import COMMIT
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILL = "import os, signal\ndef kill():\n    os.kill(os.getpid(), signal.{})\n"

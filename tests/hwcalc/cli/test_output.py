@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -14,6 +13,9 @@ from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import UNLIMITED, View, colored
 from hwcalc.errors import UsageError
 from tests.hwcalc.command import QWEN, Capture, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # A command line of each command that prints a table.
 TABLES: Final = {

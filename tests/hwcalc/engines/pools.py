@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines.budget import Budget
-from hwcalc.engines.calibration import ACTIVATION, NON_TORCH
+from hwcalc.engines.memory import ACTIVATION, NON_TORCH, Budget
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import unchecked
 from tests.paths import TESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((TESTS / "logs" / "vllm" / "pools.json").read_text(encoding="utf-8"))
 HALF: Final = 0.01

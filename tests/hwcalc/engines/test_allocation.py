@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hwcalc.engines import ENGINES, find_engine
-from hwcalc.engines.allocation import ITEM_BYTES, Allocation
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import stored_layers
 from hwcalc.sources.listing import known_ids
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 LLAMA = {
     "model_type": "llama",

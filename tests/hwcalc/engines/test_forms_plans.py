@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, load_model
-from hwcalc.engines.budget import Section
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
-from hwcalc.model import ModelSpec
+from hwcalc.engines.memory import Section
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.model import ModelSpec
 
 REQUESTS: Final = 150
 POINTS: Final = 3

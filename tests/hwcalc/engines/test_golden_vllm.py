@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from hwcalc.errors import KvplanError
 from tests.hwcalc.engines.vllm_rows import differences, row_opened, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ALLOWED_MISSES: Final = 0.03
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from hwcalc.errors import KvplanError
 from tests.hwcalc.engines.vllm_rows import differences, older_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEAST_EXACT: Final = 0.97
 

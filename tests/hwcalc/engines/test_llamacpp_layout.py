@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import compare, explain, fit, load_model, plan, sweep
 from hwcalc.engines.llamacpp import graph, layers, layout
 from hwcalc.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 MODEL: Final = "Qwen/Qwen3-8B"
 MORE: Final = 64 * MIB

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hwcalc import plan
-from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 QWEN = "Qwen/Qwen3-8B"
 CELL = 36 * 2 * 8 * 128 * 2

@@ -5,8 +5,7 @@ The expected numbers are worked out by hand from the source of 0.9.2 (commit 9e9
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -15,8 +14,8 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, Rotating, check_model
+from hwcalc.engines.options import CommandInput
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
@@ -26,6 +25,9 @@ from hwcalc.reconcile.core import reconcile
 from hwcalc.report.emit import emitted
 from hwcalc.units import MIB
 from tests.paths import TESTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 QWEN = "Qwen/Qwen3.5-35B-A3B"

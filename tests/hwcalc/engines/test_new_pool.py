@@ -6,9 +6,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -17,6 +15,10 @@ from hwcalc.engines import ENGINES
 from hwcalc.engines.pooled import BlockPool
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 NAME: Final = "a_paged_engine"
 # 36 layers x 8 heads x (128 + 128) x 2 bytes x 16 tokens
@@ -71,8 +73,8 @@ def test_every_command_counts_alike(capsys: Capture, monkeypatch: pytest.MonkeyP
 
 def test_every_command_asks_one_pool(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the blocks usable, all answers move."""
-    usable = BlockPool.usable
-    monkeypatch.setattr(BlockPool, "usable", lambda self, budget_bytes: usable(self, budget_bytes) // 2)
+    free = BlockPool.free
+    monkeypatch.setattr(BlockPool, "free", lambda self, budget_bytes, steps=None: free(self, budget_bytes, steps) // 2)
     assert answers(capsys) == {"plan": 2, "longest": 37 * 16, "compare": 2, "sweep": 2, "pool": 2, "explain": 2}
 
 

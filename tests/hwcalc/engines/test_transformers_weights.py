@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.setup import Parallel
-from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
+from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UsageError
 from tests.paths import GOLDEN as ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GOLDEN: Final = json.loads((ROWS / "transformers_ranks.json").read_text(encoding="utf-8"))
 CONFIGS: Final[Mapping[str, dict[str, Any]]] = GOLDEN["configs"]

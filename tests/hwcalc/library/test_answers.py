@@ -6,8 +6,7 @@ import os
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import polars as pl
@@ -17,6 +16,9 @@ from hwcalc import check, compare, explain, fit, free_blocks, keep, load_model, 
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.errors import UsageError
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CHECKS = ROOT / "tests" / "readme" / "kvplan.yaml"
 QWEN = "Qwen/Qwen3-8B"

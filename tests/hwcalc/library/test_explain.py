@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +16,6 @@ from hwcalc.documents import dumps
 from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
-from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.planner.solve import holds
@@ -28,6 +25,12 @@ from hwcalc.profiles.gpus import list_gpus
 from hwcalc.text import TIMES
 from tests.hwcalc.command import Capture, run
 from tests.tiny_configs import TINY_LLAMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hwcalc.library.explain import Explanation, TensorExplanation
 
 TOKENS: Final = 32_768
 OLDER: Final = ("vllm@0.6", "vllm@0.8", "vllm@0.10", "vllm@0.20", "vllm", "transformers@4.57")
@@ -186,7 +189,7 @@ def test_results_are_the_plans_for_any_model_and_engine(data: st.DataObject) -> 
 @pytest.mark.parametrize("request_", REQUESTS[:7], ids=lambda request: f"{request['model']}-{request.get('engine')}")
 def test_limits_are_limits(request_: dict[str, Any]) -> None:
     """The plan fits at the answer and not at the next number, as planning again says."""
-    from hwcalc.library.explain_limits import ANSWERS
+    from hwcalc.library.explain_memory import ANSWERS
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hwcalc import strategies
-from hwcalc.planner.strategies_result import Strategies
+
+if TYPE_CHECKING:
+    from hwcalc.planner.strategies_result import Strategies
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hwcalc import KvplanError, plan
 from hwcalc.errors import UnsupportedError
-from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 BF16 = 2
 

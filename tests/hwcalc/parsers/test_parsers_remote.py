@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -51,6 +50,9 @@ from tests.hwcalc.parsers.remote_configs import (
     config,
     llama_like,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def kinds(model: Mapping[str, Any]) -> list[tuple[str, int, str]]:

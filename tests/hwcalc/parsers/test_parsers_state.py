@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hwcalc import KvplanError, plan
-from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 BF16, FP32, INT64 = 2, 4, 8
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, plan
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sources import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TOKENS: Final = 20_000
 LOST: Final[Mapping[str, str]] = {

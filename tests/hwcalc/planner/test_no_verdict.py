@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -12,6 +11,9 @@ from hwcalc import compare, load_model, plan, recommend
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.result import NO_VERDICT
 from tests.hwcalc.command import Capture, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 UNCOUNTED: Final = "stepfun-ai/step3"
 """A model of the catalog whose vision tower nobody weighs."""

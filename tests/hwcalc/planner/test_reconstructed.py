@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -13,6 +12,9 @@ from hwcalc.model import Definition
 from hwcalc.profiles.catalog import find_model, list_models
 from hwcalc.report.summary import footnotes
 from tests.hwcalc.command import Capture, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RECONSTRUCTED: Final = "01-ai/Yi-1.5-9B"
 PUBLISHED: Final = "Qwen/Qwen3-8B"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.setup import Parallel
 from hwcalc.formulas import DType, Role
-from hwcalc.model import ModelSpec
-from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read, expected_share, weight_shares
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.hardware_file import Gpu
+
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec, Noted
+    from hwcalc.planner.result import SpeedInfo
 
 BF16 = DType(name="bf16", block_elements=1, block_bytes=2)
 FP8 = DType(name="fp8", block_elements=1, block_bytes=1)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.hwcalc.probe.slow_allocator import SlowAllocator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 __all__ = ["CONTEXT", "GPU_NAME", "WORKSPACE", "FakeTorch", "OutOfMemoryError"]
 

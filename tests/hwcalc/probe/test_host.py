@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.probe.devices import NoDeviceError, available_bytes, driver_version, load_torch, resident_bytes, total_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 2**20
 GIB = 2**30

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
-from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,
@@ -29,6 +27,11 @@ from hwcalc.probe.measure import holding, scaled
 from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Probed, RankResult
 from hwcalc.probe.run import ProbeOptions, probe
 from tests.hwcalc.probe.fake_cuda import CONTEXT, FakeTorch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hwcalc.engines.deployment import Occupancy
 
 MIB = 2**20
 GIB = 2**30

@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import asdict
@@ -23,6 +22,9 @@ from scripts.gpu_proof.child import records_of
 from scripts.gpu_proof.record import CaseRecord, Receipt, exact, judged, known, scrubbed, skipped
 from scripts.gpu_proof.steps import STEPS
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SCRIPT = ROOT / "scripts" / "prove_on_gpu.py"
 TORCH = """

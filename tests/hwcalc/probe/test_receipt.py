@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from hwcalc.engines.lora import parse_lora
+from hwcalc.engines.options import parse_lora
 from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.asked import read_options
@@ -19,6 +18,9 @@ from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import REPOSITORY, Capture, run
 from tests.hwcalc.probe.fake_cuda import FakeTorch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MIB = 2**20
 LLAMA = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -13,6 +12,9 @@ from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.quantization.planned import planned_scheme
 from tests.hwcalc.parsers.weights.published_rules import step_mtp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GIB: Final = 1024**3
 SIZES: Final[Mapping[str, float]] = {

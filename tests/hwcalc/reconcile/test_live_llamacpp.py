@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -19,9 +17,14 @@ from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.planner.context import open_request
 from hwcalc.quantization.gguf import file_tensors
 from hwcalc.reconcile import Reconciliation, reconcile
-from hwcalc.reconcile.facts import Fact
 from tests.llamacpp.library import wheel
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hwcalc.reconcile.facts import Fact
 
 pytestmark = pytest.mark.skipif(wheel() is None, reason="xllamacpp is not installed: pip install xllamacpp")
 

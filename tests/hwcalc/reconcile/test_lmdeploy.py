@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects import find_dialect
-from hwcalc.reconcile.facts import Row
-from hwcalc.reconcile.result import Reconciliation
 from tests.hwcalc.reconcile.logs import LOGS
+
+if TYPE_CHECKING:
+    from hwcalc.reconcile.facts import Row
+    from hwcalc.reconcile.result import Reconciliation
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 
@@ -83,7 +85,7 @@ def test_the_budget_of_later_releases() -> None:
 )
 def test_lines(line: str, name: str, value: float | str) -> None:
     """What each line states."""
-    parser = find_dialect("lmdeploy").parser()
+    parser = find_dialect("lmdeploy")()
     parser.feed(1, line)
     fact = parser.facts.last(name)
     assert fact is not None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -16,6 +15,9 @@ from hwcalc.engines import ENGINES
 from hwcalc.report.schema import json_schema
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GPT = "openai/gpt-oss-20b"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

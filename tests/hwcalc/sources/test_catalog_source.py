@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,9 @@ from hwcalc.sources import resolve
 from hwcalc.sources.listing import known_ids, list_known_models
 from hwcalc.sources.nearest import nearest
 from tests.hwcalc.sources.given import CONFIG, cached, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_catalog_answers() -> None:

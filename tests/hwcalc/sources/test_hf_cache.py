@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.sources import resolve
-from hwcalc.sources.caches import cache_folder
-from hwcalc.sources.hub import cached_ids
+from hwcalc.sources.caches import cache_folder, cached_ids
 from tests.hwcalc.sources.given import COMMIT, CONFIG, OTHER, TEXT, cached, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(

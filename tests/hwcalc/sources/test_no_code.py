@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import json
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.hub.repositories import CONFIG, TEXT, sharded
-from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, run
 from tests.paths import sources
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hub.server import Hub
 
 EVIL: Final = {
     **CONFIG,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +11,11 @@ from hwcalc.cli import main
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.errors import ModelNotFoundError, UsageError
 from tests.hub.repositories import MODEL
-from tests.hub.server import Hub
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hub.server import Hub
 
 QWEN = "Qwen/Qwen3-8B"
 

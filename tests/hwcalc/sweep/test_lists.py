@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.lists import each_model, model_names, numbers, words
 from hwcalc.profiles.catalog import list_models
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.models import HOSTILE, MODELS, hostile_config
 from tests.hwcalc.explore.browser.watched import Watched, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.hwcalc.explore.browser.watched import Watched
+if TYPE_CHECKING:
+    from tests.hwcalc.explore.browser.watched import Watched
 
 CHANGES = {
     "model": "model",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +11,9 @@ from hwcalc.explore.build import page_of
 from hwcalc.explore.serve import Live, Server, Site
 from tests.hwcalc.explore.browser.watched import Watched, opened
 from tests.hwcalc.explore.planned import agree, planned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.models import HOSTILE
 from tests.hwcalc.explore.browser.watched import TELEPHONE, Watched, opened
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_BYTES = 1_500_000
 """Of a page with 20 models: it goes into a mail."""

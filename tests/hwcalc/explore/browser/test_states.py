@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.models import MODELS
 from tests.hwcalc.explore.browser.watched import opened
 from tests.hwcalc.explore.planned import agree, planned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 EACH = 104
 """States of each of the 20 models: 2,080 in all."""

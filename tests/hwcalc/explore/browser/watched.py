@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import field
 
 from hwcalc.formulas.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["DESKTOP", "TELEPHONE", "Watched", "opened"]
 

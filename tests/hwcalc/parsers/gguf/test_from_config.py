@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +19,9 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.text import quoted
 from tests.hwcalc.parsers.gguf.converted import Converted, converted, effective, refused
 from tests.hwcalc.parsers.test_fuzz import STRANGE, configs, places
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MULTI_QUERY: Final = (
     "attention.head_count_kv",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.weights import Weights
-from hwcalc.parsers.config import Config
+from typing import TYPE_CHECKING
+
 from hwcalc.parsers.parse import whole_weights
 from hwcalc.parsers.registry import find_family
+
+if TYPE_CHECKING:
+    from hwcalc.formulas.weights import Weights
+    from hwcalc.parsers.config import Config
 
 __all__ = ["read_weights"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import torch
@@ -13,7 +13,9 @@ from hwcalc import load_model, plan
 from hwcalc.formulas import LayerKind, SharedCache, SparseIndexer, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Part
-from hwcalc.model import ModelSpec
+
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 SMALL: Final = {
     "hidden_size": 64,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["KEYS", "SHAPES", "array", "gguf_bytes", "pair", "tensor", "text", "value", "written"]
 
