@@ -22,7 +22,6 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -31,10 +30,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.attention import FullAttention
 from hwcalc.formulas.sliding import SlidingAttention
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 LIMIT_MS = 1.0
 """Of a plan, whether it fits or not, averaged over the catalog."""

@@ -21,24 +21,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hwcalc import load_model, plan
 from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sweep.blocks import row_of
 from hwcalc.text import csv_cell
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.model import ModelSpec
 
 MOST_SECONDS: Final = 20.0
 MOST_SECONDS_OF: Final[Mapping[str, float]] = {"reference": 2.0}

@@ -7,12 +7,10 @@ imported: an array brings its own methods.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import reduce
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Any
 
 __all__ = [
     "Table",

@@ -6,17 +6,16 @@ arXiv:2001.08361, section 2.1). A causal prompt is counted exactly: each token l
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.tensor import Chunk, Full, Once, Role, Sink, Span, Strided, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.formulas.attention import AttentionKind
     from hwcalc.formulas.compressed import CompressedAttention
     from hwcalc.formulas.hybrid import Stack
-    from hwcalc.formulas.kind import LayerKind
     from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
 
 __all__ = [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.formulas.weights import Weight
 
 __all__ = [

@@ -6,15 +6,12 @@ attentions (LongCat), self and cross attention (encoder-decoder models).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 __all__ = ["Group", "Layer", "LayerNumbers", "Stack", "pipeline_stages", "ranges"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from msgspec.structs import asdict, replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 __all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hwcalc.formulas.kind import LayerKind, register
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.tensor import CacheTensor
+from hwcalc.formulas.tensor import CacheTensor
 
 __all__ = ["NoCache", "SharedCache"]
 

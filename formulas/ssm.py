@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Once, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Mamba1", "Mamba2", "conv_tensor", "state_tensor"]
 

@@ -6,12 +6,10 @@ Whatever evaluates this form (Python, NumPy, the script of a page) knows every r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from hwcalc.formulas.arithmetic import smaller
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Stair", "blocks_stair", "stairs_at", "together"]
 

@@ -9,14 +9,11 @@ model that the reference code builds.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "Block",

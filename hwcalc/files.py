@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final
 
@@ -17,7 +18,6 @@ from hwcalc.text import shown
 from hwcalc.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["SUFFIX", "whole_file", "write_atomically", "write_file"]

@@ -6,21 +6,18 @@ A value together with notes about it.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
 
+from hwcalc.formulas import Stack
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
+from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-
-    from hwcalc.formulas import Stack
-    from hwcalc.formulas.weights import Weights
 
 T = TypeVar("T")
 _UNKNOWN: Final[Any] = object()

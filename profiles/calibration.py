@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
@@ -23,7 +24,6 @@ from hwcalc.profiles.catalog import ProfileError, is_date, own
 from hwcalc.profiles.hardware_file import is_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 SCHEMA_VERSION: Final = 1

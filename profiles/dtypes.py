@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwcalc.data import data_file
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class PackedDType(Record):

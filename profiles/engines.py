@@ -5,6 +5,7 @@ What was measured of llama.cpp: how far the buffers that it reserves lie from th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,6 @@ from hwcalc.profiles.compiled import record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from fractions import Fraction
 
 _NEWEST: Final = 1_000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,6 @@ from hwcalc.profiles.estimate import Estimate, estimate_of
 from hwcalc.profiles.hardware_file import LONGEST_ID, Gpu, gpu_of, is_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _MIB: Final = 1024**2

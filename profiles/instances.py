@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,6 @@ from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.hardware_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 _CLOUD: Final = r"[a-z0-9]{1,32}"

@@ -8,14 +8,12 @@ needs are its details, in a file of which a line is read alone. A test compares 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hwcalc.profiles.catalog import built_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 INDEX: Final = built_in("model_index.json")
 DETAILS: Final = built_in("model_details.jsonl")

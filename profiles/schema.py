@@ -6,7 +6,9 @@ imports pydantic, which takes longer than most plans.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -14,10 +16,6 @@ from pydantic.fields import FieldInfo
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 
 class YamlFile(Record):

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.hardware_schema import GPU_FIELDS, Rates, parse_gpu
 from hwcalc.profiles.schema import parse_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 WIDEST = 10_000
 KEPT = {"gpus_per_node": "node", "host_memory": "memory"}

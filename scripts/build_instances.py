@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -26,9 +27,6 @@ from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.hardware_file import file_name
 from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
 from hwcalc.profiles.schema import parse_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 WIDEST = 10_000
 SMALLEST_SHARE = 64

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwcalc import load_model
 from hwcalc.errors import KvplanError
@@ -18,9 +19,6 @@ from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import DETAILS, INDEX, SEPARATOR, IndexedModel
 from hwcalc.sources.built_in import facts_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def main(arguments: list[str] | None = None) -> int:

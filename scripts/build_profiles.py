@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import built_in
@@ -16,11 +19,6 @@ from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, listed_facts,
 from hwcalc.profiles.engine_schema import FORMS, ClassesFile
 from hwcalc.profiles.hardware_schema import Aliases, GpuFile, HardwareFile, InstanceFile
 from hwcalc.profiles.schema import check, read_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from pydantic import BaseModel
 
 
 def main(arguments: list[str] | None = None) -> int:

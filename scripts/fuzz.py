@@ -32,8 +32,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -53,10 +55,6 @@ from scripts.fuzzing.watch import (  # noqa: E402
     read_alone,
     run_case,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from multiprocessing.connection import Connection
 
 HANGS_SECONDS: Final = 60.0
 """A worker that is this long at one input is ended."""

@@ -31,10 +31,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -43,9 +44,6 @@ if str(ROOT) not in sys.path:
 
 from scripts.signals.cases import CASES, HUB_MODEL, REPOSITORY, Case, Room  # noqa: E402 - after the path is known
 from tests.hub.server import Hub  # noqa: E402 - as above
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 SIGNALS: Final = {"sigint": signal.SIGINT, "sigterm": signal.SIGTERM, "sigkill": signal.SIGKILL}
 PATIENCE: Final = 60

@@ -14,24 +14,21 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from hwcalc.errors import KvplanError  # noqa: E402
+from hwcalc.formulas import Layer  # noqa: E402
 from hwcalc.parsers.config import Config  # noqa: E402
 from hwcalc.parsers.known_types import family_of  # noqa: E402
 from hwcalc.parsers.registry import find_language_model, known_families  # noqa: E402
 from hwcalc.profiles.catalog import built_in  # noqa: E402
 from tests.hwcalc.parsers import remote_configs  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hwcalc.formulas import Layer
 
 TARGET: Final = ROOT / "hwcalc" / "parsers" / "types.json"
 

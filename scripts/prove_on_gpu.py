@@ -23,9 +23,10 @@ import re
 import signal
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from msgspec.structs import asdict
 
@@ -40,9 +41,6 @@ from hwcalc.units import parse_bytes  # noqa: E402
 from scripts.gpu_proof.child import CHECK, inside, records_of  # noqa: E402
 from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, SKIPPED, Receipt, UnwritableError, failed, skipped  # noqa: E402
 from scripts.gpu_proof.steps import STEPS, Step  # noqa: E402
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DEFAULT_OUT: Final = "gpu-proof"
 """In the current folder: what belongs to the tests is brought there by hand."""

@@ -15,8 +15,9 @@ import argparse
 import inspect
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -25,9 +26,6 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_MAPPING_NAMES,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TARGET = Path(__file__).parent.parent / "hwcalc" / "engines" / "transformers" / "plans.json"
 KEYS = ("k_proj", "qkv_proj", "query_key_value")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwcalc.sources import resolve
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["config_as_run"]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -14,10 +16,6 @@ from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.run import BROKEN_PIPE, INTERRUPTED
 from hwcalc.errors import KvplanError
 from tests.paths import ROOT, sources
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
 ROBUSTNESS: Final = (ROOT / "docs/robustness.md").read_text(encoding="utf-8")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import doctest
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from scripts import picture, screenshots
 from scripts.examples import Example, agree, examples, main, pages, printed
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PAGES: Final = pages()
 EXAMPLES: Final = [example for page in PAGES for example in examples(page)]

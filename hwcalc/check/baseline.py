@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -11,14 +12,10 @@ from hwcalc.check.file import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, quoted
 from hwcalc.units import human_bytes, parse_share
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hwcalc.planner.result import Plan
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")

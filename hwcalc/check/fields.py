@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
 from hwcalc.planner.asked import read_options
@@ -11,12 +13,7 @@ from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from fractions import Fraction
-
-    from hwcalc.yaml_tree import Node
+from hwcalc.yaml_tree import Node
 
 
 class Field(NamedTuple):

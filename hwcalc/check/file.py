@@ -12,17 +12,15 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import brief, operand, printable, shown
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 class _PlacedError(KvplanError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.check.fields import Headroom
 from hwcalc.check.file import NoVerdictError, Required
 from hwcalc.check.result import Figures, Fit, Judged, figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
@@ -17,9 +18,6 @@ from hwcalc.planner.solve import MOST_GPUS
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.check.fields import Headroom
 
 _MOST_TRIES: Final = 3
 """Changes that a message names; a plan offers more of them."""

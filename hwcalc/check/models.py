@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -23,16 +24,14 @@ from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Definition, GgufTensor, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
+from hwcalc.planner.asked import Access
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.request import Absent, Wanted, split_revision
 from hwcalc.text import brief, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    from hwcalc.planner.asked import Access
 
 T = TypeVar("T")
 

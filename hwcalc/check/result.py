@@ -5,16 +5,14 @@ The verdict and the figures of a plan, as a check reports them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.answers import Answer
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.model import Note
-    from hwcalc.planner.result import Plan
-    from hwcalc.planner.verdict import Verdict
 
 SCHEMA_VERSION: Final = "1"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -33,9 +34,6 @@ from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LOCKS: Final = ("use", "write", "ignore")
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."

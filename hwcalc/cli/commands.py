@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,9 +20,6 @@ from hwcalc.cli.line import with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["help_of", "root"]
 

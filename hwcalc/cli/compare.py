@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.documents import document_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

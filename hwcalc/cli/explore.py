@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +13,6 @@ from hwcalc.errors import UsageError
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hwcalc.explore.build import Page
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]

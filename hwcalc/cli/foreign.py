@@ -6,14 +6,11 @@ as vLLM reads them (``FlexibleArgumentParser`` and ``human_readable_int`` in ``u
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
+from hwcalc.cli.options import Option
 from hwcalc.planner.options import options_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from hwcalc.cli.options import Option
 
 __all__ = ["FOREIGN", "NO_EFFECT", "SWITCHES", "VLLM", "VLLM_OPTIONS", "Alias", "aliases", "aliases_of", "meant"]
 

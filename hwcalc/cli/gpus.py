@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -10,12 +11,10 @@ from msgspec.structs import replace
 from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
+from hwcalc.model import Note
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.model import Note
     from hwcalc.profiles.hardware_file import Gpu
     from hwcalc.report.hardware import GpuInfo
 

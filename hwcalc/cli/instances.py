@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -9,13 +10,11 @@ from msgspec.structs import replace
 from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
+from hwcalc.model import Note
 from hwcalc.text import shell_word
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.model import Note
     from hwcalc.report.hardware import InstanceInfo
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]

@@ -6,6 +6,7 @@ Typer reads the translated line. An unknown word is an error here, with what was
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +16,6 @@ from hwcalc.errors import UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hwcalc.cli.llamacpp import LlamacppWords
 
 __all__ = ["translated", "with_command"]

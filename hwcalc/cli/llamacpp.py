@@ -6,14 +6,12 @@ They are taken where the line names the engine or a GGUF file. ``-c`` is the con
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
 from hwcalc.text import brief
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["MODEL_FLAGS", "WITHOUT_EFFECT", "WITH_VALUE", "LlamacppWords", "runs_llamacpp"]
 

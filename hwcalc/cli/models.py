@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Example, Option, view_of
@@ -10,8 +11,6 @@ from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hwcalc.sources.refresh import Refreshed
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
 from hwcalc.cli.output import FORMATS, Answer, View, colored, write
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of
 from hwcalc.text import brief, shell_word, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    from hwcalc.model import Note
 
 __all__ = [
     "COMMANDS",

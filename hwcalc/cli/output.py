@@ -6,17 +6,15 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import json_for, lines_for, shown
 from hwcalc.unfinished import Uncut
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 __all__ = [
     "COLORS",

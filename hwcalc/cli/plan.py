@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.cli.options import (
     DETAIL,
@@ -20,9 +21,6 @@ from hwcalc.cli.output import Answer, answer
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
@@ -9,8 +10,6 @@ from hwcalc.cli.output import Answer, columns_of_terminal, shows_frames
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hwcalc.plot.build import Picture
 
 __all__ = ["EXAMPLES", "OPTIONS", "characters", "run"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, grouped, plan_options, reading, view_of
@@ -10,8 +11,6 @@ from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.probe.more import More, MoreOptions
     from hwcalc.probe.result import Probed
     from hwcalc.probe.run import ProbeOptions

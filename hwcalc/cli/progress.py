@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, Timer
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from hwcalc.sources.request import listening
 from hwcalc.text import clean, cut
 from hwcalc.unfinished import Unfinished
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PATIENCE = 0.5
 """Seconds before anything is shown. Most commands finish earlier."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -13,9 +14,6 @@ from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
 from hwcalc.unfinished import Uncut, Unfinished
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +13,6 @@ from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from hwcalc.sweep.blocks import RowBlock
     from hwcalc.sweep.rows import Sweep
 

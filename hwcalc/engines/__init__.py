@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -12,8 +13,6 @@ from hwcalc.model import OLLAMA, ModelSpec
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hwcalc.engines.engine import Engine
 
 __all__ = ["ALL", "AT_HOME", "DEFAULT", "ENGINES", "every_engine", "find_engine", "spelled", "usual_engine"]

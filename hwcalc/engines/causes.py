@@ -11,6 +11,7 @@ is, at any length.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +21,6 @@ from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from hwcalc.engines.deployment import Occupancy
 
 _STEP: Final = 2**10 * 3**2 * 5 * 7 * 11

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
@@ -27,8 +28,6 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import Noted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-
     from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement, Saving
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import Curve, MemoryForm

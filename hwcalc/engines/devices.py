@@ -6,6 +6,7 @@ Only engines that put some layers on a GPU and others in the memory of the host 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec import field
@@ -17,8 +18,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.setup import Parallel
     from hwcalc.model import Definition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
@@ -11,8 +12,6 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from hwcalc.engines.options import Choices, CommandInput, EmittedFile, EngineOption
     from hwcalc.engines.setup import Request, Setup
     from hwcalc.formulas import LayerKind, Stack

@@ -12,6 +12,7 @@ B is cut; if it is cut by inputs, A is cut and B is whole. With expert paralleli
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.rank_weights import (
@@ -28,8 +29,6 @@ from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme

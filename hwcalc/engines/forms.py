@@ -9,6 +9,7 @@ form in a browser. A sweep calls it with arrays of lengths and of numbers of seq
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from hwcalc.engines.memory import BudgetPart
     from hwcalc.formulas import LayerNumbers

@@ -6,6 +6,7 @@ its rule in :attr:`BudgetPart.grows`. So the form is made of what the plan is ma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,8 +33,6 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.stored import StoredTensor

@@ -8,6 +8,8 @@ and a high value, with constants of ``profiles/engines/runtime.yaml``; measureme
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from fractions import Fraction
 from functools import cache, lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -23,9 +25,6 @@ from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import human_bytes, parse_share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from fractions import Fraction
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.forms import Amount, Pass
     from hwcalc.engines.rank_weights import RankBytes, Rules

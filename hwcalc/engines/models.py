@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,8 +20,6 @@ from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.setup import Request
     from hwcalc.formulas import DType
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,6 @@ from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_pa
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from hwcalc.engines.pool import Try
     from hwcalc.engines.setup import Parallel
     from hwcalc.formulas import DType

@@ -10,6 +10,8 @@ token, :func:`cut_layers` counts it without its tensors one by one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -30,9 +32,6 @@ from hwcalc.policies.outcome import MOST_STEPS, Beside, Course, after_prefill, b
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.policies.counting import Ends

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hwcalc.engines.steps import Step
+from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from hwcalc.engines.steps import Step
-    from hwcalc.formulas import LayerNumbers
-    from hwcalc.model import Definition
+from hwcalc.model import Definition
 
 
 class PoolGroup(Record):

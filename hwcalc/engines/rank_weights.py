@@ -15,6 +15,8 @@ decoding; :mod:`hwcalc.engines.extra_weights` counts them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
 from operator import is_
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -29,9 +31,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
-
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Final
 
@@ -13,8 +14,6 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.profiles.dtypes import find_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas.hybrid import Group
 

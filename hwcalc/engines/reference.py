@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,8 +17,6 @@ from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.policies.base import Chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from fractions import Fraction
 
     from hwcalc.engines.options import Lora

@@ -7,16 +7,14 @@ the tokens that are kept once, and the blocks of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Encoder, Kept, Once, Span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class Dtypes(Record):

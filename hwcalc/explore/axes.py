@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import field
 
@@ -11,11 +12,7 @@ from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import Parallel
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec
 
 GPUS: Final = (
     "rtx-4090",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import (
     Amount,
     Constant,
@@ -25,11 +26,8 @@ from hwcalc.engines.forms import (
 )
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
+from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.solve import closed_form
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.formulas.stairs import Stair
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
 from hwcalc.explore.encode import Place, Pools, drawn_form, every, grid_of
 from hwcalc.hardware.named import load_gpu
+from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
 
 _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""

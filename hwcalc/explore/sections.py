@@ -6,6 +6,7 @@ operations, and the exact figures at some lengths of what the normal form of an 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,8 +30,6 @@ from hwcalc.policies.base import Effect
 from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.explore.axes import PageAxes
     from hwcalc.formulas import LayerKind, Stack

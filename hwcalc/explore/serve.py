@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.message import Message
 from functools import cached_property
@@ -22,7 +23,7 @@ from http.client import HTTPException, LineTooLong
 from http.server import ThreadingHTTPServer
 from socketserver import StreamRequestHandler
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from msgspec import field
@@ -30,16 +31,12 @@ from msgspec import field
 from hwcalc.documents import error_document
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.record import Record, repr_without
+from hwcalc.model import ModelSpec
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
 from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hwcalc.model import ModelSpec
 
 MOST_KEPT: Final = 32
 """Payloads that are kept, of about 50 kB each."""

@@ -6,6 +6,7 @@ The next larger hardware: an accelerator of the same maker with more memory, an 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,6 @@ from hwcalc.text import shown
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from hwcalc.model import Note
     from hwcalc.profiles.compiled import Sold
     from hwcalc.profiles.hardware_file import Gpu, Instance

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -19,8 +20,6 @@ from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hwcalc.profiles.hardware_file import Gpu, Instance
 
 LOCAL = "local"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,8 +10,6 @@ from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.model import Note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from hwcalc.profiles.hardware_file import Gpu, Instance
 
 T = TypeVar("T")

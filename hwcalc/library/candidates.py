@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -15,7 +16,6 @@ from hwcalc.text import shown
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.model_index import IndexedModel

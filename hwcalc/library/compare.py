@@ -5,16 +5,19 @@ What stands in the row of an engine beside others: what it stores, what its numb
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, product
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines import every_engine
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
@@ -25,14 +28,8 @@ from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.setup import Request
-    from hwcalc.planner.result import Plan
-    from hwcalc.planner.verdict import Verdict
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 
 
 class EngineRow(Record):

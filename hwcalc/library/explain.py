@@ -7,29 +7,26 @@ engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
+from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import PlanOptions
 from hwcalc.model import Definition
+from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.library.load import ModelLike
-    from hwcalc.library.plan import PlanOptions
-    from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _BRACKETS = re.compile(r"\([^()]*\)")

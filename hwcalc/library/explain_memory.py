@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import KvplanError
@@ -9,15 +10,13 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, numbers_in, shown, symbol_name
 from hwcalc.model import Definition
+from hwcalc.planner.planned_weights import StoredWeights, WeightPart
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Plan
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.planner.planned_weights import StoredWeights, WeightPart
-    from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Plan
 
 _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 """The steps of a pool whose results are fields of the pool."""

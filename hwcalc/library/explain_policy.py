@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -13,14 +14,13 @@ from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
+from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.policies import Evicted
-    from hwcalc.planner.result import Plan, PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 

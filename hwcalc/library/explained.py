@@ -9,6 +9,7 @@ Which symbols an explanation uses, each with its meaning.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
@@ -16,8 +17,6 @@ from hwcalc.library.glossary import MEANINGS
 from hwcalc.text import TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from hwcalc.engines.steps import Step
 
 SECTIONS: Final = (

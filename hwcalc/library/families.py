@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 _SIZE: Final = re.compile(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
 """A word that says how large a model is: ``8B``, ``0.6B``, ``8x7B``, ``A3B``, ``E4B``, ``135M``, ``16E``."""

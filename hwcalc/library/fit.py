@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Unpack
+from collections.abc import Sequence
+from typing import Final, Unpack
 
 from msgspec.structs import replace
 
@@ -13,18 +14,14 @@ from hwcalc.errors import UsageError
 from hwcalc.library.candidates import candidates, sources
 from hwcalc.library.fit_search import Search, Wishes, alike, best_of_families, ordered
 from hwcalc.library.lists import texts
+from hwcalc.library.plan import FitOptions
+from hwcalc.model import Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.runnables import Runnables
 from hwcalc.planner.values import AUTO, read_flag
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import parse_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.library.plan import FitOptions
-    from hwcalc.model import Note
-    from hwcalc.profiles.hardware_file import Gpu
 
 LOCAL: Final = "local"
 DEFAULT_SEQ: Final = 8192

@@ -7,6 +7,7 @@ Which models :func:`~hwcalc.library.fit.fit` is asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from hwcalc.library.fit_quick import Quick, quick
 from hwcalc.library.indexing import placed_model
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Parameters
+from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.model_index import ENGINE
@@ -29,10 +31,7 @@ from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from hwcalc.library.fit_quick import Whole
-    from hwcalc.planner.fitting import Fitted, Hosting
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 

@@ -5,13 +5,16 @@ What :func:`~hwcalc.library.keep.keep` returns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.models import model_dtype
 from hwcalc.engines.policies import acted_on, courses_of, shapes_of
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind
 from hwcalc.formulas.kind import BY_TOKEN
@@ -37,12 +40,6 @@ from hwcalc.policies.outcome import (
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.scratch import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.units import human_bytes, parse_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.stored import StoredTensor
 
 
 class MaskedPairs(Record):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from hwcalc import formulas
 from hwcalc.formulas import kind as families
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
 
 class LayerBytes(Record):

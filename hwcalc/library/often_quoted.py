@@ -8,6 +8,7 @@ Unsloth pull request 4757, LMCache pull request 694, vllm-fit issue 2, llmfit is
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,8 +17,6 @@ from hwcalc.formulas import KINDS, Full, Group, Once, Role
 from hwcalc.library.explained import QuotedFormula, numbers_in, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.result import Plan
 

@@ -7,19 +7,16 @@ A test compares them with the table in :mod:`hwcalc.planner.options`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import Missing, ModelLike, load
+from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.context import open_request
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan
 
 
 def plan(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.library.lists import texts, words
+from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import RecommendOptions
+from hwcalc.model import Note
+from hwcalc.planner.recommend import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.library.load import ModelLike
-    from hwcalc.library.plan import RecommendOptions
-    from hwcalc.model import Note
-    from hwcalc.planner.recommend import Recommendation
 
 
 def recommend(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
@@ -14,10 +15,12 @@ from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.models import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
+from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import StrategiesOptions, load_request
 from hwcalc.model import Definition, Note
 from hwcalc.planner.asked import Asked, take_options
@@ -39,11 +42,7 @@ from hwcalc.text import quoted, shown
 from hwcalc.units import parse_share, parse_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.steps import Step
-    from hwcalc.library.load import ModelLike
     from hwcalc.planner.strategies_result import Strategy
 
 DEFAULT_FILL: Final = Fraction(1, 2)

@@ -11,21 +11,19 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, Config, bears_on_memory, class_defaults, defaults_version, weighs
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family, types_of
+from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family
 from hwcalc.text import shown
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.hybrid import Layer
-    from hwcalc.parsers.reading import Family, Reading
 
 # Class defaults that decide how much is cached. Others are not worth a note.
 _WORTH_A_NOTE: Final = frozenset(

@@ -13,7 +13,8 @@ Mirrors ``modeling_*.py`` of those names in transformers 5.23. Reformer and XLNe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import asdict, replace
 
@@ -37,9 +38,6 @@ from hwcalc.parsers.blocks import Attends, Switch, Weighed, output_head, own_dim
 from hwcalc.parsers.config import MAX_LAYERS, Config, predicts_words
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading
 from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patch_conv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def shared_heads(config: Config) -> AttentionDims:

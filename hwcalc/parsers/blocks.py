@@ -8,12 +8,13 @@ Hyper-connections: learned weights mix several residual streams around every att
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import field
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.cross import CrossAttention
+from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (
     Block,
@@ -29,11 +30,8 @@ from hwcalc.formulas.weights import (
     parameter,
     rms_norm,
 )
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.hybrid import Layer
-    from hwcalc.parsers.config import Config
 
 Switch = bool | str
 """Yes, no, or the config key that says so."""

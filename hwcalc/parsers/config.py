@@ -23,15 +23,13 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.data import data_file
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
+from hwcalc.model import ModelSpec
 from hwcalc.text import quoted
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "dim", "model_dim"),

@@ -5,13 +5,16 @@ Most layers slide, the full ones have wider heads, and the last layers share the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from hwcalc.formulas import FullAttention, Layer, SharedCache
 from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.llama import HEAD_NORM
 from hwcalc.parsers.reading import (
@@ -24,12 +27,6 @@ from hwcalc.parsers.reading import (
     every,
     read_layer_types,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.parsers.blocks import Weighed
-    from hwcalc.parsers.config import Config
 
 _GLOBAL_HEAD_DIM: Final = 512
 """Gemma 4's ``global_head_dim`` where the file leaves it out (transformers 5.23, configuration_gemma4.py)."""

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import log
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.data import data_file
 from hwcalc.formulas import FAMILIES, KINDS, Layer
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.config import ALIASES
 from hwcalc.parsers.registry import known_families
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 NO_CACHE: Final = "no cache"
 

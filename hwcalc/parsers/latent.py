@@ -24,7 +24,7 @@ Every layer has experts, and learned weights mix several residual streams.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ from hwcalc.formulas import weights as formula
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed, attention_of, hyper_connections, hyper_head, rms_norms
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
     AFTER_PREFIX,
     ROUTED,
@@ -50,9 +51,6 @@ from hwcalc.parsers.decoder.build import (
     with_positions,
 )
 from hwcalc.parsers.reading import Reading, every, kind_in, read_layer_types
-
-if TYPE_CHECKING:
-    from hwcalc.parsers.config import Config
 
 INDEXED: Final = "indexed_attention"
 SLIDING: Final = "sliding_attention"

@@ -8,7 +8,7 @@ All weights of a document: those of the language model, and of the towers and pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -18,12 +18,10 @@ from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelFacts, ModelSpec, Note, Parameters, RawModel, RopeScaling, qualified
 from hwcalc.parsers.assume import from_the_class
 from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, check_size
+from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import architecture_of, find_wrapper
 from hwcalc.parsers.understood import no_layers, understood
 from hwcalc.text import quoted
-
-if TYPE_CHECKING:
-    from hwcalc.parsers.reading import Family, Reading
 
 _MOST_MTP_MODULES: Final = 64
 _QUANTIZATION: Final = "quantization_config"

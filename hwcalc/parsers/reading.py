@@ -14,13 +14,13 @@ from hwcalc.formulas.attention import AttentionKind, FullAttention
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
     from hwcalc.formulas.weights import Block
-    from hwcalc.model import Note
 
 
 class Reading(Record):

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.data import data_file
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.config import Config, architecture_types
+from hwcalc.parsers.reading import Family
 from hwcalc.text import quoted
 
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Block
-    from hwcalc.parsers.reading import Family
 
 
 @lru_cache(maxsize=1)

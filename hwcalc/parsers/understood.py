@@ -21,12 +21,12 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.sliding import SlidingAttention
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.config import Config
+from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import architecture_of, find_language_model, known_family, room_of
 from hwcalc.text import quoted, shown
 
 if TYPE_CHECKING:
     from hwcalc.parsers.assume import Assumption
-    from hwcalc.parsers.reading import Family, Reading
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
 """Keys that name the kind of attention in one word. Few configs have one."""

@@ -13,16 +13,19 @@ The nearest plan that an engine accepts, for the hint of an error: the same requ
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
 from hwcalc.engines import find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import Cost, computes_fp8
 from hwcalc.engines.pool import Try
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
+from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.change import (
     NOTHING,
@@ -50,10 +53,6 @@ from hwcalc.planner.options import OF_POLICY
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})

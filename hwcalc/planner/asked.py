@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from fractions import Fraction
 
     from hwcalc.engines.options import Lora

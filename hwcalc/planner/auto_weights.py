@@ -7,8 +7,12 @@ some of it stays in the memory of the host if the engine can do that, and otherw
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
+from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note, Noted
@@ -16,13 +20,6 @@ from hwcalc.planner import solve
 from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.engine import Engine
-    from hwcalc.engines.setup import Request
 
 _FEW: Final = 4
 _NEAR: Final = 0.04

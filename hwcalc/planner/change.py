@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import asdict
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import Cost, Saving
 from hwcalc.formulas.record import Record
+from hwcalc.model import ModelSpec
 from hwcalc.planner import layouts
+from hwcalc.planner.asked import Asked
 from hwcalc.planner.options import OPTIONS, PlanOption
 from hwcalc.planner.values import TYPES
+from hwcalc.planner.verdict import Layout
 from hwcalc.text import operand, shell_word
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.setup import Request
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.asked import Asked
-    from hwcalc.planner.verdict import Layout
     from hwcalc.profiles.hardware_file import Gpu
 
 STANDARD_INPUT = "-"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.memory import may_be_measured
 from hwcalc.engines.setup import ALONE, UNSHARED, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import KvplanError, UsageError
@@ -22,8 +24,6 @@ from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.engine import Engine
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.hardware_file import Gpu
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Plan
+from hwcalc.model import ModelSpec
+from hwcalc.planner.result import Plan
 
 
 class KeyChange(Record):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import Budget, BudgetPart, Section
+from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo
@@ -12,8 +14,6 @@ from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.pool import PoolInfo, Try
     from hwcalc.planner.change import CommandLine
 
 _TOLD: Final = "_told"

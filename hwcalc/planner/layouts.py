@@ -10,25 +10,24 @@ The parallel sizes of a request: as the user gave them, or as an engine divides 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.setup import MOST_RANKS, Parallel
 from hwcalc.errors import UsageError
+from hwcalc.formulas import LayerKind
 from hwcalc.formulas.weights import Part
+from hwcalc.model import ModelSpec
 from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Engine
-    from hwcalc.formulas import LayerKind
-    from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
 _NODE: Final = 8

@@ -7,14 +7,13 @@ same name, and the code that uses it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.planner.values import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hwcalc.policies.base import Chosen
 
 GROUPS: Final = ("model", "workload", "engine", "hardware")

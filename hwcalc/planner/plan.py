@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import Section
 from hwcalc.engines.models import has_cross
 from hwcalc.engines.setup import UNSHARED
@@ -45,9 +47,6 @@ from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.planner.change import CommandLine

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.devices import TensorGroup
 from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weights
@@ -16,8 +18,6 @@ from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, Noted, WeightF
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.devices import TensorGroup
     from hwcalc.quantization.scheme import Scheme
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.policies import Evicted, inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import PagedGroup
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
@@ -27,12 +30,6 @@ from hwcalc.policies.blocks import (
 )
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.stored import PagedGroup
 
 _DIGITS: Final = 3
 

@@ -7,6 +7,7 @@ planned again, as ``kvplan plan`` would, so that its row shows the verdict of a 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,25 +16,23 @@ from msgspec.structs import asdict
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
+from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.pool import Try
     from hwcalc.hardware.candidates import Candidate
-    from hwcalc.model import ModelSpec, Note
     from hwcalc.planner.result import FitInfo, Plan
-    from hwcalc.planner.verdict import Layout, Verdict
     from hwcalc.profiles.hardware_file import Gpu
 
 DEFAULT_MOST: Final = 8

@@ -16,26 +16,23 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from msgspec import field
 
 from hwcalc.answers import Answer
+from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.engines.steps import Step
+from hwcalc.engines.stored import SharedBlocks
+from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Span
+from hwcalc.model import Definition, Note
+from hwcalc.planner.planned_weights import WeightsInfo
+from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.policies.base import Effect, Extra, Quality
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-    from hwcalc.engines.steps import Step
-    from hwcalc.engines.stored import SharedBlocks
-    from hwcalc.formulas import LayerNumbers
-    from hwcalc.formulas.tensor import Span
-    from hwcalc.model import Definition, Note
-    from hwcalc.planner.planned_weights import WeightsInfo
-    from hwcalc.planner.verdict import Layout, Verdict
-    from hwcalc.policies.base import Effect, Extra, Quality
 
 
 class PerGpu(Record):

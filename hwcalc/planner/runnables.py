@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import asdict
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from hwcalc.model import Note
-    from hwcalc.planner.verdict import Verdict
+from hwcalc.model import Note
+from hwcalc.planner.verdict import Verdict
 
 
 class Runnable(Record):

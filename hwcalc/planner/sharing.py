@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
+from hwcalc.engines.setup import Request
 from hwcalc.engines.steps import Step, step
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import SharingInfo
 from hwcalc.units import MOST_TOKENS
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.engine import Engine
-    from hwcalc.engines.setup import Request
 
 
 def check_sharing(engine: Engine, request: Request) -> None:

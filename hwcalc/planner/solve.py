@@ -12,10 +12,12 @@ Solvers for GPUs: the fewest of one kind that hold the planned sequences, and th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import Role
@@ -24,9 +26,6 @@ from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.setup import Request

@@ -28,6 +28,7 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -37,17 +38,16 @@ from hwcalc.engines.devices import HOST, DeviceReads
 from hwcalc.engines.memory import measurements
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
+from hwcalc.formulas import Role
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_work import UNCOUNTED, Passes, Use, WeightShare, fastest, layer_bytes, work_of, workload_of
 from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.devices import WeightRead
-    from hwcalc.formulas import DType, Role
+    from hwcalc.formulas import DType
     from hwcalc.planner.speed_work import CacheReads, Pass, Work
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.hardware_file import Gpu

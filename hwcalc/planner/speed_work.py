@@ -7,10 +7,12 @@ The weights of a model are sorted by format and use: which of them a token reads
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines import DEFAULT, find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas import LatentAttention, Once, Role, Stack
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
@@ -20,9 +22,6 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import DType, LayerKind
     from hwcalc.formulas.formats import WeightFormat
     from hwcalc.profiles.hardware_file import Gpu

@@ -7,6 +7,7 @@ works on. Only the row of a named engine follows the engine's rules, with its bl
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -39,8 +40,6 @@ from hwcalc.planner.strategies_cost import (
 from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
     from hwcalc.profiles.hardware_file import Gpu

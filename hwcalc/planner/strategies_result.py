@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.answers import Answer
+from hwcalc.engines.steps import Step
 from hwcalc.formulas.record import Record
+from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.engines.steps import Step
-    from hwcalc.model import Definition, Note
 
 _MOST: Final = 2**63 - 1
 

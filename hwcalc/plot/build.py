@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import each_model
+from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import PlanOptions, load_request
+from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.plot.series import KINDS, Chart, chart_of
 from hwcalc.text import brief, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hwcalc.library.load import ModelLike
-    from hwcalc.model import ModelSpec
 
 SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 MOST_MODELS: Final = 12

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from hwcalc.plot.extra import drawing
 from hwcalc.plot.series import Chart, Level, Line, Profile, byte_ticks, decade_ticks, even_byte_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Seven colours that differ for every kind of colour blindness (Okabe and Ito)."""

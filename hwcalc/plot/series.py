@@ -5,22 +5,19 @@ Numbers on the axes of a picture.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
+from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
+from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Plan
 
 _LEAST: Final = 32
 """Tokens at the left edge."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from hwcalc.plot.extra import drawing
 from hwcalc.plot.series import Chart, Profile, byte_ticks, decade_ticks, even_byte_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 class _Drawn(NamedTuple):

@@ -6,7 +6,8 @@ Figures of quality are those of others, with their source, and no promise.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from msgspec import field
 from msgspec.structs import replace
@@ -14,9 +15,6 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 from hwcalc.model import Definition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 EAGER: Final = "eager"
 SDPA: Final = "sdpa"

@@ -6,8 +6,9 @@ and CaM, which adds the values of dropped tokens to those of others.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -54,9 +55,6 @@ from hwcalc.policies.counting import (
     to_budget,
 )
 from hwcalc.policies.scratch import SMALL, eager_scores, page_keys, similarity, window_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _RKV_EVERY: Final = 128
 _BUDGET: Final = PolicyOption(name="budget", kind="count", default=None, help="tokens that stay", required=True, least=1)

@@ -6,8 +6,9 @@ The compression ratio that a press of kvpress reports behind a prefill, which is
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -16,9 +17,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.policies.base import EAGER, KVPRESS, SDPA, Chosen, Count, Extra, Left, Role, Setting, Start, State
 from hwcalc.policies.counting import Ends, Growing, Walk, budgeted, ends_of_steps
 from hwcalc.policies.scratch import eager_scores
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 FLEX: Final = "flex_attention"
 ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", FLEX)

@@ -6,15 +6,13 @@ allocator, one thread, confirm them byte by byte in fp32. Oracle rows: tests/gol
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Extra, InPrefill, LayerShape, Role, Setting, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _FIT: Final = "peaks of transformers 5.2.0 on the CPU, fitted over 256, 512 and 1,024 tokens"
 _INDEX: Final = 8

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -28,9 +29,6 @@ from hwcalc.policies.base import (
 from hwcalc.policies.counting import all_stay, check_scores, check_unmasked, each_layer, kept, scorer_budget, share_or_budget
 from hwcalc.policies.scorers import SHARE_FORMULA, sink_ranges
 from hwcalc.policies.scratch import AT_LEAST, SMALL, looking, window_scores, window_tensors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def _lazy_crests(chosen: Chosen) -> tuple[int, ...]:

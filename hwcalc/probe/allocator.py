@@ -24,15 +24,13 @@ the choice between blocks of equal size.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import asdict
 
 from hwcalc.formulas.record import Record
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The variables that torch 2.13 reads, older names first. The first one that is set decides, even if it is empty."""

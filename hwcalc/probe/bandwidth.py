@@ -7,9 +7,11 @@ reported. Each time is the best of several passes after a warm-up pass.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import ITEM_BYTES
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
@@ -17,15 +19,13 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
+from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time
 from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.probe.result import Environment
     from hwcalc.profiles.hardware_file import Gpu
 
 _DEFAULT_BYTES: Final = {"cuda": 8 * GIB, "mps": GIB}

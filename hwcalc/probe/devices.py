@@ -9,10 +9,11 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
@@ -20,9 +21,6 @@ from hwcalc.probe.allocator import environment_words
 from hwcalc.probe.result import Environment
 from hwcalc.text import brief, shown
 from hwcalc.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ROOT: Final = Path("/")
 _KIB: Final = 1024

@@ -8,8 +8,11 @@ reserve.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
@@ -18,12 +21,6 @@ from hwcalc.probe.allocator import AllocatorSettings, environment_settings, pred
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.pool import Allocation
 
 WHAT: Final = ("batch", "seq")
 ALLOCATED: Final = "allocated"

@@ -7,16 +7,14 @@ small config, and the logits of the decoded tokens with those of the whole seque
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.model import ModelSpec
 from hwcalc.probe.live_model import WINDOW, Change, Small, smaller
 from hwcalc.text import brief, quoted
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
 
 AGREES: Final = "agrees"
 DIFFERS: Final = "differs"

@@ -11,15 +11,13 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from hwcalc.errors import KvplanError
+from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.text import brief, shown
-
-if TYPE_CHECKING:
-    from hwcalc.formulas import Layer, Stack
 
 WINDOW: Final = 16
 """Positions of every window and chunk: so few that a short sequence exceeds them."""

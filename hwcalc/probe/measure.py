@@ -6,11 +6,13 @@ The bytes of tensors, now and at the most: by CUDA's allocator, or by every stor
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.probe.allocator import AllocatorSettings, predict
@@ -18,11 +20,6 @@ from hwcalc.probe.devices import Counters, Device, is_out_of_memory
 from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Compared, RankResult, TensorResult
 from hwcalc.text import brief
 from hwcalc.units import MIB, human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hwcalc.engines.pool import Allocation
 
 _CHUNK_BYTES: Final = 64 * MIB
 _PATTERNS: Final = 251

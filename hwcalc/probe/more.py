@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
+from hwcalc.probe.bandwidth import BandwidthResult
+from hwcalc.probe.limits import MaxResult
 from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
+from hwcalc.probe.result import PolicyRun
 from hwcalc.text import shown
 from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.probe.bandwidth import BandwidthResult
     from hwcalc.probe.devices import Device
-    from hwcalc.probe.limits import MaxResult
-    from hwcalc.probe.result import PolicyRun
     from hwcalc.probe.run import ProbeOptions
     from hwcalc.profiles.hardware_file import Gpu
 

@@ -5,24 +5,21 @@ The tensors of a request at any lengths of its layers, by the rules of its engin
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.policies import Evicted
+from hwcalc.engines.pool import Allocation
 from hwcalc.formulas.record import Record
+from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.outcome import course_of
+from hwcalc.probe.devices import Device
 from hwcalc.probe.measure import Meter
 from hwcalc.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.policies import Evicted
-    from hwcalc.engines.pool import Allocation
-    from hwcalc.policies.base import Chosen, Setting
-    from hwcalc.probe.devices import Device
 
 
 def _at(opened: Occupancy, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:

@@ -6,23 +6,22 @@ A policy at work on a paged cache: a pool of blocks, a block table, and survivor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from math import sqrt
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.policies import Evicted
 from hwcalc.formulas.record import Record
+from hwcalc.planner.result import PolicyBlocks
 from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
+from hwcalc.probe.devices import Device
 from hwcalc.probe.policy_cut import Lengths, lengths_of
 from hwcalc.probe.result import BLOCKS, SLOTS, PolicyFigure
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.policies import Evicted
     from hwcalc.engines.stored import PagedGroup
-    from hwcalc.planner.result import PolicyBlocks
-    from hwcalc.probe.devices import Device
 
 _PATTERNS: Final = 251
 _HEAD_STEP: Final = 31

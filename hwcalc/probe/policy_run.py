@@ -5,6 +5,7 @@ Memory beside the cache while a policy scores: the same operations with real ten
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
 from time import monotonic
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.planner.policy import policy_info
+from hwcalc.planner.result import PolicyInfo
+from hwcalc.policies.base import Chosen, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import extras_of
 from hwcalc.probe.devices import Device, is_out_of_memory
 from hwcalc.probe.measure import Meter, holding, metering
@@ -40,12 +44,8 @@ from hwcalc.text import brief
 from hwcalc.units import GIB, MIB, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.policies import Evicted
-    from hwcalc.planner.result import PolicyInfo
-    from hwcalc.policies.base import AskedPolicy, Chosen, Extra, LayerShape, Setting
+    from hwcalc.policies.base import AskedPolicy
 
 _LEAST_TOKENS: Final = 64
 _MOST_TOKENS: Final = 2**31

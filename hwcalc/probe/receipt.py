@@ -10,10 +10,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import ConfigError, KvplanError, UnwritableFileError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
@@ -21,12 +22,9 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS
 from hwcalc.probe.allocator import parse_settings, predict
 from hwcalc.probe.measure import rebuilt
+from hwcalc.probe.more import More
 from hwcalc.probe.result import MEASURED, Compared, Probed
 from hwcalc.text import brief, shown
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.probe.more import More
 
 _LARGEST: Final = 8 * 1024**2
 """Characters. A receipt holds a whole config, of which the largest published one has less than a million."""

@@ -5,12 +5,10 @@ The result of a cache policy that was run with real tensors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from hwcalc.model import Note
+from hwcalc.model import Note
 
 MEASURED, OUT_OF_MEMORY, REFUSED = "measured", "out of memory", "refused"
 

@@ -6,9 +6,13 @@ Probe with one process for each rank, as ``torchrun`` starts them: which rank th
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import timedelta
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
@@ -19,11 +23,6 @@ from hwcalc.probe.result import Probed, RankResult
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from fractions import Fraction
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.pool import Allocation
     from hwcalc.engines.setup import Request
 
 _TIMEOUT: Final = timedelta(minutes=10)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import field
 
@@ -24,10 +24,8 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.model import ModelSpec
 from hwcalc.quantization.mixes import Family, MixFacts, Placed, placed
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 OUTSIDE: Final[Mapping[str, str]] = {
     "embed_tokens": "token_embd",

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec
 
 _TABLE: Final = (
     (0, "f32", 32, 1, 4),

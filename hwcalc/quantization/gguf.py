@@ -14,8 +14,9 @@ The weights of a GGUF file in the types that the file itself gives them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import field
 from msgspec.structs import replace
@@ -24,16 +25,12 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FLOATS, FP16, FP32, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
+from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS, BY_IMATRIX, FLOAT_TYPES, GGML, MIXES, placed, whole_name
 from hwcalc.quantization.ggml import placed as placed_tensor
 from hwcalc.quantization.mixes import Family, MixFacts, Typed, typed
 from hwcalc.quantization.scheme import Portion, Rule, Scheme
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from hwcalc.model import GgufTensor, ModelSpec
 
 
 class FileTensor(Record):

@@ -12,14 +12,12 @@ and for one that :mod:`hwcalc.quantization.converted` describes. With an importa
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.quantization.ggml import BLOCKS, MIXES, whole_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _KEPT: Final = (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d",

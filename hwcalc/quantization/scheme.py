@@ -10,10 +10,11 @@ repetition and compile to patterns that match in linear time. Names that are ref
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,9 +36,6 @@ from hwcalc.formulas.formats import (
 )
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 MOST_NAMES: Final = 200_000
 """The most names that one config may have; published ones have up to 700."""

@@ -11,8 +11,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Access, take_options
@@ -20,6 +23,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
 from hwcalc.profiles.engines import planned_version
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
+from hwcalc.reconcile.facts import Facts, Row
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
 from hwcalc.text import brief
 from hwcalc.units import parse_share
@@ -27,11 +31,7 @@ from hwcalc.units import parse_share
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.engine import Engine
-    from hwcalc.library.load import ModelLike
     from hwcalc.library.plan import ReconcileOptions
-    from hwcalc.reconcile.facts import Facts, Row
 
 LONGEST_LINE: Final = 256 * 1024
 """Bytes of a line that are read. An engine prints its whole configuration in one line."""

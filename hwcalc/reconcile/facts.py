@@ -7,6 +7,7 @@ states it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
@@ -15,8 +16,6 @@ from hwcalc.model import Note
 from hwcalc.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.pool import PoolInfo
 

@@ -6,16 +6,14 @@ Lines about memory that no rule understood. Their number and length are bounded,
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.documents import document_of
 from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
+from hwcalc.model import Note
+from hwcalc.reconcile.facts import Fact, Row
 from hwcalc.text import printable
-
-if TYPE_CHECKING:
-    from hwcalc.model import Note
-    from hwcalc.reconcile.facts import Fact, Row
 
 MOST_UNREAD: Final = 100
 """Lines that are kept. All are counted."""

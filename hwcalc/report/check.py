@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from hwcalc.check.fields import REQUIREMENTS
@@ -27,9 +28,6 @@ from hwcalc.report.drawing import PIPED_WIDTH, SCREEN
 from hwcalc.report.text import escaped, plural
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 

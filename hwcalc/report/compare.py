@@ -6,8 +6,10 @@ The rows of several engines: what each stores, what its numbers are, and why the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
+from hwcalc.engines.causes import Cause
+from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
 from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.listing import csv_text, listing
@@ -15,10 +17,6 @@ from hwcalc.report.summary import footnotes
 from hwcalc.report.text import filled, how_many
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.engines.causes import Cause
-    from hwcalc.library.compare import Comparison, EngineRow, Variant
 
 _POOL, _VERDICTS_OF_ENGINES = "pool tokens", "verdict"
 _COLUMNS: Final = ("stores", "cache", "a token", _POOL, _VERDICTS_OF_ENGINES, "number", "why it differs")

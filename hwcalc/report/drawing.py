@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -12,9 +13,6 @@ from rich.table import Table
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
 from hwcalc.engines.devices import HOST
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
+from hwcalc.planner.result import ModelInfo, Plan
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hwcalc.engines.engine import Engine
-    from hwcalc.planner.result import ModelInfo, Plan
     from hwcalc.report.records import EmittedDocument
 
 _GGUF: Final = "gguf"

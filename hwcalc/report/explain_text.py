@@ -5,9 +5,11 @@ The lines of an explanation, which text and Markdown share: figures, limits and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from hwcalc.engines import find_engine
+from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import (
     SECTIONS,
     ExplainedFigure,
@@ -17,18 +19,13 @@ from hwcalc.library.explained import (
     number_text,
     symbols_in,
 )
+from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.drawing import BETWEEN, PIPED_WIDTH, Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.text import both, exact, layer_words, percent, plural
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
-    from hwcalc.planner.result import Plan
 
 LIMITS: Final = "The largest numbers that fit. What they need is counted on the fullest GPU."
 QUOTED_TITLE: Final = "often quoted, and wrong for this model"

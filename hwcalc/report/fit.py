@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
+from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, filled, how_many, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.planner.runnables import Runnable, Runnables
 
 _CSV_COLUMNS: Final = (
     "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",

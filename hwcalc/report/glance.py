@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
@@ -12,9 +13,6 @@ from hwcalc.report.summary import fit_lines, host_line, source_line
 from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FEW_NOTES: Final = 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
@@ -9,8 +10,6 @@ from msgspec.structs import asdict
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hwcalc.profiles.hardware_file import Gpu, Instance
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from hwcalc.report.drawing import PIPED_WIDTH, VERDICT_COLORS, Text, columns, over, rendered
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
+from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
+from hwcalc.planner.result import Plan
 from hwcalc.report.explain_text import (
     LIMITS,
     QUOTED_TITLE,
@@ -40,12 +42,6 @@ from hwcalc.report.summary import (
 )
 from hwcalc.report.text import escaped, exact, percent
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hwcalc.library.explain import Explanation
-    from hwcalc.planner.result import Plan
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:

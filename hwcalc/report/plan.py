@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.documents import dumps
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan
 
 FORMATS: Final = {
     "table": ("hwcalc.report.table", "plan_table"),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
+from hwcalc.planner.result import Plan
 from hwcalc.report.text import both, layer_words, percent, plural
 from hwcalc.text import TIMES, brief, clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.planner.result import Plan, PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
     from hwcalc.policies.base import Extra, Policy, Quality
 
 MEMORY: Final = {

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.record import Record
 from hwcalc.probe.live import NOT_RUN
+from hwcalc.probe.more import More
+from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyFigure, PolicyRun, Probed, RankResult, TensorResult
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import both, exact, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.probe.more import More
-    from hwcalc.probe.receipt import Verified
 
 _COLUMNS = ("figure", "predicted", "measured", "difference", "")
 _CSV = ("rank", "what", "name", "dtype", "shape", "predicted_bytes", "measured_bytes", "difference_bytes", "tolerance_bytes")

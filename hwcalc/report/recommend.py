@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
 from hwcalc.report.drawing import PIPED_WIDTH
@@ -10,9 +11,6 @@ from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, filled, how_many, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _CSV_COLUMNS = (
     "gpu", "instance", "gpus", "tp", "pp", "dp", "ep", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hwcalc.reconcile.facts import Number, Row
+from hwcalc.reconcile.result import Reconciliation
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.reconcile.facts import Number, Row
-    from hwcalc.reconcile.result import Reconciliation
 
 _HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
 _CSV: Final = (

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from hwcalc.policies.base import Effect, Quality
-    from hwcalc.sources.listing import KnownModel
+from hwcalc.policies.base import Effect, Quality
+from hwcalc.sources.listing import KnownModel
 
 
 class ErrorInfo(Record):

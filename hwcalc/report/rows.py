@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hwcalc.planner.result import Plan
 from hwcalc.report.listing import csv_text
 from hwcalc.report.summary import is_room
 
 if TYPE_CHECKING:
     from hwcalc.library.explain import Explanation
-    from hwcalc.planner.result import Plan
 
 _PLAN_COLUMNS = (
     "model", "engine", "engine_version", "seq", "batch", "kv_dtype", "definition",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
@@ -14,8 +15,6 @@ from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hwcalc.planner.strategies_result import HeadChoice, PairCounts, Strategies, Strategy
 
 _POWERS: Final = ("", "K", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")

@@ -5,26 +5,23 @@ Below a table of several models stands whose numbers follow from a config that i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.engine import Engine
+from hwcalc.engines.pool import PoolInfo, Try
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span, Strided
 from hwcalc.formulas.record import Record
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
+from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
+from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from hwcalc.engines.pool import PoolInfo, Try
-    from hwcalc.engines.steps import Step
-    from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
-    from hwcalc.planner.result import Share as ActivationShare
 
 DEVICE_HEADER = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 

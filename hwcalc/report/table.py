@@ -5,10 +5,12 @@ The layers of a model in one line: a letter for each, so that a pattern is seen 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
+from hwcalc.planner.result import Plan
 from hwcalc.report.drawing import BETWEEN, PIPED_WIDTH, SCREEN, Piece, Text, columns, hanging, indented, rendered
 from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.summary import (
@@ -28,9 +30,6 @@ from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from hwcalc.planner.result import Plan
     from hwcalc.report.summary import LayerShare
 
 Detail = Literal["brief", "usual", "full"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hwcalc.formulas import LayerNumbers
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.formulas import LayerNumbers
 
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})

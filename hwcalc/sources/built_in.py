@@ -5,8 +5,9 @@ What a file of the catalog says of its model in few words: for lists.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.record import Record
@@ -14,9 +15,6 @@ from hwcalc.model import FIDELITY, Note, Parameters, RawModel, WeightFacts
 from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry, own_models
 from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _PLACE = "the built-in catalog"
 

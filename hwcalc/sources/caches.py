@@ -22,16 +22,14 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note, WeightFacts
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 _COMMIT: Final = r"[0-9A-Za-z_-]{1,128}"
 _COMMIT_START: Final = r"[0-9a-f]{4,64}"

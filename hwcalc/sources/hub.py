@@ -9,7 +9,8 @@ A repository without a ``config.json``: read ``params.json`` or a GGUF file inst
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -31,9 +32,6 @@ from hwcalc.sources.hub_client import HubClient, Repository
 from hwcalc.sources.request import Absent, Wanted, tell
 from hwcalc.sources.weights import read_weights
 from hwcalc.text import operand, printable, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _STEMS: Final = {False: ("model",), True: ("consolidated", "model")}
 """Stems of the weight files. The key says whether the config is Mistral's ``params.json``."""

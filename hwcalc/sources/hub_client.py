@@ -19,10 +19,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from hwcalc._version import __version__
@@ -32,9 +33,6 @@ from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
 from hwcalc.sources.weights import FilePart
 from hwcalc.text import printable, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
 

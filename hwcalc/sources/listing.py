@@ -10,8 +10,9 @@ The GGUF models that are on this machine already, by their names and sizes. No f
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.formulas.record import Record
@@ -25,9 +26,6 @@ from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.ollama import model_file, ollama_models, ollama_stores
 from hwcalc.text import printable, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 
 class KnownModel(Record):

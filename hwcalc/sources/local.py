@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import IO, TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Note, RawModel, WeightFacts
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
 _SNAPSHOT: Final = r"(?a)models--(?:([\w.-]+?)--)?([\w.-]+)"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -19,9 +20,6 @@ from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 MOST_MODELS: Final = 10_000
 """Most models of a store that are listed."""

@@ -6,20 +6,17 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError, UnwritableFileError, UsageError
 from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note, RawModel
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
 from hwcalc.sources import resolve
 from hwcalc.text import printable, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.model import Note, RawModel
 
 
 class Refreshed(Record):

@@ -29,20 +29,18 @@ import re
 from array import array
 from bisect import bisect_left
 from codecs import BOM_UTF8, utf_8_decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from math import prod
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.record import Record
 from hwcalc.model import WeightFacts
 from hwcalc.sources.request import tell
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _LARGEST_UNREAD: Final = 1024**2
 """Most bytes of a value that nobody reads, unless it is an object of strings."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
+from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy.typing as npt
-
-    from hwcalc.errors import KvplanError
-    from hwcalc.planner.result import Plan
 
     Integers: TypeAlias = npt.NDArray[Any]
     """An array of whole numbers, int64."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
 from time import monotonic, perf_counter
@@ -19,8 +20,6 @@ from hwcalc.sweep.laid_out import rows_of
 from hwcalc.text import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.sweep.setting import SettingRows
 
 MAX_TIME: Final = "1h"

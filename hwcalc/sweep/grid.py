@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product, starmap
 from math import prod
@@ -17,12 +18,10 @@ from hwcalc.library.load import Missing
 from hwcalc.library.plan import engine_of, plan_loaded, request_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.options import with_policy
+from hwcalc.planner.result import Plan
 from hwcalc.sweep.blocks import Column, SharedNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hwcalc.planner.result import Plan
     from hwcalc.policies.base import Chosen
 
 _ROWS: Final = 65_536

@@ -6,22 +6,19 @@ first that probably does, else the usual one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import Parallel
+from hwcalc.model import ModelSpec
 from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.sweep.blocks import COLUMNS, RowBlock
+from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
 from hwcalc.sweep.setting import SettingRows, column_of, objects_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
-    from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
 
 _SIZES: Final = ("tp", "pp", "dp", "dcp", "ep")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,6 @@ from hwcalc.sweep.grid import Grid, check, count
 from hwcalc.sweep.records import SweepDocument, SweepPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from typing import Unpack
 
     from hwcalc.library.plan import SweepOptions

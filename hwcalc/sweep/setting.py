@@ -10,32 +10,29 @@ all numbers of sequences in place of arrays (:class:`Reach`), which bounds every
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.engines import find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Turns
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
+from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
+from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import lasting_warnings, plan_memory, plan_opened
+from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
 from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
 from hwcalc.units import MOST_TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.formulas import Span
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Plan
 
 _FAR: Final = 2**100
 """More than anybody asks about."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -12,9 +13,6 @@ from hwcalc.errors import UsageError
 from hwcalc.masking import without_tokens
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, SharedNumbers, Value
 from hwcalc.text import csv_cell, json_for
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _PIECE: Final = 1 << 18
 _LINES: Final = 1_000

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["CONFIG_HOME", "Case", "case_document", "case_from", "read_case", "write_files"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.profiles.catalog import built_in
 from scripts.fuzzing import pictures
@@ -14,9 +15,6 @@ from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf
 from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, damaged_text, encoded, places, strange
 from scripts.fuzzing.words import GPUS, any_words, plan_words
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 __all__ = ["FAMILIES", "WEIGHTS", "case_of"]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import HOSTILE, damaged_bytes
 from scripts.fuzzing.words import plan_words
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Mapping
 
 __all__ = ["gguf"]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Sequence
+import random
+from collections.abc import Sequence
+from typing import Any, Final
 
 __all__ = ["HOSTILE", "SECRET", "STRANGE", "damaged", "damaged_bytes", "damaged_text", "encoded", "places"]
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import HOSTILE, damaged, places
 from scripts.fuzzing.words import picture_words
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Mapping, Sequence
 
 __all__ = ["picture"]
 

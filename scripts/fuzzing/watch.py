@@ -11,18 +11,16 @@ import resource
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.cli import main
 from hwcalc.files import SUFFIX
 from hwcalc.formulas.record import Record
 from scripts.fuzzing.case import CONFIG_HOME, Case, write_files
 from scripts.fuzzing.mutate import SECRET
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "MEMORY_BYTES",

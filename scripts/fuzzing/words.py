@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.cli.options import COMMANDS, Option
 from hwcalc.engines import ENGINES as KNOWN
 from hwcalc.engines import find_engine
 from scripts.fuzzing.mutate import HOSTILE, strange
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Mapping
 
 __all__ = ["ENGINES", "GPUS", "MODELS", "any_words", "picture_words", "plan_words"]
 

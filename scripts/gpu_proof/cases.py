@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import AllocatorSettings, predict
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.pool import Allocation
 
 __all__ = ["DTYPES", "LISTS", "MODELS", "POOLED", "POOLED_DTYPE", "TooLargeError", "allocations", "longest", "operations"]
 

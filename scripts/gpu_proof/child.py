@@ -9,11 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from hwcalc.documents import document_of
 from hwcalc.errors import KvplanError
@@ -22,9 +23,6 @@ from hwcalc.probe.devices import load_torch, open_device
 from scripts.gpu_proof.record import CaseRecord, failed
 from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 __all__ = ["CHECK", "OLDEST_TORCH", "inside", "records_of"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -11,24 +12,20 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.hardware.local import bounded_output
 from hwcalc.library.load import load_model
+from hwcalc.model import Note
 from hwcalc.planner.context import open_request
 from hwcalc.probe.bandwidth import BandwidthResult, measure_bandwidth
+from hwcalc.probe.devices import Device
 from hwcalc.probe.live import AGREES as LIVE_AGREES
 from hwcalc.probe.live import NOT_RUN, LiveResult, run_live
 from hwcalc.probe.live_model import NotRun, library
 from hwcalc.probe.measure import holding
 from hwcalc.probe.more import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, exact, failed, judged, known, skipped, within
 from scripts.gpu_proof.run import Run, cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from hwcalc.model import Note
-    from hwcalc.probe.devices import Device
-    from hwcalc.profiles.hardware_file import Gpu
 
 __all__ = ["bandwidth_step", "context_step", "live_step", "smi_memory"]
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.documents import document_of
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, predict
+from hwcalc.probe.devices import Counters, Device
 from hwcalc.probe.limits import find_max
 from hwcalc.probe.measure import holding
 from hwcalc.probe.receipt import make_receipt
@@ -21,12 +24,6 @@ from hwcalc.units import GIB, MIB
 from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, POOLED_DTYPE, TooLargeError, longest, operations
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, exact, judged, known, skipped
 from scripts.gpu_proof.run import Case, Run, cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.probe.devices import Counters, Device
 
 __all__ = ["allocator_step", "fill_step", "find_max_step", "free_step", "lists_step"]
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from hwcalc.documents import document_of
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
+from hwcalc.probe.devices import Device
 from hwcalc.probe.policy_run import run_policy
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, judged
 from scripts.gpu_proof.run import Case, Run, cases
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.probe.devices import Device
 
 __all__ = ["policy_step"]
 

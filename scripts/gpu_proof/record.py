@@ -10,15 +10,13 @@ import socket
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "AGREES",

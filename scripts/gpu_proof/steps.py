@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from hwcalc.formulas.record import Record
 from scripts.gpu_proof.machine import bandwidth_step, context_step, live_step
 from scripts.gpu_proof.memory import allocator_step, fill_step, find_max_step, free_step, lists_step
 from scripts.gpu_proof.policies import policy_step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scripts.gpu_proof.record import CaseRecord
-    from scripts.gpu_proof.run import Run
+from scripts.gpu_proof.record import CaseRecord
+from scripts.gpu_proof.run import Run
 
 __all__ = ["ALLOCATORS", "STEPS", "Step"]
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.hub.repositories import TEXT, sharded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["CASES", "HUB_MODEL", "REPOSITORY", "ROOT", "Case", "Room"]
 

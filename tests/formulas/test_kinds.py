@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+from collections.abc import Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -40,9 +41,6 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.kind import register
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BF16: Final = DType(name="bf16", block_elements=1, block_bytes=2)
 FP32: Final = DType(name="fp32", block_elements=1, block_bytes=4)

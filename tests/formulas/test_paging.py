@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwcalc.formulas import LayerKind
 from hwcalc.formulas.flops import (
     decode_flops,
     pairs_cached,
@@ -23,9 +24,6 @@ from hwcalc.formulas.flops import (
 from hwcalc.formulas.paging import most_unused, paged_positions, paged_sum, stored_sum
 from hwcalc.formulas.tensor import Chunk, Encoder, Fixed, Full, Kept, Once, Remainder, Sink, Span, Strided, Window
 from tests.formulas.strategies import kinds
-
-if TYPE_CHECKING:
-    from hwcalc.formulas import LayerKind
 
 CASES: Final = 3000
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from tests.hub.repositories import COMMIT, File
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import TracebackType
 
 __all__ = ["PATIENCE", "Asked", "Fault", "Hub", "Repository"]
 

@@ -6,7 +6,8 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from hwcalc.cli.failure import is_typers
 from hwcalc.cli.options import given_options
 from hwcalc.errors import UsageError
 from tests.paths import ROOT as REPOSITORY
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read", "read_plan", "run"]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hwcalc.engines.forms import MemoryForm
 from hwcalc.engines.memory import Section
+from hwcalc.planner.result import Plan
 from hwcalc.planner.solve import closed_form, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Verdict
-
-if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
-    from hwcalc.planner.result import Plan
 
 form_of = closed_form
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -15,9 +16,6 @@ from hwcalc.quantization import scheme
 from hwcalc.quantization.config import read_scheme
 from hwcalc.sources.document import MAX_VALUES
 from tests.hwcalc.command import python
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MEGABYTE: Final = 1_000_000
 MOST_MB: Final = 300

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -22,9 +23,6 @@ from hwcalc.engines.setup import Hardware, Load, Parallel, Request, Setup
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.gpus import find_gpu
 from tests.hwcalc.test_promises import AT_HOME, DTYPES, GPUS, OPTIONS, POLICIES, WEIGHTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CASES: Final = int(os.environ.get("KEPT_CASES", "8"))
 SEED: Final = os.environ.get("KEPT_SEED", "1")

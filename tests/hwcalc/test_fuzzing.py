@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -16,9 +16,6 @@ from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of
 from scripts.fuzzing.mutate import SECRET
 from scripts.fuzzing.watch import MEMORY_BYTES, OWN_TOKEN, SECONDS, Outcome, complaints, run_case
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CORPUS = sorted((ROOT / "tests" / "corpus").glob("*.json"))
 SHARE = 400

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import asdict
@@ -23,9 +24,6 @@ import hwcalc
 from hwcalc import KvplanError, ModelSpec, Plan, load_model
 from hwcalc.engines import ENGINES
 from tests.hwcalc.command import read_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CASES: Final = int(os.environ.get("PROMISES_CASES", "6"))
 SEED: Final = os.environ.get("PROMISES_SEED", "1")

@@ -8,8 +8,9 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -38,9 +39,6 @@ from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.form_answers import differences, form_of
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Follow = Callable[[str, str], ModuleType]
 QWEN: Final = "Qwen/Qwen3-8B"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from hwcalc.yaml_tree import LARGEST_FILE, MAX_DIRECTIVES, TreeError, plain_value, read_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPEATED: Final = {
     "lists": "[", "mappings": "{", "items": "- ", "keys": "? ", "keys in lists": "[? ", "empty lists": "[[],", "aliases": "*a,",

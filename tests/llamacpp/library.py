@@ -10,12 +10,10 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 __all__ = ["GGML_TYPES", "Library", "wheel"]
 

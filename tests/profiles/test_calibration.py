@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,6 @@ from hwcalc.profiles.calibration import (
     save_reading,
 )
 from hwcalc.profiles.catalog import ProfileError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MEASURED = Measured(device="NVIDIA L4", date="2026-11-20", source="a log", driver="580.1", torch="2.13.0")
 

@@ -7,9 +7,11 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 
@@ -27,10 +29,6 @@ from hwcalc.profiles.catalog import (
     user_folder,
 )
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
 
 BUILT_IN: Final = Path(built_in("models"))
 FILES: Final = sorted(BUILT_IN.glob("*/*.json"))

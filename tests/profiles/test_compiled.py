@@ -6,8 +6,10 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 
@@ -16,10 +18,6 @@ from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, listed_facts, names, record, records, sold_facts
 from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import ModuleType
 
 FOLDERS: Final = {folder: Path(built_in(folder)) for folder in ("engines", "gpus", "instances")}
 

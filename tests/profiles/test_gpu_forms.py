@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.hardware.named import load_gpu
+from hwcalc.model import Note
 from hwcalc.profiles.gpus import find_gpu, list_gpus, nearest
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from hwcalc.model import Note
 
 
 @pytest.mark.parametrize(

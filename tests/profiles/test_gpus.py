@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -25,9 +26,6 @@ from hwcalc.profiles.gpus import (
 from hwcalc.profiles.hardware_schema import GPU_FIELDS, parse_gpu
 from hwcalc.profiles.schema import parse_yaml, read_yaml
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 BUILT_IN: Final = Path(built_in("gpus"))
 FILES: Final = sorted(BUILT_IN.glob("*.yaml"))

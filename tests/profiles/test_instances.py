@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import ModuleType
+from typing import Final
 
 import pytest
 import yaml
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.named import load_instance
+from hwcalc.model import Note
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.profiles.hardware_file import file_name
@@ -25,11 +27,6 @@ from hwcalc.profiles.instances import (
 )
 from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from hwcalc.model import Note
 
 BUILT_IN: Final = Path(built_in("instances"))
 FILES: Final = sorted(BUILT_IN.glob("*/*.yaml"))

@@ -11,6 +11,7 @@ pytorch/paging/block_manager; src/turbomind/models/llama/{BlockManager,SequenceM
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -46,8 +47,6 @@ from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, Term
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo

@@ -5,6 +5,7 @@ Source of the command line: lmdeploy/cli/serve.py and cli/utils.py of 0.14.0.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -18,8 +19,6 @@ from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import CommandInput, EngineOption
 

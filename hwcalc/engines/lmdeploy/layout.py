@@ -11,6 +11,7 @@ turbomind/builders/text_model.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from hwcalc.engines.models import model_classes
@@ -33,8 +34,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from hwcalc.engines.lmdeploy.settings import KvFormat, LmdeploySettings
     from hwcalc.engines.setup import Parallel
     from hwcalc.model import ModelSpec

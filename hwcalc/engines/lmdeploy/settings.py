@@ -7,6 +7,7 @@ pytorch/configurations/.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from fractions import Fraction
 
     from hwcalc.engines.setup import Setup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -42,8 +43,6 @@ from hwcalc.text import brief
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget

@@ -5,6 +5,7 @@ Source of the command line: mistralrs-cli/src/args of 0.9.2.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -29,8 +30,6 @@ from hwcalc.model import Definition
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -16,8 +17,6 @@ from hwcalc.model import Definition, ModelSpec
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.setup import Request
 

@@ -6,6 +6,7 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -34,8 +35,6 @@ from hwcalc.formulas.arithmetic import either, floored, larger, largest
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.engines.sglang.settings import SglangSettings
 
 _ROPE: Final = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -29,8 +30,6 @@ from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.model import Definition, Note, Noted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation

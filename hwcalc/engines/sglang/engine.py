@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -17,8 +18,6 @@ from hwcalc.model import Definition
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import Choices, CommandInput, EngineOption
 

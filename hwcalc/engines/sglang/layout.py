@@ -8,6 +8,7 @@ config or the user says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,8 +46,6 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from hwcalc.model import ModelSpec
 
 INDEX_BLOCK: Final = 128

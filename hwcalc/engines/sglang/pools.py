@@ -10,6 +10,7 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and `
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,8 +20,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.engines.sglang.layout import PoolLayout, StageCells
     from hwcalc.engines.sglang.settings import SglangSettings
 

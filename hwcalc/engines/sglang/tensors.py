@@ -6,6 +6,7 @@ the least budget whose pools hold them, which is no sum of terms: :class:`PoolCu
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.forms import Curve, Term
@@ -17,8 +18,6 @@ from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
     from hwcalc.formulas.hybrid import Group

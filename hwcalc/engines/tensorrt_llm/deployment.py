@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -34,8 +35,6 @@ from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.model import Note, Noted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget

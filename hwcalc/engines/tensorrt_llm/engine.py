@@ -6,6 +6,7 @@ not run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -20,8 +21,6 @@ from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import Choices, CommandInput, EngineOption
     from hwcalc.engines.setup import Request

@@ -14,6 +14,7 @@ sparse/deepseek_v4/cache_manager.py (the same names) of the sources of 1.4.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -40,8 +41,6 @@ from hwcalc.formulas.arithmetic import ceil_div, ceiled, either, floored, larges
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.formulas.attention import AttentionKind
 
 _PADDING: Final = 7 * 2**21

@@ -7,6 +7,7 @@ whether a budget holds them (:meth:`Needs.holds`): for one length and number of 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -18,7 +19,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
     from hwcalc.engines.tensorrt_llm.layout import Layout

@@ -12,6 +12,7 @@ batches of kv_cache_manager_v2.py _build_base_config of the sources of 1.4.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,7 +33,6 @@ from hwcalc.formulas.arithmetic import (
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from fractions import Fraction
 
     from hwcalc.engines.tensorrt_llm.layout import Piece

@@ -5,6 +5,7 @@ Sources: ``launcher/src/main.rs`` of 3.3.6-dev0 (commit db931fcf42da), read, not
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -28,8 +29,6 @@ from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import CommandInput
 

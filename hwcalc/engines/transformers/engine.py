@@ -16,6 +16,7 @@ what is left; what it reads of a static cache are all positions, empty ones too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -55,8 +56,6 @@ from hwcalc.policies.base import KVPRESS, Chosen
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.forms import Curve, Largest
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules

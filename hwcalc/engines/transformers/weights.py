@@ -11,6 +11,7 @@ in its first forward pass.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -33,8 +34,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
 

@@ -9,6 +9,7 @@ is the first release that ran the class through this backend before its own regi
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,6 @@ from hwcalc.formulas import CrossAttention
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.model import ModelSpec
 
 # Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,8 +15,6 @@ from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.options import CommandInput
 
 _ALWAYS: Final = "0.6"

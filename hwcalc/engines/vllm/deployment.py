@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -28,8 +29,6 @@ from hwcalc.profiles.engines import planned_version
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
-
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget, BudgetPart

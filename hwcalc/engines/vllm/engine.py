@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -13,8 +14,6 @@ from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import CommandInput
     from hwcalc.formulas import LayerKind

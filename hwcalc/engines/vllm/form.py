@@ -7,6 +7,7 @@ each takes so many blocks of the same bytes.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -14,19 +15,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from hwcalc.engines.forms import ENDS, Amount, Asked, AskedCurve, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.setup import Load
 from hwcalc.engines.vllm.memory import follows_batch
+from hwcalc.engines.vllm.pool import BlockPool
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.vllm.deployment import VllmDeployment
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.layout import PoolLayout, Sums
-    from hwcalc.engines.vllm.pool import BlockPool
-    from hwcalc.formulas.stairs import Stair
 
 LIMITED_BY: Final = "max_num_seqs"
 """What limits the sequences that run at once, whatever the memory."""

@@ -10,6 +10,7 @@ model_executor/layers/mamba/mamba_utils.py and the layers that export checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from math import lcm
 from types import MappingProxyType
@@ -53,8 +54,6 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.engines.vllm.settings import VllmSettings
     from hwcalc.model import ModelSpec

@@ -13,6 +13,7 @@ stay allocated, too (``v1/worker/workspace.py``).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -51,8 +52,6 @@ from hwcalc.profiles.engines import planned_version, runtime_profile, vllm_profi
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.engines.rank_weights import RankBytes
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy

@@ -14,6 +14,7 @@ Source: WeianMao/triattention c3744ee, triattention/vllm/runtime, with vLLM 0.10
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -32,8 +33,6 @@ from hwcalc.policies.blocks import blocks_of, free_of_ranges
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo

@@ -6,6 +6,7 @@ the rest of this package describes; an older one is a difference to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,8 +14,6 @@ from hwcalc.engines.vllm.versions import since
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.profiles.engines import Version
 
 _UTILS: Final = "v1/core/kv_cache_utils.py"

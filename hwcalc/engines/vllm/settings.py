@@ -6,6 +6,7 @@ config of the tokenizer may lower that; kvplan does not read it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -43,8 +44,6 @@ from hwcalc.text import brief
 from hwcalc.units import GIB, parse_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.model import ModelSpec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.devices import compute_capability
@@ -19,8 +20,6 @@ from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from hwcalc.engines.setup import Parallel
     from hwcalc.engines.vllm.deployment import VllmDeployment
 

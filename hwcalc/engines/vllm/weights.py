@@ -12,6 +12,8 @@ is only host memory: it is a second level of the cache (``config/cache.py``) and
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -39,9 +41,6 @@ from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
-
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
 

@@ -29,10 +29,12 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
+from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import (
     Block,
     Weight,
@@ -68,11 +70,6 @@ from hwcalc.parsers.decoder.build import (
     width,
 )
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, attention_dims, build_layers, dims_of, equal_dims
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hwcalc.formulas import Layer
 
 # Heads and widths.
 

@@ -7,13 +7,16 @@ Mixtures of experts that otherwise resemble Llama.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
+from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed, gated_experts
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
     AFTER_PREFIX,
     CHUNKED,
@@ -42,12 +45,6 @@ from hwcalc.parsers.decoder.build import (
     with_positions,
 )
 from hwcalc.parsers.reading import Readers, Reading, build_layers, dims_of, divided_dims, every, full_layer, read_layer_types
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hwcalc.formulas import Layer
-    from hwcalc.parsers.config import Config
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:

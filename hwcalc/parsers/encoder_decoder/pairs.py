@@ -13,7 +13,7 @@ The parameters of a pair are not counted if the type of either side has no weigh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import asdict
 
@@ -22,6 +22,7 @@ from hwcalc.formulas import CrossAttention, FullAttention, Layer, SlidingAttenti
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.parsers.bert import BLIP_TEXT as BLIP_BERT
 from hwcalc.parsers.bert import Bert
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.encoder_decoder.bart import BART, BART_KEYS, FORMULANET, Bart, EncoderDecoder, Keys
 from hwcalc.parsers.encoder_decoder.sound import wav2vec2
@@ -30,9 +31,6 @@ from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
 from hwcalc.parsers.towers.vit import neck, sam_layers
 from hwcalc.text import quoted
-
-if TYPE_CHECKING:
-    from hwcalc.parsers.blocks import Weighed
 
 # Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
 _EXTRA_TOKENS: Final = {"beit": 1, "blip_vision_model": 1, "deit": 2, "dinov2": 1, "vit": 1, "vit_mae": 1}

@@ -7,7 +7,8 @@ T5Gemma has two stacks of Gemma 2 or 3. The second one attends to the output of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from msgspec.structs import asdict
 
@@ -25,6 +26,7 @@ from hwcalc.parsers.blocks import (
     stack,
     tied_head,
 )
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.bart import EncoderDecoder, Keys
 from hwcalc.parsers.reading import (
     Reading,
@@ -36,11 +38,6 @@ from hwcalc.parsers.reading import (
     windowed_layer,
 )
 from hwcalc.parsers.towers.build import UnknownTowerError, linears, needed, patch_conv, tower
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hwcalc.parsers.config import Config
 
 _KEYS: Final = Keys(count=("num_decoder_layers", "num_layers"), heads="num_heads", head_dim="d_kv")
 _QKVO: Final = {letter: letter for letter in "qkvo"}

@@ -8,11 +8,9 @@ architecture without anything special has an empty row. How to add one: ``hwcalc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 SwaType: TypeAlias = Literal[
     "none",

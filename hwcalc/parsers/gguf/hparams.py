@@ -8,6 +8,7 @@ and ``load_arch_hparams`` (src/models/*.cpp).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,6 @@ from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, SwaTy
 from hwcalc.text import quoted, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hwcalc.model import GgufTensor, ModelSpec
 
 HPARAMS: Final = "gguf hparams"

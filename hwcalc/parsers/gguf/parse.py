@@ -13,12 +13,14 @@ A GGUF header as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, p
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from hwcalc import formulas
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache, Stack
+from hwcalc.formulas.tensor import CacheTensor
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import (
     GGUF_ARCHITECTURE,
@@ -33,14 +35,9 @@ from hwcalc.model import (
     WeightFacts,
 )
 from hwcalc.parsers.config import check_size
+from hwcalc.parsers.gguf.architectures import States
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.quantization.ggml import FLOAT_TYPES, ROTARY, TABLES, part_of_layer, placed, stated_type, without_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from hwcalc.formulas.tensor import CacheTensor
-    from hwcalc.parsers.gguf.architectures import States
 
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})

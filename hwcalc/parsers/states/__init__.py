@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.blocks import Named, Weighed, repeated
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Reading, build_layers, read_layer_types
 from hwcalc.profiles.dtypes import find_dtype
 
 if TYPE_CHECKING:
-    from hwcalc.formulas import Layer
     from hwcalc.formulas.weights import Block
-    from hwcalc.parsers.config import Config
 
 __all__ = [
     "FULL",

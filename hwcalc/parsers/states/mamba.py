@@ -24,8 +24,9 @@ Hybrids of Mamba and attention whose code lives with the models: Phi-4-mini-flas
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache, SharedCache
@@ -60,9 +61,6 @@ from hwcalc.parsers.reading import (
     read_layer_types,
 )
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, Mixers, mixed, mixed_layers, state_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 # Keys of one type of layer, which nobody reads in a stack without that type, and keys that never bear on the cache.
 HYBRID_KEYS: Final = (

@@ -16,7 +16,8 @@ models:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.formulas import (
     LatentAttention,
@@ -45,9 +46,6 @@ from hwcalc.parsers.reading import (
     kind_in,
 )
 from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Lightning attention.
 

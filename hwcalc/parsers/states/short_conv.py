@@ -7,8 +7,9 @@ the window. In ZAYA, queries and keys pass two convolutions.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -17,14 +18,10 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, short_convolution
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, kind_in, windowed_layer
 from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hwcalc.parsers.config import Config
 
 _CONV: Final = "conv"
 

@@ -12,11 +12,14 @@ Convolutional tokenisers of pictures and sound, and what makes tokens audible ag
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from hwcalc.formulas.weights import Block, Part, attention, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import (
     GATED,
     LLAMA,
@@ -38,12 +41,6 @@ from hwcalc.parsers.towers.build import (
     split_width,
     stages,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.parsers.blocks import Weighed
-    from hwcalc.parsers.config import Config
 
 _AUDIO: Final = Part.AUDIO
 

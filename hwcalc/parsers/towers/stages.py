@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (
@@ -23,6 +23,8 @@ from hwcalc.formulas.weights import (
     parameter,
     rms_norm,
 )
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import (
     Style,
     UnknownTowerError,
@@ -35,10 +37,6 @@ from hwcalc.parsers.towers.build import (
     patch_linear,
     ratio_width,
 )
-
-if TYPE_CHECKING:
-    from hwcalc.parsers.blocks import Weighed
-    from hwcalc.parsers.config import Config
 
 _MOST_CHOICES: Final = 10_000
 """A tower with more ways to choose its steps is none of those that were published."""

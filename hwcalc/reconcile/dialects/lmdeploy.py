@@ -10,17 +10,14 @@ of 0.16.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
+from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Fact, Range, Row, compared, number_after, spread
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 _LONGEST: Final = 4096
 _WHOLE: Final[Mapping[str, str]] = {

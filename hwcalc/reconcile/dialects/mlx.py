@@ -7,16 +7,14 @@ Source: mlx-lm 0.32.2 generate.py (generate, wired_limit).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import Section
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Range, Row, compared
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 _LONGEST: Final = 4096
 _PEAK: Final = re.compile(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")

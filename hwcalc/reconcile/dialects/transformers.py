@@ -7,15 +7,13 @@ memory runs out (``c10/cuda/CUDACachingAllocator.cpp``). A size in GB may mean 1
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import CONTEXT, NON_TORCH, Budget, Section
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, Range, Row, byte_range, compared, number_after, number_at, spread
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 _DECIMAL: Final = {"GB": 10**9, "MB": 10**6, "KB": 10**3}
 _NAMED: Final = (

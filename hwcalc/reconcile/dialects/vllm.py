@@ -7,6 +7,7 @@ the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``, ``v1/wor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.reconcile.dialects import vllm_rows
@@ -14,8 +15,6 @@ from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after, number_at, number_before
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.vllm.deployment import VllmOccupancy
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Row

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from hwcalc.engines.memory import ACTIVATION, GRAPHS, NON_TORCH, Budget, BudgetPart, Section
+from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.solve import last_yes
 from hwcalc.reconcile.facts import Fact, Facts, Number, Range, Row, compared, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 _WEIGHTS: Final = ("rotary table",)
 """Overheads that vLLM allocates while it loads the model, and counts as weights."""

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from hwcalc.errors import ConfigError, UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY, GgufTensor
 from hwcalc.quantization.ggml import GGML_TYPES
 from hwcalc.text import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FIRST: Final = 256 * 1024
 """Bytes of the first piece. Each piece is twice as long as the one before, up to :data:`_LONGEST`."""

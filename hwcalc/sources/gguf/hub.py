@@ -20,9 +20,10 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -43,9 +44,6 @@ from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.request import Absent, Wanted, tell
 from hwcalc.text import printable, shown
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _VERSION: Final = 1
 _LONGEST: Final = 200

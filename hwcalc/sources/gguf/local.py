@@ -8,17 +8,15 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.model import GGUF_ARCHITECTURE, GgufTensor, Note, RawModel, WeightFacts
 from hwcalc.sources.gguf.header import MAGIC, Header, Window, read_header
 from hwcalc.sources.gguf.names import Part, is_gguf, models_of, part_of
 from hwcalc.text import printable, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _SPLIT: Final = "split."
 _NO_MODEL: Final = {

@@ -10,16 +10,14 @@ Which GGUF file of a repository is meant: by its name, by its quantisation, or b
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 from urllib.parse import unquote
 
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.text import operand, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 SUFFIX: Final = ".gguf"
 MOST_PARTS: Final = 999

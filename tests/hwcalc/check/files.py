@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Final
 
 __all__ = ["PER_TOKEN", "TINY", "WEIGHTS", "check_file", "tiny_model", "write"]
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import plan
 from hwcalc.check.baseline import parse_growth, read_baseline
 from hwcalc.check.file import BaselineError, read_check_file
+from hwcalc.check.result import Checked
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, write
 from tests.hwcalc.command import Capture
 from tests.hwcalc.command import run as command
-
-if TYPE_CHECKING:
-    from hwcalc.check.result import Checked
 
 CHECK = {"name": "one", "model": "./tiny", "seq": 1000, "max_cache": "1GiB"}
 

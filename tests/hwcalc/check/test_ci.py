@@ -9,7 +9,8 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -18,9 +19,6 @@ from hwcalc.cli.check import OPTIONS
 from hwcalc.report.check import FORMATS
 from tests.hwcalc.check.files import PER_TOKEN, check_file
 from tests.hwcalc.command import REPOSITORY
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ACTION: Final = yaml.safe_load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
 STEP: Final = next(step for step in ACTION["runs"]["steps"] if step.get("id") == "check")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,9 +18,6 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 GIB = 2**30
 SEQ = 1024

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,6 @@ from hwcalc.documents import dumps
 from hwcalc.planner.options import POLICY_OPTIONS
 from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HALF = {"name": "half", "model": "./tiny", "seq": 1024, "policy": "knorm:compression_ratio=0.5"}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,6 @@ from hypothesis import strategies as st
 
 from hwcalc.check.file import CheckFileError, parse_tree, read_text
 from hwcalc.yaml_tree import LARGEST_FILE, MAX_DEPTH, MAX_NODES, plain_value
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_values_and_places() -> None:

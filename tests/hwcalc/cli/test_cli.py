@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from hwcalc.cli import run as run_module
 from hwcalc.cli.options import COMMANDS
 from hwcalc.errors import OutputError
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # 36 layers x 32,768 tokens x 8 heads x (128 + 128) x 1 byte.
 QWEN_32K_FP8 = 36 * 32_768 * 8 * (128 + 128)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -17,9 +17,6 @@ from hwcalc.profiles.gpus import list_gpus, user_folder
 from hwcalc.profiles.instances import list_instances
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_list(capsys: Capture) -> None:

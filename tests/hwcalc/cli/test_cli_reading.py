@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,9 +18,6 @@ from hwcalc.cli.options import COMMANDS, PLANNING
 from hwcalc.cli.output import wants_json
 from hwcalc.errors import UsageError
 from tests.hwcalc.command import QWEN, REPOSITORY, python, read
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # --- how a line is read -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -23,9 +23,6 @@ from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.report.emit import emitters
 from tests.hwcalc.command import Capture, python, run
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXAMPLES = [
     *((name, example) for name, module in COMMANDS.items() for example in import_module(module).EXAMPLES),

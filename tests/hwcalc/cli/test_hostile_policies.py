@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -13,9 +14,6 @@ from hwcalc.planner.context import open_request
 from hwcalc.units import MOST_TOKENS
 from tests.hwcalc.check.files import check_file, tiny_model
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def nested(depth: int) -> str:

@@ -8,15 +8,13 @@ import resource
 import statistics
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from benchmarks.startup import CACHED_ID, LIMIT, fill_cache
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 HEAVY: Final = ("torch", "transformers", "pandas", "matplotlib", "pyarrow", "huggingface_hub", "numpy")
 ARGUMENTS: Final = ("Qwen/Qwen3-8B", "--seq", "32k", "--dtype", "fp8", "--json")

@@ -10,8 +10,10 @@ import random
 import re
 import shlex
 from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -29,10 +31,6 @@ from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, lines_for, message, op
 from tests.hwcalc.check.files import TINY, check_file, tiny_model, write
 from tests.hwcalc.cli.hostile import HOSTILE, LONG, SECRET, SHEET, TOKENS, faults
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 EVERY: Final = "KVPLAN_EVERY_INJECTION" in os.environ
 """Whether every text is put in every place (minutes), or a few of them, chosen with a seed."""

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from hwcalc.unfinished import undo_all
 from scripts import interrupts
 from tests.hub.repositories import COMMIT
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILL = "import os, signal\ndef kill():\n    os.kill(os.getpid(), signal.{})\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -13,9 +14,6 @@ from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import UNLIMITED, View, colored
 from hwcalc.errors import UsageError
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A command line of each command that prints a table.
 TABLES: Final = {

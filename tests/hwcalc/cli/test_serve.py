@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
 
 from scripts import interrupts
 from tests.hwcalc.command import REPOSITORY, Capture, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextmanager

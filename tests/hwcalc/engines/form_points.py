@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hwcalc import KvplanError, load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.form_answers import differences, form_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hwcalc.engines.deployment import Occupancy
 
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 128, 129, 1_000, 4_095, 4_096, 8_193, 40_961, 131_073, 1_000_001)
 BATCHES: Final = (1, 2, 3, 7, 33, 256, 1_025, 2_048, 2_049, 4_096, 4_097, 100_000)

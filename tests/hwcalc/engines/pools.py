@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -17,9 +18,6 @@ from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import unchecked
 from tests.paths import TESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((TESTS / "logs" / "vllm" / "pools.json").read_text(encoding="utf-8"))
 HALF: Final = 0.01

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.setup import Parallel, Request
 from hwcalc.engines.sglang.deployment import SglangOccupancy
+from hwcalc.model import ModelSpec
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 __all__ = ["Row", "differences", "name_of", "opened_of", "rows"]
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import stored_layers
 from hwcalc.sources.listing import known_ids
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 LLAMA = {
     "model_type": "llama",

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import load_model
 from hwcalc.engines import ENGINES
 from hwcalc.engines.causes import causes, growth_bytes, request_bytes, stored_words
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import FullAttention, LayerKind, SlidingAttention
 from hwcalc.planner.context import open_request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.deployment import Occupancy
 
 MODELS = (
     "Qwen/Qwen3-8B",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import check, compare, plan, sweep
 from hwcalc.errors import UnknownNameError
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENGINES: Final = ("reference", "transformers", "vllm")
 LLAMA: Final[dict[str, Any]] = {

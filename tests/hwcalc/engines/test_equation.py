@@ -6,7 +6,7 @@ import json
 import re
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -14,6 +14,7 @@ from hwcalc import KvplanError, Plan, plan
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.memory import Section
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.gpus import find_gpu, visible_memory
@@ -21,9 +22,6 @@ from hwcalc.report.markdown import plan_markdown
 from hwcalc.report.table import plan_table
 from hwcalc.units import GIB, MIB
 from tests.paths import GOLDEN as ROWS
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import FitInfo
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 GOLDEN: Final = json.loads((ROWS / "vllm.json").read_text(encoding="utf-8"))["cases"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,22 +13,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc import KvplanError, load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, MemoryForm, Term
 from hwcalc.errors import UsageError
 from hwcalc.formulas import SharedCache, Stack
+from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.engines import runtime_profile
 from tests.formulas.strategies import kinds
 from tests.hwcalc.command import QWEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
 
 GPU: Final = "h100-sxm5-80gb"
 ENGINES: Final = ("reference", "transformers")

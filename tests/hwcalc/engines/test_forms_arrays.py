@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -32,9 +33,6 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models
 from hwcalc.units import GIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LENGTHS: Final = (1, 2, 3, 15, 16, 17, 1_000, 4_096, 4_097, 100_001, 1_000_000)
 BATCHES: Final = (1, 2, 7, 255, 256, 257, 1_025, 100_000)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.engines.memory import Section
+from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import rows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.model import ModelSpec
 
 REQUESTS: Final = 150
 POINTS: Final = 3

@@ -6,16 +6,14 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import plan
+from hwcalc.planner.result import Plan
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
 
 Row = Mapping[str, Any]
 

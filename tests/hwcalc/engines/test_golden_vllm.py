@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import pytest
 
 from hwcalc.errors import KvplanError
 from tests.hwcalc.engines.vllm_rows import differences, row_opened, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ALLOWED_MISSES: Final = 0.03
 

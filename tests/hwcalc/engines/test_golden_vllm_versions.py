@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import pytest
 
 from hwcalc.errors import KvplanError
 from tests.hwcalc.engines.vllm_rows import differences, older_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEAST_EXACT: Final = 0.97
 

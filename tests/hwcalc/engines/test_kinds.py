@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -11,17 +12,13 @@ import pytest
 
 from hwcalc import ModelSpec, load_model
 from hwcalc.engines import DEFAULT, ENGINES, find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, NO, YES, Engine
 from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, FullAttention, LayerKind, Stack
 from hwcalc.profiles.catalog import list_models
-
-if typing.TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.engines.deployment import Occupancy
 
 PAIRS: Final = [(engine, kind) for engine in ENGINES for kind in KINDS]
 SEQ: Final = 2**20

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import plan
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan
 
 QWEN = "Qwen/Qwen3-8B"
 CELL = 36 * 2 * 8 * 128 * 2

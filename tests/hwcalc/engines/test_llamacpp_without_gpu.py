@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import Plan, fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.hardware.host import host_named
+from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.report.emit import emitted
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import FitInfo
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 COMMON: dict[str, Any] = {"engine": "llamacpp", "weights": "q4_k_m", "seq": 8192}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,15 +13,13 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy, Shares, shares_of
 from hwcalc.engines.lmdeploy.layout import Shape, aligned, pytorch_pieces, turbomind_pieces
 from hwcalc.engines.lmdeploy.settings import FORMATS
+from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS
 from hwcalc.planner.context import open_request
 from hwcalc.sources.listing import known_ids
-
-if TYPE_CHECKING:
-    from hwcalc.engines.pool import PoolInfo
 
 GIB = 2**30
 LLAMA = "meta-llama/Llama-3.1-8B"

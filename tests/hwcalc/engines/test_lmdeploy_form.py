@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import random
+from typing import Any, Final
 
 import pytest
 
@@ -11,9 +12,6 @@ from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample
 from tests.hwcalc.form_answers import form_of
-
-if TYPE_CHECKING:
-    import random
 
 SAMPLED: Final = 200
 POINTS: Final = 6

@@ -5,7 +5,8 @@ The expected numbers are worked out by hand from the source of 0.9.2 (commit 9e9
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,9 +26,6 @@ from hwcalc.reconcile.core import reconcile
 from hwcalc.report.emit import emitted
 from hwcalc.units import MIB
 from tests.paths import TESTS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 QWEN = "Qwen/Qwen3.5-35B-A3B"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from hwcalc.engines import DEFAULT, ENGINES
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TABLES: Final = ("hwcalc/engines/__init__.py", "hwcalc/reconcile/dialects/__init__.py")
 """Files with one row for each engine."""

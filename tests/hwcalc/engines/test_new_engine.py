@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +15,7 @@ import hwcalc.engines
 from hwcalc import load_model
 from hwcalc.cli import completion
 from hwcalc.engines import ENGINES
+from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import EngineOption, integer_option
@@ -21,12 +24,6 @@ from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.model import Definition, Noted
 from hwcalc.planner.context import open_request
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from hwcalc.engines.deployment import Deployment, Occupancy
 
 COPIES = EngineOption(name="copies", help="copies of the cache", default="2", check=integer_option(1, 8))
 

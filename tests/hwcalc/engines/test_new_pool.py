@@ -6,7 +6,9 @@ import json
 import re
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -15,10 +17,6 @@ from hwcalc.engines import ENGINES
 from hwcalc.engines.pooled import BlockPool
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAME: Final = "a_paged_engine"
 # 36 layers x 8 heads x (128 + 128) x 2 bytes x 16 tokens

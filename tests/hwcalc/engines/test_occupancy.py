@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.ranks import stage_spans
 from hwcalc.engines.setup import Hardware, Parallel, Request
@@ -16,9 +17,6 @@ from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.profiles.gpus import find_gpu
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 MODELS: Final = (
     "meta-llama/Llama-3.1-8B",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -11,9 +11,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers.layers import offloaded_gpu_bytes
 from hwcalc.engines.vllm.weights import encoder_cache_bytes, param_bytes_rank, resident_bytes_rank
-
-if TYPE_CHECKING:
-    from hwcalc.formulas import LayerKind
+from hwcalc.formulas import LayerKind
 
 LAYERS: Final = 16_060_522_496 - 2 * 128_256 * 4096 * 2 - 8192
 """Llama-3.1-8B in bf16 without embedding, head and last norm."""

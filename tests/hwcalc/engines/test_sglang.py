@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,12 +15,10 @@ from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.report.emit import emitted
 from hwcalc.units import GIB
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 QWEN = "Qwen/Qwen3.5-35B-A3B"

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import load_model, plan
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
 from hwcalc.engines.sglang.pools import Demand
 from hwcalc.engines.sglang.tensors import PoolCurve
 from hwcalc.planner.context import open_request
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 from tests.hwcalc.form_answers import form_of
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 SAMPLED: Final = 160
 POINTS: Final = 5

@@ -7,13 +7,14 @@ import json
 import pickle
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import plan
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.stored import Blocks, held_blocks
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.errors import UsageError
@@ -21,9 +22,6 @@ from hwcalc.formulas import Full, Sink, Span, Window
 from hwcalc.formulas.tensor import Chunk, Strided
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 ROWS: Final = json.loads((Path(__file__).parents[2] / "golden" / "vllm_sharing.json").read_text(encoding="utf-8"))["rows"]
 STEPS: Final = [(row, lengths, used) for row in ROWS for lengths, used in row["steps"]]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.engines.tensorrt_llm.layout import Layout
 from hwcalc.engines.tensorrt_llm.memory import PoolForm
@@ -18,11 +20,6 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.form_answers import differences, form_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hwcalc.engines.deployment import Occupancy
 
 SAMPLED = 120
 GIVEN = 20 * 2**30

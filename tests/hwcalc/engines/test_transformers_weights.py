@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
@@ -13,9 +14,6 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UsageError
 from tests.paths import GOLDEN as ROWS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GOLDEN: Final = json.loads((ROWS / "transformers_ranks.json").read_text(encoding="utf-8"))
 CONFIGS: Final[Mapping[str, dict[str, Any]]] = GOLDEN["configs"]

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import load_model
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import plan_loaded
+from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
+from hwcalc.planner.result import Plan
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.catalog import list_models
 from hwcalc.units import MOST_TOKENS
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.forms import MemoryForm
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Plan
 
 EACH = 5
 """Of so many models one is planned; with 1 it takes minutes, and finds no other fault."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model
+from hwcalc.engines.memory import Budget, BudgetPart
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.settings import (
     V0_SEQUENCES,
@@ -25,10 +27,6 @@ from hwcalc.profiles.gpus import find_gpu, list_gpus
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
 from tests.hwcalc.engines.vllm_rows import unchecked
-
-if TYPE_CHECKING:
-    from hwcalc.engines.memory import Budget, BudgetPart
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 
 def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192, **fields: Any) -> VllmOccupancy:

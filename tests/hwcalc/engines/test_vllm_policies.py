@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from hwcalc import plan
 from hwcalc.engines.vllm.policies import chunked_tokens
+from hwcalc.planner.result import Plan
 from hwcalc.policies.parse import parse_policy
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
 
 QWEN = "Qwen/Qwen3-8B"
 GEMMA = "google/gemma-3-12b-it"

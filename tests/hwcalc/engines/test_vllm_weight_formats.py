@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,6 @@ from hwcalc import plan
 from hwcalc.errors import UnsupportedError
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.hwcalc.sources.gguf.given import gguf_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ON_ONE: dict[str, Any] = {"gpu": "h100", "seq": 8192}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
@@ -16,9 +17,6 @@ from hwcalc.quantization.scheme import uniform_scheme
 from tests.golden_configs import config_as_run
 from tests.hwcalc.engines.vllm_rows import rows
 from tests.paths import GOLDEN as ROWS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DTYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 MORE: Final = json.loads((ROWS / "vllm_weights.json").read_text(encoding="utf-8"))["cases"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from tests.hwcalc.engines.vllm_rows import card, groups, opened, pool, row_opened, rows
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 GIB = 1024**3
 SIXTY = 60 * GIB

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hwcalc import load_model
 from hwcalc.engines.pool import PoolInfo
@@ -14,12 +14,10 @@ from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import opened
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 RELEASES: Final = (
     *("0.6.0", "0.6.1", "0.6.2", "0.6.3", "0.6.4", "0.6.5", "0.6.6", "0.7.0", "0.7.1", "0.7.2", "0.7.3"),

@@ -6,24 +6,22 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
+from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.setup import Request
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.pool import group_infos
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN as ROWS
-
-if TYPE_CHECKING:
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
-    from hwcalc.model import ModelSpec
 
 GOLDEN: Final = ROWS / "vllm.json"
 OLDER: Final = ROWS / "vllm_versions.json"

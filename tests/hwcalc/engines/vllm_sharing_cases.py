@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.setup import Sharing
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from tests.hwcalc.engines.vllm_cases import Case, case
 from tests.hwcalc.engines.vllm_layer_cases import CACHED, QWEN
 from tests.hwcalc.engines.vllm_pool_cases import GPT, LLAMA
-
-if TYPE_CHECKING:
-    from hwcalc.engines.pool import PoolInfo
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 __all__ = ["SHARING_CASES"]
 

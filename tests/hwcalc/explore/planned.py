@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwcalc import Plan, load_model
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import LEAST_TOKENS
 from hwcalc.explore.hand import DIMENSIONS
 from hwcalc.library.plan import load_request
+from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.plan import plan_model
 from tests.hwcalc.command import read_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.model import ModelSpec
 
 __all__ = ["agree", "plan_of", "planned"]
 

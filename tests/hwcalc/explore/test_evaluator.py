@@ -7,13 +7,15 @@ import random
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model, plan
+from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
 from hwcalc.explore.build import EQUATION, PageModel, page_files, payload_of
@@ -23,11 +25,6 @@ from hwcalc.planner.context import open_request
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from tests.hwcalc.explore.planned import agree, planned
 from tests.hwcalc.form_answers import answer, form_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.forms import MemoryForm
 
 MODELS: Final = (
     "Qwen/Qwen3-8B",

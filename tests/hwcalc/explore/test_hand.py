@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,14 +17,10 @@ from hwcalc.explore.encode import every
 from hwcalc.explore.hand import on_rank
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
+from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access
 from tests.hwcalc.explore.evaluate import form_at, options_at
 from tests.hwcalc.form_answers import differences
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.model import ModelSpec
 
 MODELS: Final = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it")
 LAYOUTS: Final = ((1, 1), (2, 2), (4, 1), (8, 4), (8, 8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -13,9 +13,7 @@ from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
 from hwcalc.explore.sections import BATCHES, POLICIES, sampled_lengths, sections_of
 from hwcalc.library.plan import plan_loaded
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec
 
 MODELS: Final = (
     "Qwen/Qwen3-8B",

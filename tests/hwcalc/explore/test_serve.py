@@ -6,21 +6,17 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.explore import serve
 from hwcalc.explore.serve import Live, Server, Site
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec
 
 PAGE = b"<!doctype html><title>page</title>"
 POLICY = "default-src 'none'; connect-src 'self'"

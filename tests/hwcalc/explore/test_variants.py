@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import load_model, strategies
+from hwcalc.engines.forms import Curve
 from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
 from hwcalc.explore.sections import variants_of
@@ -15,9 +16,6 @@ from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.asked import Access
 from tests.hwcalc.explore.evaluate import curve_of
-
-if TYPE_CHECKING:
-    from hwcalc.engines.forms import Curve
 
 GPU: Final = "h100-sxm5-80gb"
 LENGTHS: Final = (128, 1_000, 4_099, 30_000)

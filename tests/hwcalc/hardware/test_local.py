@@ -6,9 +6,11 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -16,13 +18,8 @@ from hwcalc.errors import UsageError
 from hwcalc.hardware import local
 from hwcalc.hardware.local import FoundGpu, amdgpu, bounded_output, detect, match, metal, nvidia_smi, nvml, rocm_smi, torch
 from hwcalc.hardware.named import load_gpu
+from hwcalc.model import Note
 from hwcalc.profiles.gpus import user_folder, visible_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from hwcalc.model import Note
 
 MIB: Final = 1024**2
 

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -16,9 +17,6 @@ from hwcalc import check, compare, explain, fit, free_blocks, keep, load_model, 
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.errors import UsageError
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHECKS = ROOT / "tests" / "readme" / "kvplan.yaml"
 QWEN = "Qwen/Qwen3-8B"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -13,9 +14,6 @@ from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS
 from hwcalc.units import MOST_TOKENS, parse_bytes, parse_share, parse_tokens
 from tests.tiny_configs import TINY_LLAMA
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG: Final = TINY_LLAMA | {"max_position_embeddings": 1000}
 

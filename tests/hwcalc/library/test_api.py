@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.errors import ConfigError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from hwcalc.documents import dumps
 from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
+from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.planner.solve import holds
@@ -25,12 +28,6 @@ from hwcalc.profiles.gpus import list_gpus
 from hwcalc.text import TIMES
 from tests.hwcalc.command import Capture, run
 from tests.tiny_configs import TINY_LLAMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hwcalc.library.explain import Explanation, TensorExplanation
 
 TOKENS: Final = 32_768
 OLDER: Final = ("vllm@0.6", "vllm@0.8", "vllm@0.10", "vllm@0.20", "vllm", "transformers@4.57")

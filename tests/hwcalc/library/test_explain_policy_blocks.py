@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import explain
+from hwcalc.library.explained import ExplainedSection
 from hwcalc.text import TIMES
 from tests.hwcalc.library.test_explain import value
 from tests.hwcalc.library.test_explain_policy import SMALL, figure, section
-
-if TYPE_CHECKING:
-    from hwcalc.library.explained import ExplainedSection
 
 QWEN = "Qwen/Qwen3-8B"
 BLOCK = 16 * 36 * 4096

@@ -6,21 +6,18 @@ import json
 import random
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc import fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
+from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.report.fit import fit_text
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given
-
-if TYPE_CHECKING:
-    from hwcalc.planner.runnables import Runnable, Runnables
 
 CARDS = ("rtx-3050-6gb", "rtx-3060-12gb", "rtx-4090")
 FEW = {"max_params": "3B", "family": ("qwen3", "llama-3.2", "gemma-3", "granite")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -12,11 +12,9 @@ from hwcalc.library.explained import names_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.library.strategies import only_strategy, strategy_section
 from hwcalc.planner.strategies import NAMES
+from hwcalc.planner.strategies_result import Strategies, Strategy
 from tests.hwcalc.library.test_any_argument import STRANGE
 from tests.hwcalc.library.test_explain import value
-
-if TYPE_CHECKING:
-    from hwcalc.planner.strategies_result import Strategies, Strategy
 
 QWEN: Final = "Qwen/Qwen3-8B"
 LLAMA: Final[dict[str, Any]] = {

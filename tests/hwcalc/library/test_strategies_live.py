@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import strategies
-
-if TYPE_CHECKING:
-    from hwcalc.planner.strategies_result import Strategies
+from hwcalc.planner.strategies_result import Strategies
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

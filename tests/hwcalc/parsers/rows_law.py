@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.formulas import (
     AttentionKind,
@@ -32,9 +32,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.weights import Part
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec
 
 __all__ = ["LAWS", "WITHOUT_A_LAW", "violations", "without_numbers"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -21,9 +22,6 @@ from hwcalc.parsers.registry import find_language_model, known_families
 from hwcalc.profiles.catalog import built_in
 from tests import paths
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 Json = dict[str, Any]
 PLAIN: Final[Json] = {

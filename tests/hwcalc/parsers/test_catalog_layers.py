@@ -7,15 +7,13 @@ kvplan believes about that model, and its reason belongs into the commit that ch
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from hwcalc import load_model
+from hwcalc.formulas import LayerKind
 from hwcalc.profiles.catalog import list_models
-
-if TYPE_CHECKING:
-    from hwcalc.formulas import LayerKind
 
 TABLE: Final = Path(__file__).with_name("catalog_layers.txt")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -13,9 +14,6 @@ from hwcalc.library.load import load
 from hwcalc.model import Definition
 from hwcalc.planner.asked import Access
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BARE: Final[dict[str, Any]] = {"layers": 80, "heads": 64, "kv_heads": 8, "head_dim": 128}
 WORDS: Final = ("--layers", "80", "--heads", "64", "--kv-heads", "8", "--head-dim", "128", "--seq", "32k")

@@ -6,9 +6,10 @@ import copy
 import io
 import json
 import random
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -17,9 +18,6 @@ from hypothesis import strategies as st
 from hwcalc import KvplanError, Plan, load_model, plan, profiles
 from hwcalc.formulas import NoCache
 from hwcalc.parsers.registry import known_families
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 CATALOG: Final = Path(str(profiles.__file__)).parent / "models"
 REQUESTS: Final = (

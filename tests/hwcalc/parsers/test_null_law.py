@@ -8,11 +8,12 @@ that only other types have: a file may have them, and the library's object keeps
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -22,9 +23,6 @@ from hwcalc.formulas import FullAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.sliding import ChunkedAttention, SlidingAttention
 from hwcalc.parsers.config import Config, class_defaults
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GIVEN: Final[Mapping[str, Any]] = {
     "attention_chunk_size": 96,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import KvplanError, plan
 from hwcalc.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan
 
 BF16 = 2
 

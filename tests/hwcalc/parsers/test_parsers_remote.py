@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -50,9 +51,6 @@ from tests.hwcalc.parsers.remote_configs import (
     config,
     llama_like,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def kinds(model: Mapping[str, Any]) -> list[tuple[str, int, str]]:

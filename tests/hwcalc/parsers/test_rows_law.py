@@ -7,9 +7,10 @@ other dimensions than those, of files whose code lives with the model, and of th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -18,15 +19,11 @@ import hwcalc
 from hwcalc import load_model
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import AttentionKind, FullAttention, Stack
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from tests import paths
 from tests.hwcalc.parsers import remote_configs
 from tests.hwcalc.parsers.rows_law import LAWS, WITHOUT_A_LAW, violations, without_numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hwcalc.model import ModelSpec
 
 GOLDEN: Final = paths.GOLDEN / "transformers.json"
 SMALL: Final = {

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, plan
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sources import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TOKENS: Final = 20_000
 LOST: Final[Mapping[str, str]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
@@ -17,13 +17,11 @@ from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.change import CommandLine
 from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import UNCOMMON, find_gpu
 from hwcalc.report.summary import advice_pairs
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import FitInfo
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"

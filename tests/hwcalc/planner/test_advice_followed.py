@@ -5,30 +5,27 @@ from __future__ import annotations
 import random
 import re
 import shlex
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import load_model
 from hwcalc.cli import main
 from hwcalc.engines import ENGINES
+from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import plan_loaded
+from hwcalc.model import ModelSpec
 from hwcalc.planner.advice import MOST_LINES
+from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, list_gpus
 from hwcalc.profiles.instances import list_instances
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import read_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.engines.pool import Try
-    from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Plan
 
 PLANS = 500
 MODELS = 60

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hwcalc import load_model, plan, recommend, sweep
 from hwcalc.errors import UsageError
+from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.gguf import PUBLISHED_MIXES, published_formats
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.planner.result import Plan
 
 QWEN = "Qwen/Qwen3-8B"
 CARDS = ("rtx-3050-6gb", "rtx-4060", "rtx-3060-12gb", "rtx-4060-ti-16gb", "rtx-4090")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,13 +13,9 @@ from hwcalc import load_model, plan
 from hwcalc.engines.setup import Hardware, Request
 from hwcalc.engines.vllm import Vllm
 from hwcalc.errors import KvplanError
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.profiles.gpus import find_gpu
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.model import ModelSpec
 
 MODELS = (
     "meta-llama/Llama-3.1-8B",

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
 
 from hwcalc import load_model, plan, recommend
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
+from hwcalc.planner.recommend import Offer
 from hwcalc.planner.verdict import Layout
 from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.planner.recommend import Offer
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"

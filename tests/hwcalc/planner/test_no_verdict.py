@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -11,9 +12,6 @@ from hwcalc import compare, load_model, plan, recommend
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.result import NO_VERDICT
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNCOUNTED: Final = "stepfun-ai/step3"
 """A model of the catalog whose vision tower nobody weighs."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from hwcalc import recommend
+from hwcalc.planner.recommend import Offer
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.planner.test_recommend import LLAMA_70B, everything, offers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hwcalc.planner.recommend import Offer
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -14,13 +14,11 @@ from hwcalc.engines.policies import PART, peaks_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
+from hwcalc.planner.result import Plan
 from hwcalc.policies.base import EAGER, AskedPolicy
 from hwcalc.policies.parse import parse_policy, policies
 from tests.hwcalc.policies.test_golden import ROWS
 from tests.hwcalc.policies.tiny import tiny
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
 
 WRITTEN: Final = {
     "h2o": "h2o:budget=64",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -14,11 +14,9 @@ from hwcalc.cli.options import given_options
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.change import CommandLine
+from hwcalc.policies.base import Chosen
 from tests.hwcalc.command import QWEN, read
 from tests.hwcalc.policies.drawn import chosen_policies
-
-if TYPE_CHECKING:
-    from hwcalc.policies.base import Chosen
 
 OTHERS: Final = st.fixed_dictionaries(
     {},

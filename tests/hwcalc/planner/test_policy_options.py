@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import asdict
 
 from hwcalc import load_model, plan
 from hwcalc.errors import UsageError
+from hwcalc.policies.base import Policy, PolicyOption
 from hwcalc.policies.parse import policies
 from tests.hwcalc.command import QWEN
-
-if TYPE_CHECKING:
-    from hwcalc.policies.base import Policy, PolicyOption
 
 ANYTHING: Final = ("word", "x y", 0, -1, 2.5, 10**15, True, False)
 NEEDED: Final[dict[str, Any]] = {

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import plan
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.policies import PART
 from hwcalc.engines.reference import Reference
 from hwcalc.engines.transformers.engine import Transformers
 from hwcalc.errors import KvplanError
+from hwcalc.planner.result import FitInfo, Plan
 from hwcalc.planner.verdict import UNLIMITED, Verdict
-
-if TYPE_CHECKING:
-    from hwcalc.engines.engine import Engine
-    from hwcalc.planner.result import FitInfo, Plan
 
 MODELS: Final = ("Qwen/Qwen3-8B", "openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B-Instruct", "google/gemma-3-27b-it")
 ENGINES: Final = ("vllm", "reference", "transformers", "llamacpp")

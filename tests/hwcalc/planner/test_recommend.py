@@ -7,21 +7,18 @@ import io
 import json
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from hwcalc import KvplanError, plan, recommend
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
+from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.planner.recommend import Offer, Recommendation
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"
 LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"

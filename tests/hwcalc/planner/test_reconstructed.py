@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -12,9 +13,6 @@ from hwcalc.model import Definition
 from hwcalc.profiles.catalog import find_model, list_models
 from hwcalc.report.summary import footnotes
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECONSTRUCTED: Final = "01-ai/Yi-1.5-9B"
 PUBLISHED: Final = "Qwen/Qwen3-8B"

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from functools import cache
 from itertools import takewhile
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import asdict, replace
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hwcalc.engines.deployment import Occupancy
 
 CASES: Final = 549
 CHUNKS: Final = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,14 +14,12 @@ from msgspec.structs import replace
 from hwcalc import load_model
 from hwcalc.engines.setup import Parallel
 from hwcalc.formulas import DType, Role
+from hwcalc.model import ModelSpec, Noted
+from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read, expected_share, weight_shares
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.hardware_file import Gpu
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec, Noted
-    from hwcalc.planner.result import SpeedInfo
 
 BF16 = DType(name="bf16", block_elements=1, block_bytes=2)
 FP8 = DType(name="fp8", block_elements=1, block_bytes=1)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import explain, plan
 from hwcalc.errors import UsageError
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan
 
 MEASURED: Final = [
     # Layers on the card swept on an RTX 5060 Ti with a host whose memory is not named (inventivehq.com, "The VRAM Cliff"): two channels

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import load_model, plan
+from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import FitInfo
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 CASES: Final = [

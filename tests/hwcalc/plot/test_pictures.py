@@ -6,18 +6,14 @@ import struct
 import sys
 import warnings
 import xml.etree.ElementTree as ET
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import hwcalc
+from hwcalc.plot.build import Picture
 from hwcalc.plot.series import KINDS
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.plot.build import Picture
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("plotext")

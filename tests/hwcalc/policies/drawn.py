@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
+from hwcalc.policies.base import Chosen, Policy, PolicyOption
 from hwcalc.policies.parse import fitting_inside, parse_policy, policies
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.policies.base import Chosen, Policy, PolicyOption
 
 __all__ = ["chosen_policies", "given_policies"]
 

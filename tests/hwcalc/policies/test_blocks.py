@@ -8,9 +8,10 @@ import operator
 import random
 import time
 from array import array
+from collections.abc import Callable
 from fractions import Fraction
 from math import comb
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -36,9 +37,6 @@ from hwcalc.policies.blocks import (
 )
 from hwcalc.units import MOST_TOKENS
 from tests.hwcalc.policies.block_simulator import Pool, Sequence, compact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SETS: Final = 10_000
 TOY: Final = [place for place in range(24) if place not in (2, 9, 13, 21)]

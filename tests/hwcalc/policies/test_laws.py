@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc import keep
 from hwcalc.errors import UsageError
+from hwcalc.library.keep import Kept
 from hwcalc.policies.base import LayerShape, Role, Setting, Start
 from hwcalc.policies.counting import CutAtLengths, CutEachStep, even_split, kept, searched_ratio
 from hwcalc.policies.masking import adaptive_mask
 from hwcalc.policies.parse import policies
 from hwcalc.policies.scorers import whole_chunks
 from tests.hwcalc.policies.tiny import tiny
-
-if TYPE_CHECKING:
-    from hwcalc.library.keep import Kept
 
 RATIOS: Final = st.floats(0, 1, exclude_max=True, allow_nan=False)
 TOKENS: Final = st.integers(1, 3000)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
+from hwcalc.policies.base import Chosen
 from hwcalc.policies.parse import parse_policy, policy_list, policy_texts
 from tests.hwcalc.policies.drawn import chosen_policies
-
-if TYPE_CHECKING:
-    from hwcalc.policies.base import Chosen
 
 
 def texts(given_list: Any) -> list[str | None]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.hwcalc.probe.slow_allocator import SlowAllocator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["CONTEXT", "GPU_NAME", "WORKSPACE", "FakeTorch", "OutOfMemoryError"]
 

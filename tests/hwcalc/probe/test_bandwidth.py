@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hwcalc import load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import ITEM_BYTES
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
@@ -16,12 +19,6 @@ from hwcalc.probe import bandwidth
 from hwcalc.probe.bandwidth import BandwidthResult, Timing, measure_bandwidth, save_bandwidth
 from hwcalc.probe.devices import Device
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from hwcalc.engines.deployment import Occupancy
 
 CONFIG = {
     "model_type": "llama",

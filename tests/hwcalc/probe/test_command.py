@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -22,9 +23,6 @@ from hwcalc.probe import devices
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 from tests.hwcalc.probe.fake_cuda import FakeTorch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL = (QWEN, "--seq", "64", "--device", "cpu", "--offline")
 # 36 layers x 8 heads x 64 tokens x 128 numbers x 2 bytes, keys and values.

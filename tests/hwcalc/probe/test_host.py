@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hwcalc.probe.devices import NoDeviceError, available_bytes, driver_version, load_torch, resident_bytes, total_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 2**20
 GIB = 2**30

@@ -7,8 +7,9 @@ import json
 import os
 import re
 import socket
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
@@ -23,9 +24,6 @@ from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
 from tests.hwcalc.probe.fake_cuda import GPU_NAME, FakeTorch
 from tests.paths import TESTS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEPT = sorted((TESTS / "receipts" / "proof").glob("*.json"))
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc import load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import AllocatorSettings
 from hwcalc.probe.devices import Counters, Device
 from hwcalc.probe.limits import ALLOCATED, BEYOND, OUT_OF_MEMORY, REFUSED, find_max
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
 
 CONFIG = {
     "model_type": "llama",

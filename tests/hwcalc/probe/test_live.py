@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.errors import UsageError
+from hwcalc.model import ModelSpec
 from hwcalc.probe import live, live_model
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN, run_live
 from tests.hwcalc.engines.test_live_transformers import CASES, Case
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hwcalc.model import ModelSpec
 
 CHOSEN: Final = {case.model_type: case for case in CASES}
 FULL_SIZE: Final = ("google/gemma-3-1b-it", "Qwen/Qwen3-1.7B", "state-spaces/mamba-1.4b-hf", "tiiuae/Falcon-H1-1.5B-Base")

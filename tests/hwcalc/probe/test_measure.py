@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
@@ -27,11 +29,6 @@ from hwcalc.probe.measure import holding, scaled
 from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Probed, RankResult
 from hwcalc.probe.run import ProbeOptions, probe
 from tests.hwcalc.probe.fake_cuda import CONTEXT, FakeTorch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hwcalc.engines.deployment import Occupancy
 
 MIB = 2**20
 GIB = 2**30

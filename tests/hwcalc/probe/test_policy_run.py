@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
@@ -19,11 +20,8 @@ from hwcalc.probe import policy_cut
 from hwcalc.probe.devices import open_device
 from hwcalc.probe.measure import metering
 from hwcalc.probe.policy_run import run_policy
+from hwcalc.probe.result import PolicyFigure, PolicyRun
 from tests.hwcalc.policies.drawn import given_policies
-
-if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.probe.result import PolicyFigure, PolicyRun
 
 LLAMA = {
     "model_type": "llama",

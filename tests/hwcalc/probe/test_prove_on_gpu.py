@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import asdict
@@ -22,9 +23,6 @@ from scripts.gpu_proof.child import records_of
 from scripts.gpu_proof.record import CaseRecord, Receipt, exact, judged, known, scrubbed, skipped
 from scripts.gpu_proof.steps import STEPS
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCRIPT = ROOT / "scripts" / "prove_on_gpu.py"
 TORCH = """

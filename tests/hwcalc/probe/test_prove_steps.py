@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch as real_torch
@@ -23,9 +24,6 @@ from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, MEASURED, SKIPPED,
 from scripts.gpu_proof.run import Run, cases
 from scripts.gpu_proof.steps import STEPS
 from tests.hwcalc.probe.fake_cuda import CONTEXT, GPU_NAME, WORKSPACE, FakeTorch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 2**20
 GIB = 2**30

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -18,9 +19,6 @@ from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import REPOSITORY, Capture, run
 from tests.hwcalc.probe.fake_cuda import FakeTorch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 2**20
 LLAMA = {

@@ -5,21 +5,19 @@ The sizes are published: each with its source. A GGUF file also holds a header w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.formats import BF16
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.quantization.ggml import GGML, MIXES
 from hwcalc.quantization.gguf import mix
 from hwcalc.quantization.planned import format_name, weight_formats
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
 
 LARGEST_HEADER: Final = 8_000_000
 

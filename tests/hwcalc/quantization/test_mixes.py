@@ -5,8 +5,9 @@ matrix.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from hwcalc.quantization.ggml import BY_IMATRIX, MIXES
 from hwcalc.quantization.gguf import PUBLISHED_MIXES, file_tensors, gguf_file
 from hwcalc.quantization.mixes import refused
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @cache

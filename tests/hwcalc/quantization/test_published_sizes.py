@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import pytest
 
@@ -12,9 +13,6 @@ from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.quantization.planned import planned_scheme
 from tests.hwcalc.parsers.weights.published_rules import step_mtp
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GIB: Final = 1024**3
 SIZES: Final[Mapping[str, float]] = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +18,6 @@ from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.quantization.planned import LEAST_PERCENT, needed_parameters, planned_scheme
 from tests.hub.repositories import CONFIG, weight_file
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 QWEN = "Qwen/Qwen3-8B"
 PARAMETERS = 8_190_735_360

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hwcalc.reconcile import Reconciliation
+from hwcalc.reconcile.facts import Row
 from tests.paths import TESTS
-
-if TYPE_CHECKING:
-    from hwcalc.reconcile import Reconciliation
-    from hwcalc.reconcile.facts import Row
 
 LOGS: Final = TESTS / "logs"
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

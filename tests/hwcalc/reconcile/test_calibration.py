@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hwcalc import plan
 from hwcalc.errors import ConfigError
+from hwcalc.planner.result import FitInfo
 from hwcalc.profiles.calibration import BANDWIDTH, Measured, Measurement, save_reading
 from hwcalc.reconcile import reconcile
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, LOGS, figures
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.planner.result import FitInfo
 
 
 def part(fit: FitInfo | None, name: str) -> tuple[int, int, int, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -17,14 +19,9 @@ from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.planner.context import open_request
 from hwcalc.quantization.gguf import file_tensors
 from hwcalc.reconcile import Reconciliation, reconcile
+from hwcalc.reconcile.facts import Fact
 from tests.llamacpp.library import wheel
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from hwcalc.reconcile.facts import Fact
 
 pytestmark = pytest.mark.skipif(wheel() is None, reason="xllamacpp is not installed: pip install xllamacpp")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from hwcalc.reconcile import reconcile
+from hwcalc.reconcile.result import Reconciliation
 from tests.hwcalc.reconcile.logs import LOGS
-
-if TYPE_CHECKING:
-    from hwcalc.reconcile.result import Reconciliation
 
 LLAMA_8B: Final = (LOGS / "llamacpp" / "llama-3.1-8b-q4_k_m.log").read_text(encoding="utf-8")
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from hwcalc.reconcile.dialects.llamacpp import LlamacppLog
+from hwcalc.reconcile.facts import Facts
 from hwcalc.units import GIB, MIB
-
-if TYPE_CHECKING:
-    from hwcalc.reconcile.facts import Facts
 
 
 def read_log(log: str) -> LlamacppLog:

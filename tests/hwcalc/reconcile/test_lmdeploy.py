@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects import find_dialect
+from hwcalc.reconcile.facts import Row
+from hwcalc.reconcile.result import Reconciliation
 from tests.hwcalc.reconcile.logs import LOGS
-
-if TYPE_CHECKING:
-    from hwcalc.reconcile.facts import Row
-    from hwcalc.reconcile.result import Reconciliation
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -16,9 +17,6 @@ from hwcalc.reconcile.core import LONGEST_LINE, Reader
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, byte_range, number_after
 from tests.paths import TESTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LOGS: Final = TESTS / "logs"
 CORPUS: Final = sorted(path.relative_to(LOGS).as_posix() for path in LOGS.rglob("*.*") if path.suffix in (".log", ".txt"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,9 +16,6 @@ from hwcalc.engines import ENGINES
 from hwcalc.report.schema import json_schema
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPT = "openai/gpt-oss-20b"
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError
 from hwcalc.hardware import local
 from hwcalc.library.plan import plan
+from hwcalc.planner.result import Plan
 from hwcalc.profiles.gpus import EXAMPLES, find_gpu
 from hwcalc.report.drawing import SCREEN
 from hwcalc.report.glance import FEW_NOTES, notes_of
@@ -24,9 +25,6 @@ from hwcalc.report.summary import model_lines, verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
 
 LINES, COLUMNS = SCREEN
 MODELS: Final = (

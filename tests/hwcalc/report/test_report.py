@@ -8,7 +8,7 @@ import json
 import math
 import re
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
@@ -19,6 +19,7 @@ from hwcalc.formulas import KINDS, LayerNumbers
 from hwcalc.library.explain import Explanation, explain
 from hwcalc.library.layer_bytes import stored
 from hwcalc.library.plan import plan
+from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.explain_text import explain_text
 from hwcalc.report.markdown import explain_markdown, plan_markdown
@@ -28,9 +29,6 @@ from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
 from hwcalc.report.text import abbreviated, layer_words, percent
 from hwcalc.text import TIMES, clean
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
 
 QWEN3 = {
     "model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,

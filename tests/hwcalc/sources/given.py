@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc.errors import KvplanError
+from hwcalc.model import RawModel
 from hwcalc.sources import resolve
-
-if TYPE_CHECKING:
-    import os
-
-    from hwcalc.model import RawModel
 
 CONFIG: Final[dict[str, Any]] = {"model_type": "llama", "num_hidden_layers": 2}
 TEXT: Final = json.dumps(CONFIG)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.errors import HubAccessError, HubUnreachableError, ModelNotFoundError
 from hwcalc.profiles.catalog import find_model
 from hwcalc.sources import listing, resolve
+from tests.hub.server import Hub
 from tests.hwcalc.command import run
 from tests.hwcalc.sources.given import CONFIG, cached, refused
-
-if TYPE_CHECKING:
-    from tests.hub.server import Hub
 
 
 @pytest.mark.parametrize(

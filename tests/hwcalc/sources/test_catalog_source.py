@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from hwcalc.sources import resolve
 from hwcalc.sources.listing import known_ids, list_known_models
 from hwcalc.sources.nearest import nearest
 from tests.hwcalc.sources.given import CONFIG, cached, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_catalog_answers() -> None:

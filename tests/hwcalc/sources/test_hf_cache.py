@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.sources import resolve
 from hwcalc.sources.caches import cache_folder, cached_ids
 from tests.hwcalc.sources.given import COMMIT, CONFIG, OTHER, TEXT, cached, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hwcalc.errors import ModelNotFoundError
+from hwcalc.model import RawModel
 from hwcalc.sources import resolve
 from hwcalc.sources.caches import facts_folder
 from tests.hub.repositories import COMMIT, CONFIG, MODEL, TEXT, File, header, index, sharded, weight_file
 from tests.hub.server import Hub
 from tests.hwcalc.sources.given import OTHER, cached, planned, refused
-
-if TYPE_CHECKING:
-    from hwcalc.model import RawModel
 
 QWEN = "Qwen/Qwen3-8B"
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hwcalc.sources.caches import facts_folder
 from tests.hub.repositories import COMMIT, MODEL, TEXT, File, sharded, weight_file
+from tests.hub.server import Hub
 from tests.hwcalc.sources.given import OTHER, cached, planned
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
 
 
 def facts_file() -> Path:

@@ -6,19 +6,16 @@ import gzip
 import json
 import time
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hwcalc.errors import HubUnreachableError
 from hwcalc.sources import hub_client, weights
 from tests.hub.repositories import MODEL, TEXT, File, sharded
+from tests.hub.server import Hub
 from tests.hwcalc.sources.given import planned, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
 
 TOKEN = "hf_" + "x" * 20
 

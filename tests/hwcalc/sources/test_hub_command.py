@@ -6,20 +6,17 @@ import io
 import json
 import resource
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hwcalc.cli import progress
 from hwcalc.sources.request import tell
 from tests.hub.repositories import COMMIT, MODEL, TEXT, sharded
+from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, python, run
 from tests.hwcalc.sources.given import refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
 
 TOKEN = "hf_" + "SeCrEt" * 5
 

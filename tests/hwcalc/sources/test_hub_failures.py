@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,9 @@ from hwcalc.errors import (
     UnsupportedError,
 )
 from tests.hub.repositories import COMMIT, CONFIG, MODEL, TEXT, File, sharded
+from tests.hub.server import Hub
 from tests.hwcalc.command import REPOSITORY, python
 from tests.hwcalc.sources.given import cached, planned, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
 
 QWEN = "Qwen/Qwen3-8B"
 

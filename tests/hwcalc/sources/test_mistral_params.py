@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from hwcalc import plan
 from hwcalc.errors import ConfigError, KvplanError, UnsupportedError
 from hwcalc.sources import resolve
 from hwcalc.sources.document import config_from_params
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # As published with Mistral-7B-v0.1, Mixtral-8x7B-v0.1 and Llama-2-70B.
 MISTRAL: dict[str, Any] = {

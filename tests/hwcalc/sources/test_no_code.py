@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.hub.repositories import CONFIG, TEXT, sharded
+from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, run
 from tests.paths import sources
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
 
 EVIL: Final = {
     **CONFIG,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,7 @@ from hwcalc.cli import main
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.errors import ModelNotFoundError, UsageError
 from tests.hub.repositories import MODEL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
+from tests.hub.server import Hub
 
 QWEN = "Qwen/Qwen3-8B"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +11,8 @@ from hwcalc import load_model, plan
 from hwcalc.cli import main
 from hwcalc.profiles.catalog import find_entry, user_folder
 from tests.hub.repositories import COMMIT, CONFIG, MODEL, weight_file
+from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.hub.server import Hub
 
 
 def test_facts_are_kept_and_used(hub: Path, loopback: Hub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,6 @@ from hypothesis import strategies as st
 from hwcalc.errors import ConfigError
 from hwcalc.sources.weights import LARGEST_HEADER, Header, add_up, header_end, read_header, read_index
 from tests.hub.repositories import BITS, header
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def framed(document: object) -> bytes:

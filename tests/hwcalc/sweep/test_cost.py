@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from hwcalc import sweep
 from hwcalc.errors import UsageError
 from hwcalc.sweep.evaluate import blocks, parse_time
 from tests.hwcalc.command import Capture, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QWEN = "Qwen/Qwen3-8B"
 

@@ -6,7 +6,8 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
@@ -16,9 +17,6 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.sweep.grid import Grid
 from hwcalc.sweep.setting import SettingRows
 from tests.hwcalc.sweep.test_sweep import agree, planned, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GRIDS: Final = 20
 LENGTHS: Final = (1, 2, 15, 16, 17, 127, 128, 255, 4_095, 4_096, 4_097, 8_192, 100_003, 2**20, 2**40)

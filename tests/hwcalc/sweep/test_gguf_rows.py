@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hwcalc import load_model
 from hwcalc.sweep.grid import Grid
 from tests.hwcalc.sources.gguf.given import gguf_bytes
 from tests.hwcalc.sweep.test_sweep import LLAMA, rows
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_row_names_the_engine_of_its_file(tmp_path: Path) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.lists import each_model, model_names, numbers, words
 from hwcalc.profiles.catalog import list_models
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

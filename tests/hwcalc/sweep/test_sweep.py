@@ -8,14 +8,17 @@ import json
 import random
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import jsonschema
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.files import whole_file
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.request import listening
@@ -26,12 +29,6 @@ from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.writers import texts, write_parquet
 from hwcalc.text import csv_cell
 from tests.hwcalc.command import QWEN, Capture, run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hwcalc.model import ModelSpec
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 DTYPES: Final = (None, "bf16", "fp8", "q8_0:q4_0", "int4", "fp8_ds_mla")

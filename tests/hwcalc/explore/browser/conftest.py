@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.models import HOSTILE, MODELS, hostile_config
 from tests.hwcalc.explore.browser.watched import Watched, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.watched import DESKTOP, TELEPHONE, Watched, opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SERIOUS = {"serious", "critical"}
 FRAME_MS = 1000 / 60

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from hwcalc.explore.build import page_of
 from hwcalc.explore.serve import Live, Server, Site
 from tests.hwcalc.explore.browser.watched import Watched, opened
 from tests.hwcalc.explore.planned import agree, planned
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

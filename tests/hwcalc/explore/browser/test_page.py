@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.models import HOSTILE
 from tests.hwcalc.explore.browser.watched import TELEPHONE, Watched, opened
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MOST_BYTES = 1_500_000
 """Of a page with 20 models: it goes into a mail."""

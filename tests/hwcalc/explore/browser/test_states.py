@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.hwcalc.explore.browser.models import MODELS
 from tests.hwcalc.explore.browser.watched import opened
 from tests.hwcalc.explore.planned import agree, planned
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 EACH = 104
 """States of each of the 20 models: 2,080 in all."""

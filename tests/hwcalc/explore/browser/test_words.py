@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -10,10 +10,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.library.layer_bytes import layer_bytes
 from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.explore.browser.test_states import states
+from tests.hwcalc.explore.browser.watched import Watched
 from tests.hwcalc.explore.planned import plan_of
-
-if TYPE_CHECKING:
-    from tests.hwcalc.explore.browser.watched import Watched
 
 LAYERS = (
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",

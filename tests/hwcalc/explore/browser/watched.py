@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import field
 
 from hwcalc.formulas.record import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["DESKTOP", "TELEPHONE", "Watched", "opened"]
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 __all__ = ["Converted", "converted", "effective", "refused"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -15,9 +16,6 @@ from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec
 from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.parsers.gguf.converted import converted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 REQUESTS: Final[Sequence[tuple[str, Mapping[str, Any]]]] = (
     ("reference", {"seq": 5_000, "batch": 3}),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,9 +20,6 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.text import quoted
 from tests.hwcalc.parsers.gguf.converted import Converted, converted, effective, refused
 from tests.hwcalc.parsers.test_fuzz import STRANGE, configs, places
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MULTI_QUERY: Final = (
     "attention.head_count_kv",

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hwcalc.formulas.weights import Weights
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.parse import whole_weights
 from hwcalc.parsers.registry import find_family
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.weights import Weights
-    from hwcalc.parsers.config import Config
 
 __all__ = ["read_weights"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hwcalc.errors import ConfigError
+from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
 from tests.hwcalc.parsers.weights.counted import read_weights
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.weights import Weights
 
 
 def weigh(**config: Any) -> Weights:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, load_model
+from hwcalc.formulas.weights import Weights
 from tests.hwcalc.engines.test_golden_transformers import GOLDEN, config_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.formulas.weights import Weights
 
 ALLOWED_MISSES: Final = 0.07
 

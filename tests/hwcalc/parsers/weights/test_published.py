@@ -6,7 +6,8 @@ Both agree to the last element, or rules say what the published count counts bes
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
@@ -15,11 +16,7 @@ from hwcalc.formulas.weights import Part
 from hwcalc.profiles.catalog import find_model, list_models
 from hwcalc.quantization.planned import planned_scheme
 from tests.hwcalc.parsers.weights import published_rules as rules
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.hwcalc.parsers.weights.published_rules import Rule
+from tests.hwcalc.parsers.weights.published_rules import Rule
 
 MTP: Final[tuple[Rule, ...]] = (rules.mtp, rules.router_bias, rules.mtp_router_bias)
 TILES: Final[tuple[Rule, ...]] = (*MTP, rules.scales, rules.mtp_scales)

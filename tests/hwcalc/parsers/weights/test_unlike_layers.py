@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 import torch
@@ -13,9 +13,7 @@ from hwcalc import load_model, plan
 from hwcalc.formulas import LayerKind, SharedCache, SparseIndexer, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Part
-
-if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec
 
 SMALL: Final = {
     "hidden_size": 64,

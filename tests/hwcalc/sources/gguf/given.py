@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 __all__ = ["KEYS", "SHAPES", "array", "gguf_bytes", "pair", "tensor", "text", "value", "written"]
 

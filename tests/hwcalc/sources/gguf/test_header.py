@@ -6,7 +6,8 @@ import struct
 import time
 import tracemalloc
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from hwcalc.sources.gguf import header as header_module
 from hwcalc.sources.gguf import header as window_module
 from hwcalc.sources.gguf.header import Header, Window, read_header
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, array, gguf_bytes, pair, tensor, text, written
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ARCHITECTURE = {"general.architecture": "llama"}
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hwcalc.errors import ConfigError, HubAccessError, ModelNotFoundError, UnsupportedError
+from hwcalc.model import RawModel
 from hwcalc.sources import resolve
 from hwcalc.sources.gguf import hub as gguf_hub
 from tests.hub.repositories import COMMIT, TEXT, File
+from tests.hub.server import Hub
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, gguf_bytes
 from tests.hwcalc.sources.given import cached, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.model import RawModel
-    from tests.hub.server import Hub
 
 REPOSITORY = "bartowski/Tiny-GGUF"
 BYTES = gguf_bytes()

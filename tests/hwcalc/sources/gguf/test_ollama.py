@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from hwcalc.sources.listing import installed_models
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, gguf_bytes
 from tests.hwcalc.sources.gguf.test_hub import parts, tensors_of
 from tests.hwcalc.sources.given import cached, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TINY = gguf_bytes()
 MEDIA = "application/vnd.ollama.image."
