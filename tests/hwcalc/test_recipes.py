@@ -303,19 +303,8 @@ def test_a_command(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capt
 def test_a_dialect(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log is recognised by its lines, planned, and compared."""
     module = follow("hwcalc/reconcile/dialects", "script")
-    dialect = dialects.Dialect(
-        name=module.NAME,
-        title=module.TITLE,
-        engine="reference",
-        sought=module.SOUGHT,
-        parser=module.ScriptParser,
-        inputs=module.plan_inputs,
-        compare=module.compare,
-        overheads=module.overheads,
-        batch_shape=module.batch_shape,
-    )
     for place in (core, dialects):
-        monkeypatch.setattr(place, "DIALECTS", (*dialects.DIALECTS, dialect))
+        monkeypatch.setattr(place, "DIALECTS", (*dialects.DIALECTS, module.ScriptLog))
     # 1,024 tokens x 144 KiB
     agrees, differs = (reconcile(QWEN, ["starting", f"cache: {size}.00 MiB"], seq=1024) for size in (144, 150))
 

@@ -7,6 +7,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.mistral_rs.layers import (
     MISTRAL_RS,
     RULES,
@@ -24,7 +26,6 @@ from hwcalc.engines.mistral_rs.pool import (
     paged_parts,
     paged_slots,
     plan_budget,
-    plan_pool,
     slots_curve,
     slots_for,
 )
@@ -157,9 +158,6 @@ class MistralDeployment(PooledDeployment):
         if not elements:
             return None
         item_bytes = shortest.dtypes.roles[Role.KEY].block_bytes
-        wanted_mb = settings.memory_mb
-        if settings.context_tokens is not None:
-            wanted_mb = -(-settings.context_tokens * item_bytes * elements // MIB)
         return MistralPool(
             block_size=settings.block_size,
             block_bytes=elements * item_bytes * settings.block_size,
@@ -169,7 +167,8 @@ class MistralDeployment(PooledDeployment):
             item_bytes=item_bytes,
             elements=elements,
             state_bytes=max(states for _, states in self.stages) if self.setup.hardware.kv_memory is None else 0,
-            wanted_mb=wanted_mb,
+            memory_mb=settings.memory_mb,
+            context_tokens=settings.context_tokens,
             is_metal=self.setup.hardware.gpu is not None and self.vendor == "apple",
         )
 
@@ -314,7 +313,25 @@ class MistralOccupancy(PooledOccupancy):
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
         assert isinstance(pool, MistralPool)
-        return plan_pool(self, pool, budget_bytes)
+        info, branches = super().pool_info(pool, budget_bytes), self.load.sharing.branches
+        assert info.needed_bytes is not None
+        return replace(
+            info,
+            max_seq=min(
+                max(self.tokens, self.model.max_position_embeddings or 0), pool.free(budget_bytes) // branches * pool.block_size
+            ),
+            state_slots=self.slots if any(is_state(group.kind) for group in self.stack.groups) else None,
+            needed_bytes=-(-info.needed_bytes // MIB) * MIB + pool.state_bytes,
+        )
+
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        assert isinstance(pool, MistralPool)
+        message, held = pool.message(budget_bytes), pool.blocks(budget_bytes) * pool.block_size
+        if message is not None or requests:
+            return message
+        if self.tokens <= held:
+            return f"Sequence 0 with {self.tokens} tokens cannot be scheduled: KV cache exhausted even after preempting all running sequences."
+        return f"Sequence 0 with {self.tokens} tokens exceeds the total KV cache capacity of {held} tokens."
 
     def most_sequences(self) -> tuple[int, str]:
         return self.deployment.settings.most_sequences * self.setup.parallel.dp, "max_seqs"

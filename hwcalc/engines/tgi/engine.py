@@ -18,12 +18,12 @@ from hwcalc.engines.tgi.deployment import (
     KV_NAMES,
     QUANTIZED,
     REQUESTS,
+    RULES,
     WIGGLE_ROOM,
     TgiDeployment,
     TgiOccupancy,
     wiggle_room,
 )
-from hwcalc.engines.tgi.layers import RULES
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec

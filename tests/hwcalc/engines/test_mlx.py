@@ -17,7 +17,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile import reconcile
-from hwcalc.reconcile.dialects.mlx import MlxParser
+from hwcalc.reconcile.dialects.mlx import MlxLog
 from hwcalc.report.emit import emitted
 from tests.hwcalc.form_answers import differences, form_of
 
@@ -244,7 +244,7 @@ def test_what_is_printed_beside_a_plan() -> None:
 
 def test_what_it_prints() -> None:
     """GB are decimal; the warning has whole MiB."""
-    parser = MlxParser()
+    parser = MlxLog()
     for number, line in enumerate(("Prompt: 300 tokens, 98.762 tokens-per-sec", "Peak memory: 17.105 GB"), 1):
         parser.feed(number, line)
     parser.feed(
