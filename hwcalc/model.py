@@ -1,4 +1,7 @@
-"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it."""
+"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it.
+
+A value together with notes about it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import enum
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import IO, Annotated, Any, Final, TypeVar
+from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -16,31 +19,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
-
-__all__ = [
-    "EXAMPLE_PARAMETERS",
-    "FIDELITY",
-    "GGUF_ARCHITECTURE",
-    "LEFT_OUT",
-    "MODEL_WARNINGS",
-    "NO_WEIGHTS",
-    "OLLAMA",
-    "PARTIAL_WEIGHTS",
-    "UNREAD_KEYS",
-    "VOCABULARY",
-    "Definition",
-    "GgufFacts",
-    "GgufTensor",
-    "ModelFacts",
-    "ModelLike",
-    "ModelSpec",
-    "Note",
-    "Parameters",
-    "RawModel",
-    "RopeScaling",
-    "WeightFacts",
-    "qualified",
-]
 
 T = TypeVar("T")
 _UNKNOWN: Final[Any] = object()
@@ -364,6 +342,13 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file. This is almost always ``stack``."""
         return self.readings.get(engine, self.stack)
+
+
+class Noted(NamedTuple, Generic[T]):
+    """A value, and the notes on how it was obtained, in order."""
+
+    value: T
+    notes: tuple[Note, ...] = ()
 
 
 class _Readable:

@@ -76,7 +76,9 @@ def test_typed_keywords(command: str, typed: type) -> None:
     """What a type checker lets through is what the function takes: the options of which the command takes one value."""
     own = {"engine"} if command == "reconcile" else set()
     singles = {row.name for row in options_of(command) if command not in row.lists}
-    function = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(hwcalc, command)
+    function: typing.Any = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(
+        hwcalc, command
+    )
 
     assert set(typing.get_type_hints(typed)) == singles - own
     assert singles <= set(inspect.signature(function, eval_str=True).parameters)
