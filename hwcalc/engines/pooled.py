@@ -44,9 +44,6 @@ class Pages(Span):
         """The pages of so many tokens."""
         return blocks_stair(self.numbers[0])
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return self.pages.at(tokens) * self.numbers[0]
-
     def of_first(self, first: int, tokens: int) -> int:
         """Pages that have only tokens of the first ones can be kept once for several sequences."""
         return min(first, tokens) // self.numbers[0] * self.numbers[0]
