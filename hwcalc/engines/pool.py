@@ -65,12 +65,3 @@ class PoolInfo(Record):
     steps: tuple[Step, ...] = ()
     at_once: int | None = None
     """Requests of ``seq`` tokens that fit at once, where ``max_requests`` is the engine's own limit for any length."""
-
-    @property
-    def most(self) -> int | None:
-        """How many requests of the planned length fit at once; ``None`` if the engine does not say."""
-        return self.max_requests if self.at_once is None else self.at_once
-
-    def holds(self, requests: int) -> bool:
-        """Whether so many requests of the planned length fit at once."""
-        return self.fits and (self.most is None or self.most >= requests)

@@ -1,6 +1,6 @@
 """A cache in blocks of a pool, which an engine makes of all bytes that are left when it starts. Every sequence takes whole blocks.
 
-One place says how many blocks sequences take (:meth:`BlockPool.demand`), and one how many a budget has for them (:meth:`BlockPool.usable`). The
+One place says how many blocks sequences take (:meth:`BlockPool.demand`), and one how many a budget has for them (:meth:`BlockPool.free_blocks`). The
 plan, the log's figures, the limits, sweeps and the steps of explanations ask these two. ``tgi/`` is the shortest example.
 """
 
@@ -81,9 +81,14 @@ class BlockPool(Record):
         made: int = larger(budget_bytes, 0) // self.block_bytes
         return made
 
+    def free_blocks(self, budget_bytes: int) -> int:
+        """Those of them that sequences can take, if the engine starts."""
+        free: int = larger(self.blocks(budget_bytes) - self.reserved, 0)
+        return free
+
     def usable(self, budget_bytes: int) -> int:
-        """Those of them that sequences can take; -1 for a budget below zero, which holds nothing."""
-        usable: int = larger(self.blocks(budget_bytes) - self.reserved, 0) - (budget_bytes < 0)
+        """The same; -1 where the engine does not start, which holds nothing: by default for a budget below zero."""
+        usable: int = self.free_blocks(budget_bytes) - (budget_bytes < 0)
         return usable
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
@@ -154,7 +159,7 @@ class PooledOccupancy(GeneralOccupancy):
     def holds(self, budget_bytes: int) -> bool:
         pool = self.block_pool
         if pool is None:
-            return self.needed_bytes <= budget_bytes
+            return super().holds(budget_bytes)
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
@@ -166,7 +171,7 @@ class PooledOccupancy(GeneralOccupancy):
         branches = self.request.sharing.branches
         blocks, usable, per_request = (
             pool.blocks(budget_bytes),
-            pool.usable(max(0, budget_bytes)),
+            pool.free_blocks(budget_bytes),
             pool.demand(self.tokens, branches),
         )
         requests = usable // per_request

@@ -58,7 +58,7 @@ class LmdeployPool(BlockPool):
         """Blocks for sequences; -1 where LMDeploy does not start."""
 
         def of(size: int) -> int:
-            return -1 if size < 0 or self.refusal(size) is not None else self.blocks(size) - self.reserved
+            return -1 if size < 0 or self.refusal(size) is not None else self.free_blocks(size)
 
         usable: int = mapped(of, budget_bytes)
         return usable
@@ -109,7 +109,7 @@ class LmdeployPool(BlockPool):
 def plan_pool(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> PoolInfo:
     """The pool of one replica, for requests of the planned length."""
     settings, blocks, per_request = pool.settings, pool.blocks(budget), occupancy.blocks_for(1)
-    usable, message = max(0, blocks - pool.reserved), pool.message(budget, occupancy.tokens)
+    usable, message = pool.free_blocks(budget), pool.message(budget, occupancy.tokens)
     bound = max(occupancy.tokens, occupancy.model.max_position_embeddings or 0)
     return PoolInfo(
         budget_bytes=budget,

@@ -112,7 +112,7 @@ class MistralPool(BlockPool):
     def usable(self, budget_bytes: int) -> int:
         """Blocks for sequences; -1 where mistral.rs does not start."""
         starts = (self.size_mb(budget_bytes) <= self.free_mb(budget_bytes)) & (budget_bytes >= 0)
-        usable: int = either(starts, self.blocks(budget_bytes) - self.reserved, -1)
+        usable: int = either(starts, self.free_blocks(budget_bytes), -1)
         return usable
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
@@ -131,7 +131,7 @@ def plan_pool(occupancy: MistralOccupancy, pool: MistralPool, budget: int) -> Po
     """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
     tokens, branches = occupancy.tokens, occupancy.load.sharing.branches
     blocks, per_request, message = pool.blocks(budget), pool.demand(tokens, branches), pool.message(budget)
-    usable = max(0, blocks - pool.reserved)
+    usable = pool.free_blocks(budget)
     requests = usable // per_request
     if message is None and not requests:
         held = blocks * pool.block_size
