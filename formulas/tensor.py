@@ -1,7 +1,5 @@
 """The basic idea: a cache is a list of tensors, and a tensor is a shape times a number of positions.
 
-Values that are written as text in documents.
-
 A :class:`CacheTensor` says what one layer keeps *per position*. Its :class:`Span` says how many positions are kept
 after ``n`` tokens. A :class:`DType` turns elements into bytes. Everything is an integer.
 """

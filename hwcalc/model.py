@@ -1,11 +1,14 @@
-"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it."""
+"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it.
+
+A value together with notes about it.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -15,30 +18,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
-
-__all__ = [
-    "EXAMPLE_PARAMETERS",
-    "FIDELITY",
-    "GGUF_ARCHITECTURE",
-    "LEFT_OUT",
-    "MODEL_WARNINGS",
-    "NO_WEIGHTS",
-    "OLLAMA",
-    "PARTIAL_WEIGHTS",
-    "UNREAD_KEYS",
-    "VOCABULARY",
-    "Definition",
-    "GgufFacts",
-    "GgufTensor",
-    "ModelFacts",
-    "ModelSpec",
-    "Note",
-    "Parameters",
-    "RawModel",
-    "RopeScaling",
-    "WeightFacts",
-    "qualified",
-]
 
 T = TypeVar("T")
 _UNKNOWN: Final[Any] = object()
@@ -362,3 +341,10 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file. This is almost always ``stack``."""
         return self.readings.get(engine, self.stack)
+
+
+class Noted(NamedTuple, Generic[T]):
+    """A value, and the notes on how it was obtained, in order."""
+
+    value: T
+    notes: tuple[Note, ...] = ()

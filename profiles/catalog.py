@@ -1,11 +1,7 @@
-"""The built-in catalog: one file per model in ``models/<org>/<name>.json``. Only the file of the model in question is read.
-
-Where fact files lie: those of the package, and the user's own. Paths are text here.
+"""The built-in catalog: a file for each model in ``models/<org>/<name>.json``. Only the file of the model in question is read.
 
 A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/models`` (``~/.config`` if the variable is not set), replaces
-the catalog's model of the same id or adds a new one.
-
-A fact file of the user's own, which may change while a program runs.
+the catalog's model of the same id or adds a new one. It may change while a program runs.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""Accelerators: one YAML file each in ``gpus/``. The file stem is the id; ``gpu_aliases.yaml`` has other names. All are read compiled.
+"""Accelerators, and how much of their memory a program sees: a reading, or an estimate with the shares of ``hardware.yaml``.
 
-How much memory of an accelerator a program sees: a reading, or an estimate with the shares of ``hardware.yaml``.
-
-A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` if the variable is not set), replaces
-the accelerator of the same id or adds a new one.
-
-Some accelerators (Macs) have several sizes of memory. Their name may include the size: ``m4-max-64`` is ``apple-m4-max-40c`` with
+Each is a YAML file in ``gpus/``, read compiled. The file stem is the id; ``gpu_aliases.yaml`` has other names. A file in the user's own
+folder, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` if the variable is not set), replaces the accelerator of the same id or adds
+a new one. Some accelerators (Macs) have several sizes of memory. Their name may include the size: ``m4-max-64`` is ``apple-m4-max-40c`` with
 64 GB and has the id ``apple-m4-max-40c-64gb``.
-
-Accelerators that an example may name: common ones, from small to large.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""An accelerator, and a cloud instance or box, from the content of its file.
-
-One accelerator, from the content of its file.
-
-One cloud instance or box, and the name of its file.
-"""
+"""An accelerator, and a cloud instance or box, from the content of its file."""
 
 from __future__ import annotations
 

@@ -1,14 +1,8 @@
 """A policy from text (``snapkv:compression_ratio=0.5,window_size=32``) or from a name and its options, which may be policies again.
 
-How policies are written: ``NAME:key=value,key=value``, with a policy inside another in brackets.
-
-The values of options, from text or Python.
-
-The table of policies. A new one is a file of this room, or a row of one, and its name here.
-
-A list of policies: ``snapkv:compression_ratio=0.5,window_size=64,knorm,none``.
-
-How the text of a policy can go on, for a shell: names, then options of the named policy, and policies in brackets again.
+The text is ``NAME:key=value,key=value``, with a policy inside another in brackets; a list is ``none,snapkv:window_size=64,knorm``. The module
+also has the table of policies, and for a shell how the text can go on. A new policy is a module of this folder, or a row of one, and its
+name in the table.
 """
 
 from __future__ import annotations

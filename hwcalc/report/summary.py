@@ -1,12 +1,6 @@
-"""What every report of a plan shows: its lines and its figures.
+"""What every report of a plan shows: its lines and its figures, where it puts the layers, the cache by kind of layer, and what would help.
 
-Where a plan puts the layers, in words and as rows: for engines that leave some of a model in the memory of the host.
-
-What stands below a table of several models: whose numbers follow from a config that is not as published, or is not understood.
-
-The share of the cache of each kind of layer, and how many positions it keeps.
-
-The changes that would help, as lines: the command to paste, then what it gives and what the engine itself is told.
+Below a table of several models stands whose numbers follow from a config that is not as published, or is not understood.
 """
 
 from __future__ import annotations

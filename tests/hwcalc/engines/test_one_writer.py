@@ -19,16 +19,16 @@ from hwcalc.engines import ENGINES, find_engine, pooled
 from hwcalc.engines.forms import Blocks, MemoryForm
 from hwcalc.engines.llamacpp import equation, layers
 from hwcalc.engines.mlx.slots import Grown
+from hwcalc.engines.pool import Try
 from hwcalc.engines.sglang.deployment import SglangDeployment
 from hwcalc.engines.sglang.pools import LayerPools
-from hwcalc.engines.tensorrt_llm.needs import Needs
-from hwcalc.engines.tensorrt_llm.pools import Layout
+from hwcalc.engines.tensorrt_llm.layout import Layout
+from hwcalc.engines.tensorrt_llm.pool import Needs
 from hwcalc.engines.vllm.pool import BlockPool
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.explore.axes import PageAxes, PageLayout
 from hwcalc.explore.build import PageModel, payload_of
 from hwcalc.formulas.tensor import Full
-from hwcalc.probe.limits import Try
 from tests.hwcalc.explore.evaluate import form_at
 from tests.hwcalc.form_answers import answer, longest, most
 
@@ -180,11 +180,11 @@ WRITERS: Final[tuple[tuple[str, str, Change], ...]] = (
     ("tensorrt-llm", "Layout.blocks", doubled(Layout, "blocks")),
     ("tensorrt-llm", "Needs.holds", of_half(Needs, "holds")),
     ("lmdeploy", "BlockPool.demand", doubled(pooled.BlockPool, "demand")),
-    ("lmdeploy", "BlockPool.free_blocks", of_half(pooled.BlockPool, "free_blocks")),
+    ("lmdeploy", "BlockPool.free", of_half(pooled.BlockPool, "free")),
     ("mistral-rs", "BlockPool.demand", doubled(pooled.BlockPool, "demand")),
-    ("mistral-rs", "BlockPool.free_blocks", of_half(pooled.BlockPool, "free_blocks")),
+    ("mistral-rs", "BlockPool.free", of_half(pooled.BlockPool, "free")),
     ("tgi", "BlockPool.demand", doubled(pooled.BlockPool, "demand")),
-    ("tgi", "BlockPool.free_blocks", of_half(pooled.BlockPool, "free_blocks")),
+    ("tgi", "BlockPool.free", of_half(pooled.BlockPool, "free")),
 )
 """An engine, the name of the place, and what is put there: of what a load takes, and of what a budget holds."""
 

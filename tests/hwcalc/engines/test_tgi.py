@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
