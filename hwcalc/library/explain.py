@@ -19,7 +19,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
-from hwcalc.library.indexing import beside_title, kind_title, stored
+from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import PlanOptions
 from hwcalc.model import Definition
