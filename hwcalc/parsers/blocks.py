@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 
 from msgspec import field
 
-from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.cross import CrossAttention
+from hwcalc.formulas.attention import AttentionKind, CrossAttention
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (

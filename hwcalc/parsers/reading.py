@@ -83,7 +83,7 @@ class AttentionDims(Record):
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
-        from hwcalc.formulas.sliding import SlidingAttention
+        from hwcalc.formulas.attention import SlidingAttention
 
         return SlidingAttention(**asdict(self), window=window)
 
@@ -93,13 +93,13 @@ class AttentionDims(Record):
 
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
-        from hwcalc.formulas.sliding import ChunkedAttention
+        from hwcalc.formulas.attention import ChunkedAttention
 
         return ChunkedAttention(**asdict(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
-        from hwcalc.formulas.sink import SinkAttention
+        from hwcalc.formulas.attention import SinkAttention
 
         return SinkAttention(**asdict(self), sink=sink, window=window)
 

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.sliding import SlidingAttention
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Family, Reading

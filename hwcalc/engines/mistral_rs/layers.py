@@ -34,8 +34,8 @@ from hwcalc.formulas import (
     Span,
     Stack,
 )
-from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.stairs import Stair, stairs_at
+from hwcalc.formulas.states import state_tensor
 from hwcalc.formulas.tensor import Once
 from hwcalc.text import brief
 

@@ -23,8 +23,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, layer_norm, linear, plain_mlp
-from hwcalc.formulas.weights_state import convolution
+from hwcalc.formulas.weights import Block, Part, WeightRole, convolution, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import (
     KVQO,

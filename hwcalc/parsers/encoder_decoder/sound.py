@@ -16,6 +16,7 @@ from hwcalc.formulas.weights import (
     Block,
     Part,
     WeightRole,
+    convolution,
     embedding,
     gated_mlp,
     layer_norm,
@@ -24,7 +25,6 @@ from hwcalc.formulas.weights import (
     plain_mlp,
     rms_norm,
 )
-from hwcalc.formulas.weights_state import convolution
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Attends, Weighed, bart_attention, output_head, rms_norms, stack, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config, architecture

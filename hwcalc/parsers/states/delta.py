@@ -33,15 +33,17 @@ from hwcalc.formulas.weights import (
     Part,
     Weight,
     WeightRole,
+    convolution,
     embedding,
     experts,
+    gated_delta_net,
     gated_mlp,
+    kimi_delta_attention,
     linear,
     parameter,
     plain_mlp,
     rms_norm,
 )
-from hwcalc.formulas.weights_state import convolution, gated_delta_net, kimi_delta_attention
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, hyper_connection, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times

@@ -37,15 +37,17 @@ from hwcalc.formulas.weights import (
     Weight,
     WeightRole,
     attention,
+    convolution,
     experts,
     gated_mlp,
     layer_norm,
     linear,
+    mamba1,
+    mamba2,
     parameter,
     plain_mlp,
     rms_norm,
 )
-from hwcalc.formulas.weights_state import convolution, mamba1, mamba2
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (

@@ -30,8 +30,19 @@ from hwcalc.formulas import (
     ShortConvolution,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_norm, linear, parameter
-from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
+from hwcalc.formulas.weights import (
+    Block,
+    Weight,
+    WeightRole,
+    gated_mlp,
+    layer_norm,
+    lightning_attention,
+    linear,
+    matrix_lstm,
+    parameter,
+    rg_lru,
+    rwkv4,
+)
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (

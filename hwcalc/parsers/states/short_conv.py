@@ -15,8 +15,19 @@ from msgspec.structs import replace
 
 from hwcalc.formulas import FullAttention, Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
-from hwcalc.formulas.weights_state import convolution, short_convolution
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    Weight,
+    WeightRole,
+    convolution,
+    experts,
+    gated_mlp,
+    linear,
+    parameter,
+    rms_norm,
+    short_convolution,
+)
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
