@@ -48,11 +48,7 @@ class LatentAttention(LayerKind):
     def tensors(self) -> tuple[CacheTensor, ...]:
         latent = CacheTensor(name="latent", shape=(self.kv_lora_rank,), axes=("kv_lora_rank",), role=Role.LATENT, span=self.span)
         rope = CacheTensor(
-            name="rope_key",
-            shape=(self.qk_rope_head_dim,),
-            axes=("qk_rope_head_dim",),
-            role=Role.ROPE,
-            span=self.span,
+            name="rope_key", shape=(self.qk_rope_head_dim,), axes=("qk_rope_head_dim",), role=Role.ROPE, span=self.span
         )
         return tuple(t for t in (latent, rope) if t.elements_per_position)
 

@@ -220,10 +220,7 @@ class RealGatedLRU(LayerKind):
     d_conv: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (
-            conv_tensor(self.lru_width, "lru_width", self.d_conv),
-            state_tensor((self.lru_width,), ("lru_width",)),
-        )
+        return (conv_tensor(self.lru_width, "lru_width", self.d_conv), state_tensor((self.lru_width,), ("lru_width",)))
 
 
 def _token_shift(width: int, axis: str, name: str) -> CacheTensor:
@@ -315,9 +312,7 @@ class MatrixLSTM(LayerKind):
     def tensors(self) -> tuple[CacheTensor, ...]:
         return (
             state_tensor(
-                (self.num_heads, self.qk_head_dim, self.v_head_dim),
-                ("num_heads", "qk_head_dim", "v_head_dim"),
-                name="memory",
+                (self.num_heads, self.qk_head_dim, self.v_head_dim), ("num_heads", "qk_head_dim", "v_head_dim"), name="memory"
             ),
             state_tensor((self.num_heads, self.qk_head_dim), ("num_heads", "qk_head_dim"), name="normalizer"),
             state_tensor((self.num_heads, 1), ("num_heads", "1"), name="maximum"),

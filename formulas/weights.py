@@ -451,10 +451,7 @@ def kimi_delta_attention(
     def gate(name: str, low_rank: bool) -> tuple[Weight, ...]:
         if not low_rank:
             return linear(f"{path}.{name}_proj", hidden_size, width)
-        return (
-            *linear(f"{path}.{name}_a_proj", hidden_size, head_dim),
-            *linear(f"{path}.{name}_b_proj", head_dim, width),
-        )
+        return (*linear(f"{path}.{name}_a_proj", hidden_size, head_dim), *linear(f"{path}.{name}_b_proj", head_dim, width))
 
     return (
         *(weight for name in "qkv" for weight in linear(f"{path}.{name}_proj", hidden_size, width)),

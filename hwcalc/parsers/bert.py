@@ -56,9 +56,7 @@ def no_cache(config: Config, key: str) -> Reading:
     shared_heads(config)
     message = f"The config does not set {key}: this model attends in both directions and keeps nothing between steps."
     return Reading(
-        layers=((NoCache(),),) * config.number_of_layers(),
-        config=config,
-        notes=(Note(code="encoder-only", message=message),),
+        layers=((NoCache(),),) * config.number_of_layers(), config=config, notes=(Note(code="encoder-only", message=message),)
     )
 
 
@@ -351,10 +349,7 @@ def _gpt1(config: Config, reading: Reading) -> list[Block]:
     attention = linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
     mlp = plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
     norms = layer_norm("ln_1", width) + layer_norm("ln_2", width)
-    return [
-        Block(kind="embedding", weights=table),
-        *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms),
-    ]
+    return [Block(kind="embedding", weights=table), *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms)]
 
 
 def _read_xlm(config: Config) -> Reading:

@@ -124,12 +124,7 @@ def in_layers(kind: str, weights: Weighed, count: int, part: Part = Part.LANGUAG
 
 
 def ends(
-    config: Config,
-    top: Config,
-    *,
-    embed: str = "model.embed_tokens",
-    norm: str | Weighed = "model.norm",
-    head: str = "lm_head",
+    config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str | Weighed = "model.norm", head: str = "lm_head"
 ) -> list[Block]:
     """The blocks around the layers: embedding, last norm (the name of an RMS norm, or weights), and a head that is not tied."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")

@@ -16,7 +16,7 @@ from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
-from hwcalc.text import shown
+from hwcalc.text import by_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
@@ -182,22 +182,13 @@ LayerReader = Callable[[Config, int], Layer]
 """Reads one layer: the config and the layer's index."""
 
 # Older names of the same types, as transformers itself maps them.
-_LEGACY_TYPES = {
-    "attention": "full_attention",
-    "full": "full_attention",
-    "global": "full_attention",
-    "global_attention": "full_attention",
-    "sliding": "sliding_attention",
-    "local_attention": "sliding_attention",
-    "sliding_window": "sliding_attention",
-    "swa": "sliding_attention",
-    "mamba": "linear_attention",
-    "mamba2": "linear_attention",
-    "recurrent": "linear_attention",
-    "linear": "linear_attention",
-    "short_conv": "conv",
-    "-": "mlp",
-}
+_LEGACY_TYPES = by_word(
+    {
+        "full_attention": "attention full global global_attention",
+        "sliding_attention": "sliding local_attention sliding_window swa",
+        "linear_attention": "mamba mamba2 recurrent linear", "conv": "short_conv", "mlp": "-",
+    }
+)  # fmt: skip
 
 
 def read_layer_types(config: Config, count: int, key: str = "layer_types") -> list[str] | None:

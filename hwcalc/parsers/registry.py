@@ -93,15 +93,8 @@ def model_type_of_architecture(name: str) -> str | None:
 
 
 NESTED: Final = (
-    "text_config",
-    "llm_config",
-    "language_config",
-    "thinker_config",
-    "decoder",
-    "generator",
-    "vlm_config",
-    "decoder_config",
-)
+    "text_config", "llm_config", "language_config", "thinker_config", "decoder", "generator", "vlm_config", "decoder_config",
+)  # fmt: skip
 """Keys under which models of several parts keep the config of their language model, most specific first."""
 
 MAX_NESTING: Final = 4

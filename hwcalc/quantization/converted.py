@@ -26,33 +26,18 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.mixes import Family, MixFacts, Placed, placed
+from hwcalc.text import by_word
 
-OUTSIDE: Final[Mapping[str, str]] = {
-    "embed_tokens": "token_embd",
-    "word_embeddings": "token_embd",
-    "embeddings": "token_embd",
-    "shared": "token_embd",
-    "embed_tokens_per_layer": "per_layer_token_embd",
-    "per_layer_model_projection": "per_layer_model_proj",
-    "per_layer_projection_norm": "per_layer_proj_norm",
-    "embed_positions": "position_embd",
-    "position_embeddings": "position_embd",
-    "token_type_embeddings": "token_types",
-    "embeddings.LayerNorm": "token_embd_norm",
-    "word_embeddings_layernorm": "token_embd_norm",
-    "embedding_norm": "token_embd_norm",
-    "embed_tokens.embed_norm": "token_embd_norm",
-    "pre_ln": "token_embd_norm",
-    "lm_head": "output",
-    "norm": "output_norm",
-    "norm_f": "output_norm",
-    "final_layernorm": "output_norm",
-    "ln_out": "output_norm",
-    "hc_head.hc_base": "output_hc_base",
-    "hc_head.hc_fn": "output_hc_fn",
-    "hc_head.hc_scale": "output_hc_scale",
-    "pooler.dense": "cls",
-}
+OUTSIDE: Final[Mapping[str, str]] = by_word(
+    {
+        "token_embd": "embed_tokens word_embeddings embeddings shared", "per_layer_token_embd": "embed_tokens_per_layer",
+        "per_layer_model_proj": "per_layer_model_projection", "per_layer_proj_norm": "per_layer_projection_norm",
+        "position_embd": "embed_positions position_embeddings", "token_types": "token_type_embeddings",
+        "token_embd_norm": "embeddings.LayerNorm word_embeddings_layernorm embedding_norm embed_tokens.embed_norm pre_ln",
+        "output": "lm_head", "output_norm": "norm norm_f final_layernorm ln_out", "output_hc_base": "hc_head.hc_base",
+        "output_hc_fn": "hc_head.hc_fn", "output_hc_scale": "hc_head.hc_scale", "cls": "pooler.dense",
+    }
+)  # fmt: skip
 """Tensors outside the layers."""
 
 _INSIDE: Final[Mapping[str, str]] = {

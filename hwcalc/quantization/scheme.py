@@ -18,22 +18,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.formats import (
-    AWQ,
-    BNB4,
-    BNB4_DOUBLE,
-    BNB8,
-    FP8,
-    FP8_BLOCK,
-    FP8_CHANNEL,
-    GPTQ,
-    INT4,
-    INT8,
-    MXFP4,
-    MXFP8,
-    NVFP4,
-    WeightFormat,
-)
+from hwcalc.formulas import formats
+from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 
@@ -344,7 +330,22 @@ def _linear(text: str) -> Pattern | None:
 
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {
-    item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
+    item.name: item
+    for item in (
+        formats.FP8,
+        formats.FP8_BLOCK,
+        formats.FP8_CHANNEL,
+        formats.MXFP8,
+        formats.MXFP4,
+        formats.NVFP4,
+        formats.INT8,
+        formats.INT4,
+        formats.GPTQ,
+        formats.AWQ,
+        formats.BNB4,
+        formats.BNB4_DOUBLE,
+        formats.BNB8,
+    )
 }
 """Quantised formats by their names for ``--weights``."""
 

@@ -215,20 +215,12 @@ def _encodable(text: str) -> bool:
 
 
 _RENAMED: Final = {
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "hidden_dim": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "norm_eps": "rms_norm_eps",
-    "rope_theta": "rope_theta",
-    "tied_embeddings": "tie_word_embeddings",
-    "max_position_embeddings": "max_position_embeddings",
-    "max_seq_len": "max_position_embeddings",
-    "model_max_length": "max_position_embeddings",
-}
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_dim": "intermediate_size",
+    "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
+    "tied_embeddings": "tie_word_embeddings", "max_position_embeddings": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings", "model_max_length": "max_position_embeddings",
+}  # fmt: skip
 _EXPERTS: Final = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
 
 # These keys describe training, storage, longer contexts or an additional tower. They do not change the cache of a layer.

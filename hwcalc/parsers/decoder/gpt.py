@@ -533,11 +533,7 @@ QWEN: Final = replace(
     # intermediate_size is the width of gate and up together.
     width=lambda config: max(1, config.integer("intermediate_size") // 2),
 )
-DEEPSEEK: Final = replace(
-    _LLAMA,
-    mlp_bias=False,
-    experts=AFTER_PREFIX,
-)
+DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=AFTER_PREFIX)
 BAILING: Final = Decoder(
     layers=alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
     attn="attention",

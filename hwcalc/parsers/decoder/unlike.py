@@ -198,8 +198,7 @@ def _openelm_layers(config: Config) -> Reading:
     # The lists above were computed from num_gqa_groups when the file was written.
     config.ignore("num_gqa_groups")
     return Reading(
-        layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)),
-        config=config,
+        layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)), config=config
     )
 
 
@@ -594,10 +593,7 @@ MINIMAX_M3: Final = Decoder(
     width="dense_intermediate_size",
     attention=_minimax_m3,
     experts=Experts(
-        count="num_local_experts",
-        width="intermediate_size",
-        shared=width("shared_intermediate_size"),
-        sparse=_minimax_m3_sparse,
+        count="num_local_experts", width="intermediate_size", shared=width("shared_intermediate_size"), sparse=_minimax_m3_sparse
     ),
 )
 MLLAMA: Final = Decoder(

@@ -266,11 +266,7 @@ def _moonshine(config: Config, top: Config, reading: Reading, kind: str) -> list
 
 
 def _moonshine_keys(side: str) -> Keys:
-    return Keys(
-        count=(f"{side}_num_hidden_layers",),
-        heads=f"{side}_num_attention_heads",
-        kv_heads=f"{side}_num_key_value_heads",
-    )
+    return Keys(count=(f"{side}_num_hidden_layers",), heads=f"{side}_num_attention_heads", kv_heads=f"{side}_num_key_value_heads")
 
 
 def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:

@@ -21,14 +21,8 @@ from hwcalc.model import VOCABULARY, ModelSpec, RawModel
 from hwcalc.parsers.config import Config
 
 _CONTEXT: Final = (
-    "max_position_embeddings",
-    "n_ctx",
-    "n_positions",
-    "max_length",
-    "max_sequence_length",
-    "model_max_length",
-    "max_seq_len",
-)
+    "max_position_embeddings", "n_ctx", "n_positions", "max_length", "max_sequence_length", "model_max_length", "max_seq_len",
+)  # fmt: skip
 _FEED_FORWARD: Final = ("prefix_dense_intermediate_size", "dense_intermediate_size", "intermediate_size", "n_inner", "hidden_dim")
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _SHARED: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")

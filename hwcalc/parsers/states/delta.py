@@ -25,13 +25,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import GatedDeltaNet, KimiDeltaAttention, LatentAttention, Layer, LayerKind, ShortConvolution, SparseIndexer
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas import (
+    AttentionKind,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    Layer,
+    LayerKind,
+    ShortConvolution,
+    SparseIndexer,
+)
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (
     Block,
     Part,
-    Weight,
     WeightRole,
     convolution,
     embedding,
@@ -167,7 +174,7 @@ def _feed_forward(config: Config) -> tuple[Named, Named]:
     return sparse, sparse if dense is None else dense
 
 
-def _shared_experts(config: Config, count: int) -> tuple[Weight, ...]:
+def _shared_experts(config: Config, count: int) -> Weighed:
     """Routed experts, and a shared one whose output is gated by one number."""
     hidden = config.integer("hidden_size")
     weights = gated_experts(hidden, config.integer("moe_intermediate_size"), count, config.integer("num_experts_per_tok"))
@@ -259,7 +266,7 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     return out + _ngram_tables(config, embedded)
 
 
-def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> tuple[Weight, ...]:
+def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> Weighed:
     hidden, count, rank = config.integer("hidden_size"), config.integer("hc_count"), config.integer("hc_lowrank")
     wide = count * hidden
     weights = rms_norm(f"{path}.hc_norm", wide)
@@ -267,7 +274,7 @@ def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> tup
     return weights + linear(f"{path}.block_inject_weight", wide, count) if combine else weights
 
 
-def _ngram_mixer(config: Config, kind: ShortConvolution) -> tuple[Weight, ...]:
+def _ngram_mixer(config: Config, kind: ShortConvolution) -> Weighed:
     hidden, wide = config.integer("hidden_size"), kind.channels
     width = config.maybe_integer("ple_embed_dim") or hidden
     weights = linear("ple.key_proj", width, wide) + linear("ple.value_proj", width, hidden)

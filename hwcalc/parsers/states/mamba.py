@@ -29,12 +29,10 @@ from functools import partial
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache, SharedCache
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas import AttentionKind, Layer, Mamba1, Mamba2, NoCache, SharedCache
 from hwcalc.formulas.weights import (
     Block,
     Part,
-    Weight,
     WeightRole,
     attention,
     convolution,
@@ -277,11 +275,11 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
     return out + repeated([(name, layers[name]) for name in predicted * steps], weigh, Part.MTP)
 
 
-def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> tuple[Weight, ...]:
+def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> Weighed:
     return plain_mlp(hidden, width, bias=bias, path=path, names=("up_proj", "down_proj"))
 
 
-def _nemotron_experts(config: Config) -> tuple[Weight, ...]:
+def _nemotron_experts(config: Config) -> Weighed:
     """Experts of two matrices. If ``moe_latent_size`` is set, one projection leads to that width and one back."""
     hidden, bias = config.integer("hidden_size"), config.flag("mlp_bias")
     latent = config.maybe_integer("moe_latent_size")
@@ -401,11 +399,7 @@ def _granite(config: Config, top: Config, reading: Reading) -> list[Block]:
 
 
 JAMBA: Final = Interleaved(
-    types=_jamba_types,
-    readers=hybrid_readers(mamba1_layer),
-    weights=_jamba,
-    ignored=(*HYBRID_KEYS, "use_mambapy"),
-    spelled=False,
+    types=_jamba_types, readers=hybrid_readers(mamba1_layer), weights=_jamba, ignored=(*HYBRID_KEYS, "use_mambapy"), spelled=False
 )
 BAMBA: Final = Interleaved(
     types=_bamba_types,
@@ -669,14 +663,14 @@ def _plamo2_weights(config: Config, top: Config, reading: Reading) -> list[Block
     return ends(config, top) + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-def _plamo2_attention(kind: AttentionKind, hidden: int) -> tuple[Weight, ...]:
+def _plamo2_attention(kind: AttentionKind, hidden: int) -> Weighed:
     heads, kv_heads, width = kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim
     weights = attention(hidden, heads, kv_heads, width, path="mixer", fused="qkv_proj")
     weights += parameter("mixer.q_weight", heads, width, role=WeightRole.NORM)
     return weights + parameter("mixer.k_weight", kv_heads, width, role=WeightRole.NORM)
 
 
-def _plamo2_mamba(kind: Mamba2, hidden: int) -> tuple[Weight, ...]:
+def _plamo2_mamba(kind: Mamba2, hidden: int) -> Weighed:
     """The heads of Mamba-2 with the projections of Mamba-1: B, C and the time step come from x, each with a norm."""
     inner, state = kind.num_heads * kind.head_dim, kind.d_state
     rank = max(64, hidden // 16)

@@ -223,10 +223,7 @@ class _Reader:
         """All of it, in the order of the file."""
         version = self._version()
         tensor_count, key_count = self._unpack("QQ")
-        for count, most, least, what in (
-            (key_count, MOST_KEYS, 13, "keys"),
-            (tensor_count, MOST_TENSORS, 24, "tensors"),
-        ):
+        for count, most, least, what in ((key_count, MOST_KEYS, 13, "keys"), (tensor_count, MOST_TENSORS, 24, "tensors")):
             if count > most:
                 self.fail(f"it says that it has {count:,} {what}, and the most are {most:,}")
             self.where = f"the {count:,} {what} that it names"
