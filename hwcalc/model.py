@@ -16,30 +16,6 @@ from hwcalc.formulas.tensor import Shown
 from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
 
-__all__ = [
-    "EXAMPLE_PARAMETERS",
-    "FIDELITY",
-    "GGUF_ARCHITECTURE",
-    "LEFT_OUT",
-    "MODEL_WARNINGS",
-    "NO_WEIGHTS",
-    "OLLAMA",
-    "PARTIAL_WEIGHTS",
-    "UNREAD_KEYS",
-    "VOCABULARY",
-    "Definition",
-    "GgufFacts",
-    "GgufTensor",
-    "ModelFacts",
-    "ModelSpec",
-    "Note",
-    "Parameters",
-    "RawModel",
-    "RopeScaling",
-    "WeightFacts",
-    "qualified",
-]
-
 T = TypeVar("T")
 _UNKNOWN: Final[Any] = object()
 """Stands for a value that is not kept yet; ``None`` may be one."""

@@ -242,3 +242,13 @@ def windowed(config: Config, dims: AttentionDims) -> Layer:
 def windowed_layer(config: Config, index: int) -> Layer:
     """A sliding layer by the common keys."""
     return windowed(config, attention_dims(config))
+
+
+def divisible(value: float, divisor: int) -> int:
+    """``value`` rounded to a multiple of ``divisor``, up where it would lose more than a tenth.
+
+    >>> divisible(640.0, 256), divisible(934.4, 256)
+    (768, 1024)
+    """
+    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * value else rounded

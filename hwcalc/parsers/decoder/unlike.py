@@ -75,6 +75,7 @@ from hwcalc.parsers.reading import (
     attention_dims,
     build_layers,
     dims_of,
+    divisible,
     equal_dims,
     kind_in,
     read_layer_types,
@@ -202,16 +203,6 @@ def _openelm_layers(config: Config) -> Reading:
     )
 
 
-def _divisible(value: float, divisor: int) -> int:
-    """``value`` rounded to a multiple of ``divisor``, up where it would lose more than a tenth.
-
-    >>> _divisible(640.0, 256), _divisible(934.4, 256)
-    (768, 1024)
-    """
-    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * value else rounded
-
-
 def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | None:
     """Each layer has its own heads and widths."""
     hidden, count = config.integer("hidden_size"), len(reading.layers)
@@ -226,7 +217,7 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
         dims, multiplier = kind
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not 0 < multiplier < 1000:
             raise config.error("ffn_multipliers", multiplier, "numbers above 0")
-        wide = _divisible(multiplier * hidden, divisor)
+        wide = divisible(multiplier * hidden, divisor)
         heads, groups, head_dim = dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim
         own = attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
         if scales:
