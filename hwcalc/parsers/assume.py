@@ -1,8 +1,5 @@
-"""``--assume``: as what a config of an unknown type is read, which known types resemble it, and what such a reading leaves unread.
-
-Which keys a reading took from the model's class, since the file leaves them out.
-
-A file of an unknown type, read as a known one: which of its keys that type leaves unread, and what its class fills in.
+"""``--assume``: as what a config of an unknown type is read, which known types resemble it, what such a reading leaves unread,
+and what the class fills in.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""BERT, models built like it, and early decoders: GPT-1, XLM, CPM-Ant and GIT.
+"""BERT and models built like it, each an object that says how it differs; and early decoders: GPT-1, XLM, CPM-Ant and GIT.
 
-BERT and models built like it, each as an object that says how it differs from BERT.
-
-Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Unless ``is_decoder`` is set, such a class attends in both
-directions. It can then keep nothing, since every token changes when one is added. A class that predicts words has a head and no
-pooler, the bare class has a pooler and no head. Parameters of classes for other tasks are not counted.
-
-Early decoders, each built in its own way: GPT-1, XLM and CPM-Ant; and GIT, which is BERT with images.
-
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Reformer and XLNet keep no keys and values.
+Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Unless ``is_decoder`` is set, a BERT attends in both directions.
+It can then keep nothing, since every token changes when one is added. A class that predicts words has a head and no pooler, the
+bare class has a pooler and no head. Parameters of classes for other tasks are not counted. Reformer and XLNet keep no keys and
+values.
 """
 
 from __future__ import annotations

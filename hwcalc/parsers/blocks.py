@@ -1,8 +1,5 @@
-"""Blocks of weights that many families have: those of a stack of layers, of both ends of the model, of attention and experts.
-
-The matrices of attention, and the heads, of models that are not decoders like Llama. Dims come from the layer's cache.
-
-Hyper-connections: learned weights mix several residual streams around every attention and MLP, and before the last norm.
+"""Blocks of weights that many families have: those of a stack of layers, of both ends of the model, of attention, experts and
+hyper-connections.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
-"""A config document and the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
+"""A config document and the rules for reading it: other names of keys, class defaults, checked values, and a record of what was
+read.
 
-Other names of keys, in files of models whose code lives with the model.
-
-A model type that transformers has a class for is read by that class's own aliases (``class_defaults.json``). These names must not
-contradict them.
-
-What the config classes of transformers fill in: aliases, defaults, and the types of nested configs, read from the data files.
-
-Which keys of a config bear on memory, by their names: the one table of it.
-
-Absent and null differ: an absent key takes the default of the config class, a null stays null.
-
-What a config may describe at most. Each bound lies far above the published models, and far below what would take seconds.
-
-What the class named in a document tells about the model: which parts it has, and which head.
+A model type that transformers has a class for is read by that class's aliases and defaults (``class_defaults.json``). Absent and
+null differ: an absent key takes the class's default, a null stays null. Every bound on what a config may describe lies far above
+the published models, and far below what would take seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Read a config into layers and weights. :func:`parse` finds the family of the model and checks that no key was overlooked.
+"""Read a config into layers and weights, and into single facts that engines need, so that no engine reads it again.
 
-Single facts of a config that engines need besides the layers, read here once so that no engine reads the config again.
-
-All weights of a document: those of the language model, and of the towers and projectors around it.
+:func:`parse` finds the family of the model and checks that no key was overlooked. Weights are those of the language model, and
+of the towers and projectors around it.
 """
 
 from __future__ import annotations

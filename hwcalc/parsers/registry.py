@@ -1,8 +1,6 @@
-"""The module that reads a model type, and the level of a document that describes the language model.
+"""The level of a document that describes the language model, and the module that reads its type.
 
-Find the module that reads a model type. ``index.json`` has a row for each type. A module is imported when a model needs it.
-
-Find the level of a document that describes the language model, and the family that reads it.
+``index.json`` has a row for each model type. A module is imported when a model needs it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Find the family of a config and let it read: what is understood, what is assumed, and what is left out of account.
+"""A config as the family of its type reads it: what is understood, what is assumed, and what is left out of account.
 
-Keys that name the kind of attention in one word, such as ``"attention_type": "gqa"``.
-
-Most classes do not read them: they say again what heads and windows say, and are read as long as they say the same. A word that
-says otherwise, or that is not known, stays unread, so that the plan stops. BigBird's classes have the key: their sparse encoder keeps
-nothing, and their decoder attends fully whatever the key says.
+Keys that name the kind of attention in one word, such as ``"attention_type": "gqa"``, are read by few classes: they say again
+what heads and windows say, and are read as long as they say the same. A word that says otherwise, or that is not known, stays
+unread, so that the plan stops. BigBird's classes have the key: their sparse encoder keeps nothing, and their decoder attends
+fully whatever it says.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The GGUF file that llama.cpp's converter makes of a model (conversion/*.py, 0c1e57098): its tensors, with their shapes, in 16 or 32 bits.
+"""The GGUF file that llama.cpp's converter makes of a model (conversion/*.py, 0c1e57098): its tensors, with their shapes, in 16
+or 32 bits.
 
-The names that tensors have in a GGUF file, by the ends of their paths in a checkpoint (gguf-py/gguf/tensor_mapping.py, 0c1e57098).
-
-A key is the end of a path without ``.weight`` or ``.bias``; the longest that fits decides. Keys after a slash hold for one kind of block.
-What no key fits keeps its path: the file is not known that well, but its bytes are.
-
-Tensors of a GGUF file that are no parameters of the model: made of the config, or numbers that only the checkpoint has.
-
-Experts are merged into one tensor, fused projections are split or kept, and the matrix that takes keys and values out of a latent becomes
-two. Vectors, norms, routers and convolutions stay in 32 bits. Towers lie in a file of their own, which is not here.
+Names follow from the ends of paths in a checkpoint (gguf-py/gguf/tensor_mapping.py): a key of a table is such an end without
+``.weight`` or ``.bias``, and the longest that fits decides; after a slash it holds for one kind of block. What no key fits keeps
+its path: the file is not known that well, but its bytes are. Experts are merged into one tensor, fused projections are split or
+kept, and the matrix that takes keys and values out of a latent becomes two. Vectors, norms, routers and convolutions stay in 32
+bits. Some tensors are no parameters: made of the config, or numbers that only the checkpoint has. Towers lie in a file of their
+own, which is not here.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """The types in which a GGUF file keeps numbers, the names of its file types and mixes, and the names of its tensors.
 
-The types in which a GGUF file keeps numbers: so many to a block, and the bytes of a block (ggml's ``ggml-common.h``, 0c1e57098).
-
-The names of GGUF file types (``llama_ftype`` of include/llama.h, llama.cpp 0c1e57098).
-
-What the names of tensors in GGUF files say (src/llama-arch.cpp, llama.cpp 0c1e57098).
-
-The names of llama.cpp's mixes, which are asked for where no weight is stored by them.
+Source: llama.cpp 0c1e57098, ggml's ``ggml-common.h``, ``llama_ftype`` of include/llama.h, and src/llama-arch.cpp.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The quantisation of a plan: that of ``--weights`` if it is set, otherwise that of the checkpoint.
 
-Weight formats whose name says their bits: ``exl2 4.0bpw``, ``exl3 3.5bpw``, ``mlx-4bit``.
-
-Find a quantised format in the name of a checkpoint. Some configs do not say how the weights are quantised.
-
-Whether the weight files beside a config hold the whole model. Files that hold less say nothing about its size.
+Some formats have names that say their bits (``exl2 4.0bpw``, ``mlx-4bit``), and some configs do not say how the weights are
+quantised, but the model's name does. Weight files that do not hold the whole model say nothing about its size.
 """
 
 from __future__ import annotations

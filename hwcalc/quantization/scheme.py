@@ -1,10 +1,9 @@
 """Which format a quantisation gives to each weight, and which weights it leaves unquantised.
 
-Read the names by which a quantiser selects modules: literal names, endings, globs, or regular expressions after ``re:``.
-
-A name with a layer number is valid for that layer alone, and a table finds it. All other names are compared with every name that
-a module may have in its checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested
-repetition and compile to patterns that match in linear time. Names that are refused make the whole quantisation unknown.
+A quantiser selects modules by literal names, endings, globs, or regular expressions after ``re:``. A name with a layer number is
+valid for that layer alone, and a table finds it. All other names are compared with every name that a module may have in its
+checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested repetition and compile to
+patterns that match in linear time. Names that are refused make the whole quantisation unknown.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """A config document in JSON, and documents of other formats translated to it. Everything else is an error with an explanation.
 
-Read a config document in JSON. Everything else is an error with an explanation.
-
 Some real files are not strict JSON. Therefore a byte-order mark, ``NaN``, ``Infinity`` and duplicate keys are accepted. Of
-duplicate keys the last one counts, as in Python.
-
-Translate ``params.json``, the format of Mistral's and Meta's own code, to the equivalent config of transformers.
-
-Merge ``hf_quant_config.json`` into the config. Older exports of ModelOpt describe their quantisation in this file.
+duplicate keys the last one counts, as in Python. ``params.json``, the format of Mistral's and Meta's own code, becomes the
+equivalent config of transformers. ``hf_quant_config.json``, in which older exports of ModelOpt describe their quantisation, is
+merged into the config.
 """
 
 from __future__ import annotations

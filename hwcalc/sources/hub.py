@@ -1,14 +1,10 @@
-"""The Hugging Face Hub and its cache on this machine as sources: ``config.json`` at a commit, and the headers of the weight files.
-
-The Hugging Face Hub as a source: ``config.json`` at a commit, and the headers of the weight files.
+"""The Hugging Face Hub and its cache on this machine as sources: ``config.json`` at a commit, and the headers of the weight
+files.
 
 One request gives the config and the commit. The weights need one or two requests per file, each for a part of the file
 (:mod:`hwcalc.sources.weights`). The config is then stored in the Hugging Face cache, where other programs find it too, and the
-weight facts in kvplan's own cache. So the next plan of the model needs no network. Code in a repository never runs.
-
-A repository without a ``config.json``: read ``params.json`` or a GGUF file instead, or explain what the repository contains.
-
-The Hugging Face cache on this machine as a source. The Hub is asked only for weight headers that were never read before.
+weight facts in kvplan's own cache. So the next plan of the model needs no network. Code in a repository never runs. Of a
+repository without a ``config.json``, ``params.json`` or a GGUF file is read, or what it contains is explained.
 
 ``<cache>/models--<org>--<name>/refs/<branch>`` holds a commit. ``snapshots/<commit>/config.json`` is the file, a link into
 ``blobs``. The first of these is the cache: ``$HF_HUB_CACHE``, ``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``,

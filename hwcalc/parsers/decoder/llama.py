@@ -1,9 +1,4 @@
-"""Decoders that resemble Llama: dense models, and mixtures of experts.
-
-Dense models that resemble Llama.
-
-Mixtures of experts that otherwise resemble Llama.
-"""
+"""Decoders that resemble Llama: dense models, and mixtures of experts."""
 
 from __future__ import annotations
 

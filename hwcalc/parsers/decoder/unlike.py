@@ -1,6 +1,6 @@
 """Decoders whose layers differ from each other, run several times, or are read as those of another type.
 
-Decoders whose layers differ in heads, share a cache, or run several times; their code lives with the model.
+JetMoE's attention has experts, and HRM runs its layers several times. The code of others lives with the model:
 
 - nemotron-nas (Llama-Nemotron; class DeciLM): ``block_configs`` has one entry for each layer. The model's
   ``variable_cache.py``: ``attention.no_op`` or ``replace_with_linear`` keeps nothing; ``n_heads_in_group`` query heads
@@ -14,11 +14,7 @@ Decoders whose layers differ in heads, share a cache, or run several times; thei
 - ouro: the stack runs ``total_ut_steps`` times with the same weights, and each run keeps its own keys and values
   (``modeling_ouro.py``: cache index = step x layers + layer).
 
-JetMoE, whose attention has experts, and HRM, which runs its layers several times.
-
-Decoders whose layers differ: in heads and widths, or because some have an indexer or attend to an image.
-
-Model types that are another type under a name of their own.
+Some model types are another type under a name of their own:
 
 - deepseek_ref: DeepSeek-V4 with the key names of its reference code, which transformers' ``deepseek_v4`` takes too
   (``compress_ratios``, ``sliding_window``, ``index_*``).

@@ -1,21 +1,16 @@
-"""Gated delta nets and Kimi delta attention, with other attention in between.
+"""Gated delta nets and Kimi delta attention, with other attention in between. Mirrors ``modeling_*.py`` in transformers 5.23.
 
-Gated delta nets with attention in between: Qwen3-Next, Qwen3.5, Qwen4 and OLMo Hybrid.
+Qwen3-Next, Qwen3.5, Qwen4 and OLMo Hybrid: in the Qwen line the query projection is twice as wide as the queries: its other half
+gates the output of attention. The multi-token-prediction step is one more attention layer. Before it, a matrix joins the
+embedding of a token with the hidden state of the token before. Qwen4 adds an indexer to attention, residual streams that are
+joined by gates, and embeddings of n-grams on some layers.
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. In the Qwen line the query projection is twice as wide as the
-queries: its other half gates the output of attention. The multi-token-prediction step is one more attention layer. Before it, a
-matrix joins the embedding of a token with the hidden state of the token before. Qwen4 adds an indexer to attention, residual
-streams that are joined by gates, and embeddings of n-grams on some layers.
+Kimi Linear, Bailing hybrids and GLM-5 Next have latent attention in between. Bailing's gates are full matrices, and its latent
+attention has no query latent but an output gate of one number a head. GLM-5 Next joins residual streams around every block.
 
-Kimi delta attention with latent attention in between: Kimi Linear, Bailing hybrids and GLM-5 Next.
-
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Bailing's gates are full matrices, and its latent attention has
-no query latent but an output gate of one number a head. GLM-5 Next joins residual streams around every block.
-
-Kimi K3: language model, vision tower and projector, by the checkpoint and SGLang's ``kimi_k3.py``.
-
-The language model is Kimi Linear with three differences. Gates are full matrices. Experts work at half the width, between two
-projections. And there are attention residuals: before each block a norm and a learned query mix the sums of earlier layers.
+Kimi K3, by the checkpoint and SGLang's ``kimi_k3.py``, is Kimi Linear with full matrices as gates, experts that work at half the
+width between two projections, and attention residuals: before each block a norm and a learned query mix the sums of earlier
+layers.
 """
 
 from __future__ import annotations

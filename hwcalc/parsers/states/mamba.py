@@ -1,24 +1,17 @@
 """Mamba layers, alone and in one stack with attention.
 
-Mamba layers, and models whose layers are one norm and one mixer: mamba, falcon_mamba, mamba2 and Nemotron-H.
+Mirrors ``modeling_*.py`` in transformers 5.23 of Mamba, Nemotron-H (each layer has Mamba-2, attention, an MLP or experts),
+Jamba, Bamba, Falcon-H1, Granite 4, Zamba and Zamba2. These two have Mamba on every layer, and a few attention blocks that many
+layers share: Zamba's block exists once, however many layers run it. So does each of Zamba2's ``num_mem_blocks``, but there every
+layer that runs a block has an adapter of its own. The code of the others lives with the models:
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Each layer of Nemotron-H has Mamba-2, attention, an MLP or experts.
-
-Mamba and attention in one stack, on layers of their own or both on one layer: Jamba, Bamba, Falcon-H1, Granite 4 and Zamba.
-
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Zamba and Zamba2 have Mamba on every layer, and a few attention
-blocks that many layers share: Zamba's block exists once, however many layers run it. So does each of Zamba2's
-``num_mem_blocks``, but there every layer that runs a block has an adapter of its own.
-
-Hybrids of Mamba and attention whose code lives with the models: Phi-4-mini-flash, PLaMo 2 and PLaMo 3.
-
-- phi4flash (SambaY): the cache is that of ``SambaYCache`` for 32 layers, the weights are those of vLLM's ``phi4flash.py``. Layers
-  0 to 16 alternate between Mamba-1 and a window, and layer 17 has the only full attention. The layers after it keep nothing: odd
-  ones read the cache of layer 17, even ones gate the current token with the output of layer 16.
-- plamo2: attention where i % mamba_step == mamba_step // 2, or only on the last layer if the stack is no longer than half a step
-  (``is_mamba`` in the model and in vLLM's ``plamo2.py``, which the weights follow too). Attention keeps the last
-  ``attention_window_size`` tokens, and all tokens on the layers of ``full_attention_idx``. The state is that of Mamba-2, but only
-  x passes the convolution.
+- phi4flash (SambaY): the cache is that of ``SambaYCache`` for 32 layers, the weights are those of vLLM's ``phi4flash.py``.
+  Layers   0 to 16 alternate between Mamba-1 and a window, and layer 17 has the only full attention. The layers after it keep
+  nothing: odd   ones read the cache of layer 17, even ones gate the current token with the output of layer 16.
+- plamo2: attention where i % mamba_step == mamba_step // 2, or only on the last layer if the stack is no longer than half a
+  step   (``is_mamba`` in the model and in vLLM's ``plamo2.py``, which the weights follow too). Attention keeps the last
+  ``attention_window_size`` tokens, and all tokens on the layers of ``full_attention_idx``. The state is that of Mamba-2, but
+  only   x passes the convolution.
 - plamo3: full attention where (i + 1) % sliding_window_pattern == 0, else the last ``window_size`` tokens (``is_full_attn``).
 """
 
