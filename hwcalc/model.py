@@ -1,11 +1,14 @@
-"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it."""
+"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it.
+
+A value together with notes about it.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -338,3 +341,10 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file. This is almost always ``stack``."""
         return self.readings.get(engine, self.stack)
+
+
+class Noted(NamedTuple, Generic[T]):
+    """A value, and the notes on how it was obtained, in order."""
+
+    value: T
+    notes: tuple[Note, ...] = ()

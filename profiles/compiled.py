@@ -3,10 +3,6 @@
 To read all YAML files takes a fifth of a second. The first line of the compiled file is its index: folder -> name of a fact file -> first byte
 after the index, and bytes. Each further line is the content of one fact file as JSON, and those of one folder stand together. So one accelerator
 is read without the others, and a whole folder at once. A test compares the file with the YAML.
-
-What tells one accelerator from the next larger one, without reading the file of each.
-
-What lists say of the models of the catalog, without reading the file of each.
 """
 
 from __future__ import annotations

@@ -129,9 +129,8 @@ class Models:
 
     def _local_copy(self, locked: RawModel, model: str, revision: str | None) -> RawModel | None:
         """This machine's copy of a locked model, from the same kind of source and without network; ``None`` if there is none."""
-        from hwcalc.sources import resolve
+        from hwcalc.sources import find_cached, resolve
         from hwcalc.sources.built_in import find_in_catalog
-        from hwcalc.sources.hub import find_cached
 
         try:
             if locked.source in {"local", "gguf"}:

@@ -9,27 +9,32 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.engines.calibration import is_measured
-from hwcalc.engines.classes import has_classes, model_classes
-from hwcalc.engines.encoder import encoder_length, follows_output
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.policies import PagedGroup, Support
+from hwcalc.engines.memory import is_measured
+from hwcalc.engines.models import encoder_length, follows_output, has_classes, model_classes
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
-from hwcalc.engines.sharing import NOTHING, SharedBlocks, Together, words_of
-from hwcalc.engines.stored import Dtypes, Run, StoredTensor, bytes_of
+from hwcalc.engines.stored import (
+    NOTHING,
+    Dtypes,
+    PagedGroup,
+    Run,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    Together,
+    bytes_of,
+    words_of,
+)
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.model import Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.cut_layers import CutLayers
-    from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement
+    from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement, Saving
     from hwcalc.engines.engine import Engine
-    from hwcalc.engines.evicting import Evicted
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.policies import CutLayers, Evicted
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.formulas import CacheTensor, DType, LayerKind, Stack
     from hwcalc.formulas.tensor import Span
     from hwcalc.model import ModelSpec, Note
@@ -503,7 +508,7 @@ class Occupancy:
         policy, request = self.request.policy, self.request
         if policy is None:
             return None
-        from hwcalc.engines.evicting import evicted_of
+        from hwcalc.engines.policies import evicted_of
 
         # An engine without a pool takes a batch through one prefill.
         together = 1 if self.engine.pooled else request.sequences
@@ -523,7 +528,7 @@ class Occupancy:
         return self.shared("policy setting", self._make_setting)
 
     def _make_setting(self) -> Setting:
-        from hwcalc.engines.evicting import shapes_of
+        from hwcalc.engines.policies import shapes_of
         from hwcalc.formulas.formats import FLOATS
         from hwcalc.policies.base import Setting
         from hwcalc.policies.outcome import kernel_for
@@ -549,7 +554,7 @@ class Occupancy:
         """Bytes of the layers that the policy cuts, where they follow from those of a token."""
         if self.request.policy is None:
             return None
-        from hwcalc.engines.cut_layers import cut_layers
+        from hwcalc.engines.policies import cut_layers
 
         return cut_layers(self)
 

@@ -12,8 +12,7 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput, EmittedFile
-    from hwcalc.engines.options import Choices, EngineOption
+    from hwcalc.engines.options import Choices, CommandInput, EmittedFile, EngineOption
     from hwcalc.engines.setup import Request, Setup
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import Definition, ModelSpec, Note

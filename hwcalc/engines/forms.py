@@ -22,7 +22,7 @@ from hwcalc.formulas.stairs import Stair, stairs_at, together
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.formulas import LayerNumbers
     from hwcalc.formulas.stairs import Stair
 
@@ -343,7 +343,7 @@ OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 
 
 class PartForm(Record):
-    """A term of the memory equation, as :class:`~hwcalc.engines.budget.BudgetPart`."""
+    """A term of the memory equation, as :class:`~hwcalc.engines.memory.BudgetPart`."""
 
     name: str
     section: str

@@ -1,7 +1,7 @@
 """The general rules, which an engine follows unless it overrides them.
 
 Each layer has its own tensors. ``tp`` divides heads, but not a latent; ``pp`` divides layers, ``dp`` sequences, and ``dcp`` the tokens
-of attention. The memory left for the cache follows from the equation in :mod:`hwcalc.engines.equation`.
+of attention. The memory left for the cache follows from the equation in :mod:`hwcalc.engines.memory`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.model_dtypes import plain_format
+from hwcalc.engines.models import plain_format
 from hwcalc.engines.options import Choices
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.noted import Noted
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas.hybrid import Group
+    from hwcalc.model import Noted
 
 
 class GeneralDeployment(Deployment):
     """A server by the general rules. A subclass needs at least :meth:`choose_dtypes`."""
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        from hwcalc.engines.equation import rank_weights_part
+        from hwcalc.engines.memory import rank_weights_part
 
         return rank_weights_part(self)
 
@@ -59,22 +59,26 @@ class GeneralOccupancy(Occupancy):
 
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of the cache on a rank while the prompt is read: by default each layer is cut before the next layer begins."""
-        from hwcalc.engines.peaks import stage_prefill_bytes
+        from hwcalc.engines.policies import stage_prefill_bytes
 
         return stage_prefill_bytes(self, stage)
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        from hwcalc.engines.rank_allocation import layer_allocations
+        from hwcalc.engines.ranks import layer_allocations
 
         return layer_allocations(self, stage)
 
     def plan_budget(self) -> Noted[Budget | None]:
-        from hwcalc.engines.equation import plan_equation
+        from hwcalc.engines.memory import plan_equation
 
-        return plan_equation(self, self.chunks())
+        if self.evicted is None:
+            return plan_equation(self, self.chunks())
+        from hwcalc.engines.policies import policy_part
+
+        return plan_equation(self, self.chunks(), policy_part(self))
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        from hwcalc.engines.equation import rank_weights_part
+        from hwcalc.engines.memory import rank_weights_part
 
         return rank_weights_part(self)
 
@@ -83,7 +87,7 @@ class GeneralOccupancy(Occupancy):
 
         By default prompts are processed in chunks.
         """
-        from hwcalc.engines.costs import chunk_tokens
+        from hwcalc.engines.memory import chunk_tokens
 
         return chunk_tokens()
 

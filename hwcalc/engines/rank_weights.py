@@ -1,23 +1,31 @@
-"""The weights that one rank holds: the counted tensors, cut as an engine cuts them.
+"""The weights that one rank holds: how tensors are cut over ranks, and layers, tables and towers dealt out to pipeline stages.
+
+:class:`Rank` cuts a tensor. A matrix is cut by its outputs, and the matrix that follows it by its inputs (Shoeybi et al. 2019,
+arXiv:1909.08053). Norms, routers, and latents that all heads share are whole on every rank. Vocabularies are cut by rows. A key or value
+head is never cut: with more ranks than heads, each rank has a copy of one head (Pope et al. 2022, arXiv:2211.05102). What does not divide
+evenly is rounded up, since the fullest rank has to fit.
+
+Each stage has its range of layers. The first stage also has the embedding and the towers, the last stage the last norm and the head.
+Some engines build tables on other stages too; :class:`Tables` lists the model types for which they do.
 
 :data:`REFERENCE` is ideal sharding: it divides every matrix, pads nothing, and repeats only what all heads share. An engine that
-shards differently has a subclass of :class:`Rules`. Weights of multi-token prediction are loaded only for speculative decoding;
-:mod:`hwcalc.engines.draft_weights` counts them.
+shards differently has subclasses of :class:`Rules` and :class:`Rank`. Weights of multi-token prediction are loaded only for speculative
+decoding; :mod:`hwcalc.engines.extra_weights` counts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property, lru_cache
 from operator import is_
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from hwcalc.engines.model_dtypes import plain_format
+from hwcalc.engines.models import plain_format
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import Rank, Sharding, has_few_blocks, once_of_few
-from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
-from hwcalc.formulas import LayerKind, pipeline_stages
+from hwcalc.formulas import LayerKind, Mamba2, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
@@ -25,6 +33,310 @@ from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
+
+T = TypeVar("T")
+
+ROW_PARALLEL: Final = frozenset(
+    {
+        "o_proj",
+        "o_b_proj",
+        "out_proj",
+        "output_linear",
+        "down_proj",
+        "dense",
+        "dense_4h_to_h",
+        "c_proj",
+        "fc2",
+        "fc_out",
+        "proj",
+        "linear_2",
+        "linear_fc2",
+        "merge_linear_2",
+        "wo",
+        "w2",
+        "2",
+    }
+)
+"""Modules that are cut by inputs, by the last part of their path. Every rank keeps their whole bias, which is added once."""
+_REPLICATED_ROLES: Final = (WeightRole.NORM, WeightRole.ROUTER, WeightRole.EMBEDDING)
+_OF_TEXT: Final = (Part.LANGUAGE, Part.MTP)
+_REPLICATED: Final = frozenset(
+    {
+        "q_a_proj",
+        "kv_a_proj_with_mqa",
+        "f_a_proj",
+        "g_a_proj",
+        "per_layer_input_gate",
+        "per_layer_projection",
+        "patch_embed",
+        "patch_embedding",
+        "mm_input_projection_weight",
+        "expert_bias",
+        "e_score_correction_bias",
+        "class_embedding",
+        "position_bias",
+    }
+)
+"""Modules that are whole on every rank: projections to what all heads share, small tables and single parameters."""
+_MOST_KEPT: Final = 64
+"""So many unlike blocks at most has a model of whose blocks something is kept."""
+_MLPS: Final = frozenset({"mlp", "moe"})
+_KEYS_AND_VALUES: Final = frozenset({"k_proj", "v_proj"})
+_FUSED: Final = frozenset({"query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"})
+
+
+Sharding: TypeAlias = Literal[
+    "whole",
+    "vocabulary",
+    "experts",
+    "inputs",
+    "outputs",
+    # By key and value heads, of which every rank has at least one.
+    "heads",
+    # By the channels of a Mamba-2 mixer, separately from groups that ranks may repeat.
+    "mixer",
+]
+"""How a tensor is divided, over however many ranks."""
+
+
+class Rank:
+    """Cuts a tensor to the part on the fullest rank.
+
+    With ``ep`` above 1 whole experts are distributed over that many ranks; otherwise all ranks of ``tp`` and ``dp`` divide the matrices
+    of each expert. Attention is cut only by ``tp``: each rank of ``dp`` has all of it.
+    """
+
+    vocabulary_padding: ClassVar[int] = 1
+    """The rows of a vocabulary are padded to a multiple of this number before they are cut."""
+    replicated: ClassVar[AbstractSet[str]] = _REPLICATED
+    replicated_inside: ClassVar[AbstractSet[str]] = frozenset({"indexer", "compressor", "router"})
+    """A tensor with one of these words anywhere in its path is whole on every rank."""
+
+    def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
+        self.model = model
+        self.tp = parallel.tp
+        self.shards = parallel.group
+        self.ep = parallel.ep
+        self.mamba = next((group.kind for group in model.stack.groups if isinstance(group.kind, Mamba2)), None)
+
+    def cut(self, block: Block, weight: Weight) -> Weight:
+        """The part of a tensor on the fullest rank."""
+        return self.part(block, weight, self.how(block, weight))
+
+    def how(self, block: Block, weight: Weight) -> Sharding:
+        """The way in which a tensor is cut, which does not depend on the sizes of the layout."""
+        if self.is_vocabulary(weight):
+            return "vocabulary"
+        if weight.copies > 1:
+            return "experts"
+        if self.is_replicated(weight) or self.is_whole(block):
+            return "whole"
+        name = module_of(weight)
+        if name in ROW_PARALLEL:
+            return "whole" if weight.role is WeightRole.BIAS else "inputs"
+        if block.part in _OF_TEXT and (name in _KEYS_AND_VALUES or name in _FUSED):
+            return "heads"
+        return "mixer" if self.mamba is not None and name in {"in_proj", "conv1d"} else "outputs"
+
+    def part(self, block: Block, weight: Weight, how: Sharding) -> Weight:
+        """The part of a tensor that is cut so."""
+        if how == "whole":
+            return weight
+        if how == "experts":
+            return self.expert(block, weight)
+        ranks = self.ranks(block, weight)
+        if how == "vocabulary":
+            padded = -(-weight.shape[0] // self.vocabulary_padding) * self.vocabulary_padding
+            return _rows(weight, -(-padded // ranks))
+        if ranks == 1:
+            return weight
+        if how == "inputs":
+            return cut_inputs(weight, ranks)
+        if how == "heads":
+            return _rows(weight, self._attention_rows(module_of(weight), weight.shape[0]))
+        if how == "mixer" and self.mamba is not None:
+            return _rows(weight, self._mamba_rows(self.mamba, weight.shape[0]))
+        return cut_outputs(weight, ranks)
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        """The number of ranks over which a tensor outside of the experts is cut."""
+        return self.tp
+
+    def expert(self, block: Block, weight: Weight) -> Weight:
+        """The part of an expert tensor on the fullest rank: fewer experts, or a part of each."""
+        if self.ep > 1:
+            return distribute_experts(weight, self.ep)
+        last = module_of(weight) in ROW_PARALLEL
+        if weight.path.endswith(".bias") or len(weight.shape) < 2:
+            return weight if last else cut_outputs(weight, self.shards)
+        return cut_inputs(weight, self.shards) if last else cut_outputs(weight, self.shards)
+
+    def is_vocabulary(self, weight: Weight) -> bool:
+        """Whether a tensor is an embedding or a head with a row per token, which is cut by rows."""
+        if weight.role is WeightRole.HEAD:
+            return True
+        if weight.role is not WeightRole.EMBEDDING:
+            return False
+        return "pos" not in module_of(weight) and weight.shape[0] >= (self.model.vocab_size or 1) // 2
+
+    def is_replicated(self, weight: Weight) -> bool:
+        """Whether every rank has the whole tensor."""
+        if weight.role is WeightRole.NORM and self.is_sharded_norm(weight.path):
+            return False
+        if weight.role in _REPLICATED_ROLES or module_of(weight) in self.replicated:
+            return True
+        return not self.replicated_inside.isdisjoint(weight.path.split("."))
+
+    def is_whole(self, block: Block) -> bool:
+        """Whether every rank has the whole block."""
+        return False
+
+    def is_sharded_norm(self, path: str) -> bool:
+        """Whether a norm is cut: the gated norm inside a Mamba-2 mixer, which is as wide as the rank's part of the mixer."""
+        return path.endswith(("mixer.norm.weight", "mamba.norm.weight")) and self.mamba is not None
+
+    def key_value_heads(self, heads: int) -> int:
+        """Key or value heads on a rank; at least one."""
+        return -(-heads // self.tp)
+
+    def state_groups(self, groups: int) -> int:
+        """Groups of B and C of a Mamba-2 mixer on a rank."""
+        return -(-groups // self.tp)
+
+    def _attention_rows(self, name: str, rows: int) -> int:
+        """Rows of a key, value or fused projection on a rank: query heads are divided, and there is at least one key and value head."""
+        local = self._local_rows.get((name in _FUSED, rows))
+        return -(-rows // self.tp) if local is None else local
+
+    @cached_property
+    def _local_rows(self) -> dict[tuple[bool, int], int]:
+        """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
+        local_rows: dict[tuple[bool, int], int] = {}
+        for heads, groups, head, value in self.model.once("attention dims", lambda: _attention_dims(self.model)):
+            local_groups = self.key_value_heads(groups)
+            for width in (head, value):
+                local_rows.setdefault((False, groups * width), local_groups * width)
+            fused = heads * head + groups * (head + value)
+            local_rows.setdefault((True, fused), -(-heads // self.tp) * head + local_groups * (head + value))
+        return local_rows
+
+    def _mamba_rows(self, mamba: Mamba2, rows: int) -> int:
+        """Rows of a Mamba-2 projection on a rank. A group of B and C that cannot be divided is repeated on every rank."""
+        shared = 2 * mamba.n_groups * mamba.d_state
+        return -(-(rows - shared) // self.tp) + 2 * mamba.d_state * self.state_groups(mamba.n_groups)
+
+
+class GroupRank(Rank):
+    """Cuts a tensor where replicas divide attention alone: the ranks of all of them cut each MLP, as they do experts."""
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        return self.shards if block.kind in _MLPS or weight.path.startswith("mlp.") else self.tp
+
+
+def _attention_dims(model: ModelSpec) -> tuple[tuple[int, ...], ...]:
+    """Query heads, key/value heads and the widths of a key and a value, of each kind of layer that has them."""
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
+    kinds = (group.kind.dims() for group in model.stack.groups)
+    return tuple(tuple(dims[name] for name in names) for dims in kinds if "num_key_value_heads" in dims)
+
+
+def once_of_few(model: ModelSpec, key: Hashable, make: Callable[[], T]) -> T:
+    """As :meth:`ModelSpec.once`, but kept only of few unlike blocks: thousands of layers that are all unlike would take too much memory."""
+    return model.once(key, make) if has_few_blocks(model) else make()
+
+
+def has_few_blocks(model: ModelSpec) -> bool:
+    """Whether the model has so few different blocks that what is worked out of them may be kept in memory."""
+    return model.counted is None or len(model.counted.blocks) <= _MOST_KEPT
+
+
+def module_of(weight: Weight) -> str:
+    """The module of a tensor: ``q_proj`` for ``self_attn.q_proj.weight``, ``A_log`` for ``mixer.A_log``."""
+    return _module(weight.path)
+
+
+@lru_cache(maxsize=4096)
+def _module(path: str) -> str:
+    parts = path.split(".")
+    return parts[-2] if parts[-1] in {"weight", "bias"} and len(parts) > 1 else parts[-1]
+
+
+def cut_outputs(weight: Weight, ranks: int) -> Weight:
+    """Divide the outputs, which are the first dimension, by the number of ranks, rounded up."""
+    return _rows(weight, -(-weight.shape[0] // ranks))
+
+
+def cut_inputs(weight: Weight, ranks: int) -> Weight:
+    """Divide the inputs, which are the last dimension, by the number of ranks, rounded up."""
+    return _shaped(weight, (*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
+
+
+def distribute_experts(weight: Weight, ranks: int) -> Weight:
+    """Divide the number of experts by the number of ranks, rounded up. Each expert stays whole."""
+    return replace(weight, copies=-(-weight.copies // ranks))
+
+
+def _rows(weight: Weight, rows: int) -> Weight:
+    return weight if rows == weight.shape[0] else _shaped(weight, (rows, *weight.shape[1:]))
+
+
+def _shaped(weight: Weight, shape: tuple[int, ...]) -> Weight:
+    return replace(weight, shape=shape)
+
+
+_FIRST: Final = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
+_RUN_BY_LAYERS: Final = frozenset({"attention", "mlp", "moe"})
+"""Kinds of blocks inside layers. A block of such a kind without layer numbers is shared by many layers (Zamba): every stage has it."""
+
+
+class Tables(Record):
+    """Model types for which an engine builds tables on every stage, whether the stage uses them or not."""
+
+    all: frozenset[str] = frozenset()
+    """Embedding, last norm and head are on every stage."""
+    but_no_norm: frozenset[str] = frozenset()
+    """Embedding and head are on every stage."""
+    embedding: frozenset[str] = frozenset()
+    """Only the embedding is on every stage."""
+
+    def has_embedding_at_the_end(self, model: ModelSpec) -> bool:
+        """Whether the last stage has an embedding, which a tied head can share."""
+        return model.model_type in self.all | self.but_no_norm | self.embedding
+
+
+def count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[range], tables: Tables) -> int:
+    """How many layers of a block a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
+    if len(spans) == 1:
+        return block.count
+    first, last = stage == 0, stage == len(spans) - 1
+    if block.part in _FIRST:
+        return block.count if first else 0
+    if block.layers is not None:
+        return sum(layer in spans[stage] for layer in block.layers)
+    if block.kind in _RUN_BY_LAYERS:
+        return block.count
+    return _once(model, block, tables, first=first, last=last)
+
+
+def layers_on_stage(block: Block, count: int, span: range) -> tuple[int, ...] | None:
+    """The numbers of the ``count`` layers of a block on a stage; ``None`` for a block without layer numbers.
+
+    If the stage has all layers of the block, as of a tower, these are all numbers; otherwise those within ``span``.
+    """
+    if block.layers is None or count == block.count:
+        return block.layers
+    return tuple(number for number in block.layers if number in span)
+
+
+def _once(model: ModelSpec, block: Block, tables: Tables, *, first: bool, last: bool) -> int:
+    """How often a stage has a block that the model has once: the embedding is on the first stage, other blocks on the last one."""
+    family = model.model_type
+    everywhere = family in tables.all
+    if block.kind == "embedding":
+        return int(first or everywhere or family in tables.but_no_norm or family in tables.embedding)
+    if block.kind == "head":
+        return int(last or everywhere or family in tables.but_no_norm)
+    return int(last or everywhere)
 
 
 class RankBytes(Record):
@@ -185,3 +497,118 @@ def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | N
         else:
             size += block.count * unquantized.bytes(weight) if scheme is None else scheme.bytes(block, weight, unquantized)
     return size
+
+
+_MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
+_DECODER: Final = (Part.LANGUAGE,)
+_TOWERS: Final = (Part.VISION, Part.AUDIO, Part.ENCODER)
+_TABLES: Final = frozenset({"embedding", "head", "norm"})
+
+
+class _Matrix(NamedTuple):
+    """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
+
+    weight: Weight
+    how: Sharding
+    last: bool
+
+
+class _Layer(NamedTuple):
+    """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
+
+    block: Block
+    hidden: int
+    sides: tuple[tuple[_Matrix, ...], tuple[_Matrix, ...]]
+
+
+def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True) -> int | None:
+    """Numbers per token that the widest layer of the decoder holds on one rank; ``None`` if the weights are not counted.
+
+    These are the outputs of the projections and the input of the last one: a gated MLP of 14,336 holds 3 x 14,336. Without ``experts``
+    the experts that a token is routed to do not count.
+    """
+    return _widest(model, _DECODER, rank, experts=experts)
+
+
+def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
+    """Three sizes of the widest expert layer on one rank: experts per token, their inner width and their hidden width.
+
+    Zeros for a model without experts, or if the weights are not counted.
+    """
+    widest = (0, 0, 0)
+    for block, weight in once_of_few(model, "last matrices of experts", lambda: _last_of_experts(model)):
+        hidden, inner = rank.cut(block, weight).shape
+        widest = max(widest, (weight.active or weight.copies, inner, hidden), key=_product)
+    return widest
+
+
+def _last_of_experts(model: ModelSpec) -> tuple[tuple[Block, Weight], ...]:
+    """The last matrices of the experts of the decoder, with their blocks."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return tuple(
+        (block, weight)
+        for block in blocks
+        if block.part is Part.LANGUAGE
+        for weight in block.weights
+        if weight.copies > 1 and len(weight.shape) == 2 and module_of(weight) in ROW_PARALLEL
+    )
+
+
+def _product(sizes: tuple[int, int, int]) -> int:
+    return sizes[0] * max(sizes[1], sizes[2])
+
+
+def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
+    """Numbers per patch in the widest layer of the towers, with four copies of the hidden vector; 0 for a model without towers."""
+    return _widest(model, _TOWERS, rank, hidden_copies=4)
+
+
+def _widest(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, hidden_copies: int = 0, experts: bool = True) -> int | None:
+    if model.counted is None:
+        return None
+    key = ("matrices", type(rank), parts is _DECODER, experts)
+    layers = once_of_few(model, key, lambda: _layers(model, parts, rank, experts=experts))
+    return max((_inside(rank, one.block, side) + hidden_copies * one.hidden for one in layers for side in one.sides), default=0)
+
+
+def _layers(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, experts: bool) -> tuple[_Layer, ...]:
+    """The blocks of these parts that may be the widest. A block may be a whole layer."""
+    assert model.counted is not None
+    return tuple(
+        _layer(rank, block, experts=experts)
+        for block in model.counted.blocks
+        if block.part in parts and block.kind not in _TABLES
+    )
+
+
+def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
+    matrices = [
+        weight
+        for weight in block.weights
+        if weight.role in _MATRICES and len(weight.shape) == 2 and (experts or weight.copies == 1)
+    ]
+    sides: tuple[list[_Matrix], list[_Matrix]] = [], []
+    hidden = 0
+    for weight in matrices:
+        last = module_of(weight) in ROW_PARALLEL
+        hidden = max(hidden, weight.shape[0 if last else 1])
+        attends = "attn" in weight.path or "attention" in weight.path
+        sides[not attends].append(_Matrix(weight, rank.how(block, weight), last))
+    return _Layer(block, hidden, (tuple(sides[0]), tuple(sides[1])))
+
+
+def _inside(rank: Rank, block: Block, matrices: tuple[_Matrix, ...]) -> int:
+    """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
+    width = inside = outside = 0
+    for weight, how, last in matrices:
+        local = rank.part(block, weight, how)
+        copies = min(local.copies, weight.active or local.copies)
+        if weight.copies > 1 and last:
+            # The outputs of experts reuse the memory of the outputs of their first projections.
+            outside += copies * local.shape[0]
+            width += copies * local.shape[1]
+        elif weight.copies > 1:
+            inside += copies * local.shape[0]
+        else:
+            width += local.shape[1 if last else 0]
+    return width + max(inside, outside)

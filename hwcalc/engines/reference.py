@@ -7,20 +7,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
-from hwcalc.engines.model_dtypes import known_dtype, model_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
-from hwcalc.engines.policies import Support
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
-from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.devices import Saving
     from hwcalc.policies.base import Chosen
 
 _DEFAULT_STATE_DTYPE = "fp32"
@@ -113,7 +111,7 @@ class ReferenceOccupancy(GeneralOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""
-        from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
+        from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 
         gpu = self.request.hardware.gpu
         eight = _FP8 if computes_fp8(gpu) else "q8_0"

@@ -16,7 +16,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.hardware_file import Gpu

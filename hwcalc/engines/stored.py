@@ -1,13 +1,20 @@
-"""The tensors that an engine stores for a request, and their formats."""
+"""What an engine stores for a request: tensors and their formats, and what sequences have in common.
+
+Every request has ``branches`` sequences behind one prompt, and all requests begin with the same prefix. An engine that shares keeps three
+runs of tokens: the prefix once, the rest of a prompt once for a request, and what is generated for each sequence. :class:`Together` counts
+the tokens that are kept once, and the blocks of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Once, Span
+from hwcalc.formulas.tensor import Encoder, Kept, Once, Span
 
 
 class Dtypes(Record):
@@ -84,3 +91,264 @@ def beside_layers(name: str, size: int, rule: str, why: str) -> StoredTensor:
 def bytes_of(tensors: Iterable[StoredTensor]) -> int:
     """The bytes of all tensors."""
     return sum(tensor.bytes for tensor in tensors)
+
+
+NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+class Together(Record):
+    """The sequences that are alive at once, as an engine keeps them.
+
+    ``lengths`` has the tokens of requests, longest first, and how many requests have so many. ``prefix`` and ``prompt`` are 0 in
+    an engine that shares nothing; where it ``forks``, the branches of a request have its prompt once. ``replicas`` have a copy of
+    the prefix each; the branches of a request are ``scattered`` over so many of them.
+    """
+
+    lengths: tuple[tuple[int, int], ...]
+    branches: int = 1
+    prefix: int = 0
+    prompt: int = 0
+    replicas: int = 1
+    scattered: int = 1
+    forks: bool = False
+
+    @property
+    def requests(self) -> int:
+        """How many requests there are."""
+        return sum(count for _, count in self.lengths)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences there are."""
+        return self.requests * self.branches
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the sequences are more than so many times one sequence."""
+        return bool(self.prefix) or self.forks or len(self.lengths) > 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a request is more than one sequence, or they are unlike."""
+        return self.unlike or self.branches > 1
+
+    @property
+    def copies(self) -> int:
+        """Replicas that have a request, and with it the prefix."""
+        return min(self.replicas, self.requests * self.prompts)
+
+    @property
+    def prompts(self) -> int:
+        """Copies of the prompt of a request: one on each replica that has a branch of it."""
+        return min(self.branches, self.scattered)
+
+    def runs(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> tuple[Run, ...]:
+        """The positions of one tensor. ``alike`` says how many of the tokens that a policy leaves all branches of a request share."""
+        if isinstance(span, Encoder):
+            copies = self.prompts if self.forks else self.branches
+            return tuple(Run(0, span.positions(tokens, encoder_tokens), count * copies) for tokens, count in self.lengths)
+        own: list[Run] = []
+        shared = 0
+        for tokens, count in self.lengths:
+            prefix, prompt = self._in_common(span, tokens, alike)
+            shared = max(shared, prefix)
+            own += [
+                Run(prefix, prompt, count * self.prompts),
+                Run(prompt, span.positions(tokens, encoder_tokens), count * self.branches),
+            ]
+        return tuple(run for run in (Run(0, shared, self.copies), *own) if run.end > run.start)
+
+    def _in_common(self, span: Span, tokens: int, alike: Mapping[int, int]) -> tuple[int, int]:
+        """Positions of the prefix, and of the whole prompt."""
+        prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
+        if isinstance(span, Kept):
+            (kept,) = span.numbers
+            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
+        return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
+
+    def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> int:
+        """The positions of one tensor, of all sequences."""
+        return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
+
+
+class Blocks(NamedTuple):
+    """Blocks of a sequence in one block table: ``whole`` of all its tokens, the ``most`` that it holds at once, those that only have tokens
+    of the ``prefix``, and those that only have tokens of the ``prompt``.
+    """
+
+    whole: int
+    most: int
+    prefix: int
+    prompt: int
+
+
+class Part(NamedTuple):
+    """Requests of one length: the blocks of a prompt behind the prefix, of which there are so many ``prompts``, and the ``own`` blocks of
+    each of the ``sequences``.
+    """
+
+    request: int
+    prompts: int
+    own: int
+    sequences: int
+
+
+class Held(NamedTuple):
+    """Blocks of one block table: ``shared`` blocks of the prefix, of which there are so many ``copies``, and those of each length."""
+
+    shared: int
+    copies: int
+    parts: tuple[Part, ...]
+
+    @property
+    def requested(self) -> int:
+        """Blocks that the branches of a request have in common."""
+        return sum(part.prompts * part.request for part in self.parts)
+
+    @property
+    def owned(self) -> int:
+        """Blocks that are held by a single sequence each and not shared."""
+        return sum(part.sequences * part.own for part in self.parts)
+
+    @property
+    def total(self) -> int:
+        """The blocks of all sequences."""
+        return self.shared * self.copies + self.requested + self.owned
+
+
+def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held:
+    """The blocks of requests: for each length the blocks of a sequence, how many copies of a prompt there are, and how many sequences.
+
+    A layer with a window holds fewer blocks than a sequence has, and those of a long prefix are not among them: then less is held where
+    nothing is kept once.
+    """
+    given = tuple(lengths)
+    ways = []
+    for by_all, by_request in ((True, True), (False, True), (True, False), (False, False)):
+        shared = min(blocks.prefix for blocks, *_ in given) if by_all else 0
+        parts = []
+        for blocks, prompts, sequences in given:
+            common = max(shared, blocks.prompt if by_request else 0)
+            parts.append(Part(common - shared, prompts, min(blocks.most, blocks.whole - common), sequences))
+        ways.append(Held(shared, copies, tuple(parts)))
+    return min(ways, key=lambda held: held.total)
+
+
+class SharedBlocks(Record):
+    """Blocks of one group of layers: ``shared`` of the prefix, which lie ``copies`` times in the pools; those of each ``request`` behind it;
+    the ``own`` ones of each sequence; the ``copied`` ones, which have the same tokens as those of another branch; and ``total`` of all.
+    """
+
+    kind: str
+    block_size: int
+    shared: int
+    copies: int
+    request: int
+    own: int
+    copied: int
+    total: int
+    steps: tuple[Step, ...] = ()
+
+
+def blocks_in_common(kind: str, block_size: int, held: Held, together: Together, *, ranks: int = 1) -> SharedBlocks:
+    """The blocks that a group holds, and how they come about where all requests are alike; so many ranks divide the tokens of a block."""
+    first, kept = held.parts[0], held.shared + held.parts[0].request
+    # Where a branch finds blocks of its prompt, it has the others for itself, though their tokens are the same.
+    prompt = -(-min(together.prompt, together.lengths[0][0]) // (block_size * ranks))
+    missed = max(0, prompt - kept) if kept and together.forks else 0
+    counted = step(
+        "blocks",
+        "copies x shared_blocks + prompts x request_blocks + sequences x own_blocks",
+        held.total,
+        unit="blocks",
+        copies=held.copies,
+        shared_blocks=held.shared,
+        prompts=first.prompts,
+        request_blocks=first.request,
+        sequences=first.sequences,
+        own_blocks=first.own,
+    )
+    return SharedBlocks(
+        kind=kind,
+        block_size=block_size,
+        shared=held.shared,
+        copies=held.copies,
+        request=first.request,
+        own=first.own,
+        copied=min(missed, first.own) * sum(part.sequences - part.prompts for part in held.parts),
+        total=held.total,
+        steps=(counted,) if len(held.parts) == 1 else (),
+    )
+
+
+def words_of(runs: Iterable[Run]) -> str:
+    """The positions of all sequences in numbers: how many copies of how many."""
+    return " + ".join(
+        f"{run.copies:,} x {run.end - run.start:,}" if run.copies > 1 else f"{run.end - run.start:,}" for run in runs
+    )
+
+
+class OwnRule(Span):
+    """A number of positions that an engine computes for one request by its own rule, with the rule in words. It has no stairs."""
+
+    __slots__ = ("words",)
+
+    words: str
+
+    def __init__(self, words: str, count: int) -> None:
+        super().__init__(count)
+        object.__setattr__(self, "words", words)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and isinstance(other, OwnRule) and other.words == self.words
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.numbers, self.words))
+
+    def __reduce__(self) -> tuple[type[OwnRule], tuple[int | str, ...]]:
+        """What copies it and writes it to a pickle."""
+        return OwnRule, (self.words, self.numbers[0])
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return self.numbers[0]
+
+    @property
+    def text(self) -> str:
+        return self.words
+
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Support(Record):
+    """Whether an engine has a policy, and how; or what it would take."""
+
+    offered: bool
+    how: str
+    options: Mapping[str, str] = _NOTHING
+    """Engine options with which an offered policy is started."""
+    flags: tuple[str, ...] = ()
+    """Further words of its command line."""
+    environment: tuple[str, ...] = ()
+    """Variables with their values that it reads."""
+
+
+class PagedGroup(Record):
+    """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
+
+    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``counted`` says how
+    many blocks a sequence has at the most behind its prompt. ``prompt_tokens`` are the most of a prompt that lie in it, where a prompt is
+    cut while it is read; ``None`` is all of them.
+    """
+
+    block_size: int
+    layers: tuple[int, ...]
+    whole: bool
+    page_bytes: int
+    counted: Step
+    prompt_tokens: int | None = None
+
+    @property
+    def steady(self) -> int:
+        """The most blocks of a sequence behind its prompt."""
+        return int(self.counted.expected)

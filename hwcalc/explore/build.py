@@ -1,11 +1,8 @@
-"""Makes the page of several models: :func:`explore`.
+"""Make the page of several models: :func:`explore`.
 
-Puts the sources of the page and a payload into one HTML file that makes no request.
-
-The modules in ``page/`` are written to be read, and checked as modules. Here they become one script: each after those that it imports,
-without ``import`` lines and the word ``export``. The Content-Security-Policy lets exactly this script and this style run, by their hashes.
-
-What the page knows of its models: the form of every engine's memory, for every choice that the page offers.
+The payload has the form of every engine's memory, for every choice that the page offers. The modules in ``page/`` become one script: each
+after those that it imports, without ``import`` lines and the word ``export``. Page and payload are one HTML file that makes no request; its
+Content-Security-Policy lets exactly this script and this style run, by their hashes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where every byte comes from: formula, numbers and result of each part of a plan.
 
 For each kind of layer the numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the
-engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.explain_memory` and its neighbours.
+engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.explain_memory` and :mod:`hwcalc.library.explain_policy`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
-from hwcalc.library.indexing import beside_title, kind_title, stored
+from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import PlanOptions
 from hwcalc.model import Definition
@@ -167,9 +167,8 @@ def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> E
 
 def explained(plan: Plan, opened: Occupancy) -> Explanation:
     """An explanation of a plan. ``opened`` is the request that was planned."""
-    from hwcalc.library import explain_devices, explain_limits, explain_memory
-    from hwcalc.library.explain_policy import policy
-    from hwcalc.library.explain_sharing import sharing
+    from hwcalc.library import explain_memory
+    from hwcalc.library.explain_policy import policy, sharing
     from hwcalc.library.explained import symbols_in
     from hwcalc.library.often_quoted import often_quoted
 
@@ -179,10 +178,10 @@ def explained(plan: Plan, opened: Occupancy) -> Explanation:
         explain_memory.weights(plan, opened),
         explain_memory.activations(plan),
         explain_memory.overhead(plan),
-        explain_devices.devices(plan),
+        explain_memory.devices(plan),
         explain_memory.pool(plan),
         explain_memory.verdict(plan, opened),
-        explain_limits.speed(plan),
+        explain_memory.speed(plan),
     )
     objects = [*(group.kind for group in opened.stack.groups), None]
     kinds = tuple(_kind(layer, tensors, plan, opened, one) for (layer, tensors), one in zip(stored(plan), objects, strict=False))
@@ -191,7 +190,7 @@ def explained(plan: Plan, opened: Occupancy) -> Explanation:
         plan=plan,
         kinds=kinds,
         sections=sections,
-        limits=explain_limits.limits(plan, opened),
+        limits=explain_memory.limits(plan, opened),
         quoted=quoted,
         symbols=symbols_in(_formulas(kinds, sections, quoted)),
     )

@@ -1,7 +1,4 @@
-"""A cache policy, explained: tokens by layer, bytes, the prefill, and blocks.
-
-The cache of a policy, explained where an engine has blocks of tokens, or cells that are there from the start.
-"""
+"""A cache policy, explained: tokens by layer, bytes, the prefill, and blocks of tokens or cells; and what sequences have in common."""
 
 from __future__ import annotations
 
@@ -10,20 +7,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.steps import Number
+from hwcalc.engines.steps import Number, value_of
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.explain_memory import bytes_figure
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown, value_of
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
-    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers
+    from hwcalc.engines.policies import Evicted
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 
@@ -407,7 +404,7 @@ def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure
     """Cache and scratch while the last layer of the prompt is scored."""
     if not info.prefill_peak_bytes or not info.layers:
         return
-    from hwcalc.engines.peaks import peaks_of
+    from hwcalc.engines.policies import peaks_of
 
     peaks = peaks_of(opened)
     formula = "cache_while_scored + beside_in_prefill"
@@ -523,3 +520,68 @@ def _on_cuts(course: Course) -> str:
             f"({low:,} ... {high - 1:,})"
         )
     return f"{words}."
+
+
+def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
+    """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
+    info = plan.sharing
+    if info is None:
+        return None
+    return ExplainedSection(
+        name="sharing",
+        title="sharing",
+        about="What several sequences have in common is kept once where the engine can.",
+        figures=tuple(_of_sharing(plan, info, opened)),
+        remarks=(info.support,) if info.support else (),
+    )
+
+
+def _of_sharing(plan: Plan, info: SharingInfo, opened: Occupancy) -> Iterator[ExplainedFigure]:
+    known = str(info.definition)
+    for number, one in enumerate(info.steps):
+        name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
+        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known, name=name)
+    for place, group in enumerate(info.groups):
+        for number, one in enumerate(group.steps):
+            name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
+            yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
+    formula, values = _apart(info, opened)
+    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, formula, values, definition=known)
+    values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
+    formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
+    yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
+    if info.padded_tokens:
+        yield plain_figure(
+            "positions of padding", "sharing.padded_tokens", info.padded_tokens, *_padding(opened), "tokens", known
+        )
+
+
+def _apart(info: SharingInfo, opened: Occupancy) -> tuple[str, dict[str, int]]:
+    """All sequences by themselves: as many times one of them, or one of each length."""
+    lengths, branches = opened.unshared.together.lengths, opened.together.branches
+    if len(lengths) > _LENGTHS:
+        return "", {}
+    parts: list[str] = []
+    values: dict[str, int] = {}
+    count = "sequences" if len(lengths) == 1 else "sequences_alike"
+    for number, (tokens, requests) in enumerate(lengths):
+        names = [f"{name}_{number}" if number else name for name in (count, "bytes_of_sequence")]
+        parts.append(" x ".join(names))
+        values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
+    formula = " + ".join(parts)
+    return (formula, values) if value_of(formula, values) == info.unshared_bytes else ("", {})
+
+
+def _padding(opened: Occupancy) -> tuple[str, dict[str, int]]:
+    """As many tokens as the longest has for every sequence, less those that there are."""
+    (longest, requests), *_ = opened.together.lengths
+    asked = sum(tokens * count for tokens, count in opened.request.lengths_of)
+    values = {"branches": opened.request.sharing.branches, "requests": requests, "own_tokens": longest, "tokens_asked": asked}
+    return "branches x (requests x own_tokens - tokens_asked)", values
+
+
+_LENGTHS: Final = 4
+"""Lengths of sequences that are written one by one."""
+
+
+_SHARING_WORDS: Final = {"sequences": "sequences alive", "kept_tokens": "tokens that are kept of all sequences"}

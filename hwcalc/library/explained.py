@@ -4,20 +4,14 @@ A figure never computes: its result is read from the plan, at the place that :at
 those of the steps that the plan kept.
 
 Which symbols an explanation uses, each with its meaning.
-
-The value of a formula that is shown: what is printed is computed once more before it is printed.
 """
 
 from __future__ import annotations
 
-import ast
-import math
-import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.steps import Number
 from hwcalc.formulas.record import Record
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.text import TIMES
@@ -193,48 +187,3 @@ def symbols_in(formulas: Iterable[str]) -> tuple[Symbol, ...]:
         name if name in MEANINGS else _NUMBERED.sub("", name) for formula in formulas for name in names_in(formula)
     )
     return tuple(Symbol(name=name, meaning=MEANINGS[name]) for name in names if name in MEANINGS)
-
-
-_SIGNS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-}
-_FUNCTIONS_OF_FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "max": max,
-    "min": min,
-    "round": round,
-}
-
-
-def value_of(formula: str, values: Mapping[str, Number]) -> Number | None:
-    """What a formula in which ``x`` multiplies gives with these numbers, in integers and doubles as engines count.
-
-    ``None`` where it is no arithmetic, or a number is missing.
-
-    >>> value_of("max(1, floor(n x (1 - compression_ratio)))", {"n": 1000, "compression_ratio": 0.9})
-    99
-    >>> value_of("kept of kept of", {})
-    """
-    try:
-        return _value(ast.parse(formula.replace(" x ", " * "), mode="eval").body, values)
-    except (SyntaxError, KeyError, TypeError, ValueError, ArithmeticError):
-        return None
-
-
-def _value(node: ast.AST, values: Mapping[str, Number]) -> Number:
-    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
-        return node.value
-    if isinstance(node, ast.Name):
-        return values[node.id]
-    if isinstance(node, ast.BinOp):
-        found: Number = _SIGNS[type(node.op)](_value(node.left, values), _value(node.right, values))
-        return found
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        result: Number = _FUNCTIONS_OF_FORMULAS[node.func.id](*(_value(one, values) for one in node.args))
-        return result
-    raise ValueError

@@ -12,8 +12,8 @@ from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.evicting import acted_on, courses_of, shapes_of
-from hwcalc.engines.model_dtypes import model_dtype
+from hwcalc.engines.models import model_dtype
+from hwcalc.engines.policies import acted_on, courses_of, shapes_of
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind

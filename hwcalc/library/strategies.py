@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.encoder import has_cross
+from hwcalc.engines.models import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of

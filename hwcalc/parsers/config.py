@@ -118,7 +118,7 @@ def _defaults(file: str, model_type: str | None) -> ClassDefaults | None:
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
-_BEARING = re.compile(
+_BEARING: Final = (
     r"(?:^|_)(?:"
     r"kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sink|sinks|layer_types|layer_block_type|"
     r"layers_block_type|block_type|block_types|block_configs|pattern|local_attn|local_attention|global_attn|"
@@ -129,14 +129,14 @@ _BEARING = re.compile(
     r")(?:_|$)"
 )
 # Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
-_HARMLESS = re.compile(
+_HARMLESS: Final = (
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
     r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 # A key with one of these words bears on the weights: widths and numbers of matrices.
-_WEIGHING = re.compile(
+_WEIGHING: Final = (
     r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
     r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
 )
@@ -157,7 +157,7 @@ def bears_on_memory(key: object, value: object) -> bool:
     name = str(key)
     if value in (None, False, "", 0, [], {}):
         return False
-    return _BEARING.search(name) is not None and not _HARMLESS.search(name)
+    return re.search(_BEARING, name) is not None and not re.search(_HARMLESS, name)
 
 
 def weighs(key: object, value: object) -> bool:
@@ -166,14 +166,14 @@ def weighs(key: object, value: object) -> bool:
     >>> weighs("intermediate_size", 14336), weighs("num_experts_per_tok", 8), weighs("n_shared_experts", 0)
     (True, False, False)
     """
-    return value not in (None, False, "", 0, [], {}) and bool(_WEIGHING.search(str(key)))
+    return value not in (None, False, "", 0, [], {}) and bool(re.search(_WEIGHING, str(key)))
 
 
 def bearing_inside(waiting: Iterable[tuple[str, Any]]) -> list[str]:
     """The dotted paths of such keys in nested objects, of which the outermost are given with their paths."""
     level, found = list(waiting), list[str]()
     for _ in range(_DEEPEST):
-        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not _HARMLESS.search(path)]
+        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not re.search(_HARMLESS, path)]
         level = [(f"{path}.{key}", (key, item)) for path, value in objects for key, item in value.items()]
         found += [path for path, (key, item) in level if bears_on_memory(key, item)]
         if len(found) > _MOST:

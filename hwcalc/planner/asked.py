@@ -16,7 +16,7 @@ from hwcalc.text import brief, shown
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.policies.base import Chosen
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import asdict
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.saving import Cost, Saving
+from hwcalc.engines.devices import Cost, Saving
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import layouts

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
-from hwcalc.engines.calibration import may_be_measured
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import may_be_measured
 from hwcalc.engines.setup import ALONE, UNSHARED, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
 from hwcalc.planner.options import OF_POLICY

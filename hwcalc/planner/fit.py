@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve

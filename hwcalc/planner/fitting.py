@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
+from hwcalc.engines.memory import Section
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record

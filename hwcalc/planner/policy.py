@@ -9,10 +9,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of, whole_bytes
-from hwcalc.engines.policies import PagedGroup
+from hwcalc.engines.policies import Evicted, inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import PagedGroup
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note

@@ -30,7 +30,7 @@ from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.memory import Budget
     from hwcalc.hardware.candidates import Candidate
     from hwcalc.planner.result import FitInfo, Plan
     from hwcalc.profiles.hardware_file import Gpu

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import Role
 from hwcalc.formulas.record import Record

@@ -34,13 +34,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
-from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import HOST, DeviceReads
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import measurements
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Role
-from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_work import UNCOUNTED, Passes, Use, WeightShare, fastest, layer_bytes, work_of, workload_of
 from hwcalc.profiles.calibration import BANDWIDTH

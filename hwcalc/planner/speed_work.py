@@ -120,7 +120,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
         if prompt == opened.tokens and not opened.expands_latents():
             return None
         return whole_passes(_as_stored(plain, opened), prompt)
-    from hwcalc.engines.peaks import pages_bytes
+    from hwcalc.engines.policies import pages_bytes
 
     return Passes(
         decode=_as_stored(evicted.read_stack, opened),

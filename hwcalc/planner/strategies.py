@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.transformers_offload import is_offloaded, offloaded_gpu_bytes
+from hwcalc.engines.transformers.layers import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record

@@ -12,7 +12,7 @@ from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_share, p
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.policies.base import Chosen
 
 AUTO: Final = "auto"
@@ -49,7 +49,7 @@ def _utilization(value: Any, name: str) -> float:
 
 def _lora(value: Any, name: str) -> Lora:
     text = _text(value, name)
-    from hwcalc.engines.lora import parse_lora
+    from hwcalc.engines.options import parse_lora
 
     return parse_lora(text)
 

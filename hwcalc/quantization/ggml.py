@@ -121,7 +121,7 @@ ROTARY: Final = ("rope_freqs.", "rope_factors_")
 """How tensors begin that only follow from the config: every device with a layer has a copy."""
 
 _PREFIXES: Final = ("enc.", "dec.", "v.", "a.")
-_IN_LAYER: Final = re.compile(rf"({'|'.join(map(re.escape, _PREFIXES))})?blk\.([0-9]{{1,5}})\.(.+)", re.DOTALL)
+_IN_LAYER: Final = rf"(?s)({'|'.join(map(re.escape, _PREFIXES))})?blk\.([0-9]{{1,5}})\.(.+)"
 _STATES: Final = ("ssm_", "time_mix_", "shortconv.")
 _FEED_FORWARD: Final = ("ffn_", "exp_probs", "channel_mix", "layer_output_norm")
 
@@ -132,7 +132,7 @@ def placed(name: str) -> tuple[str, int]:
     >>> placed("blk.12.attn_q.weight"), placed("enc.blk.0.attn_q.weight"), placed("output.weight")
     (('attn_q.weight', 12), ('enc.attn_q.weight', 0), ('output.weight', -1))
     """
-    match = _IN_LAYER.fullmatch(name)
+    match = re.fullmatch(_IN_LAYER, name)
     return (name, -1) if match is None else ((match[1] or "") + match[3], int(match[2]))
 
 

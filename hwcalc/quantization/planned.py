@@ -27,7 +27,7 @@ _SPELLINGS: Final = by_word(
     }
 )  # fmt: skip
 """Other names of formats, in lower case, their words joined by underscores."""
-_BY_HAND: Final = re.compile(r"^ud_|_k_?(xl|l)$|_(xxl|xl)$")
+_BY_HAND: Final = r"^ud_|_k_?(xl|l)$|_(xxl|xl)$"
 """Names of files that are made otherwise than ``llama-quantize`` makes them: unsloth's dynamic ones, and those with larger tables."""
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose model ids are the names that publishers chose."""
@@ -63,7 +63,7 @@ def format_name(text: str | None) -> str | None:
         return name
 
     by_bits = named_by_bits(name)
-    if by_bits is None and _BY_HAND.search(name):
+    if by_bits is None and re.search(_BY_HAND, name):
         nearest = next(part for part in (re.sub(r"_k_?(xl|l)$", "_k_m", name.removeprefix("ud_")), "q4_k_m") if part in known)
         raise UnknownNameError(
             f"--weights {shown(text, 40)} is a mix that its publisher chooses tensor by tensor: no rule says what is in it.",
@@ -145,8 +145,8 @@ def named_in_the_id(model: ModelSpec) -> Note | None:
 EXAMPLES: Final = ("exl2_4bpw", "exl3_4bpw", "mlx_4bit", "mlx_8bit")
 """Names to list: the bits may be others."""
 
-_EXL: Final = re.compile(r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?")
-_MLX: Final = re.compile(r"mlx_?(?:q|int)?([234568])_?(?:bits?)?")
+_EXL: Final = r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?"
+_MLX: Final = r"mlx_?(?:q|int)?([234568])_?(?:bits?)?"
 _HEAD_BITS: Final = 6
 """Bits of the output head: the default of ExLlama's converters."""
 _MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
@@ -158,7 +158,7 @@ def named_by_bits(name: str) -> str | None:
     >>> named_by_bits("exl2_4.0bpw"), named_by_bits("exl3_3.5"), named_by_bits("mlx_4bit"), named_by_bits("exl2")
     ('exl2_4bpw', 'exl3_3.5bpw', 'mlx_4bit', None)
     """
-    exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
+    exl, mlx = re.fullmatch(_EXL, name), re.fullmatch(_MLX, name)
     if exl is not None and float(exl[2]) <= 8:
         return f"{exl[1]}_{float(exl[2]):g}bpw"
     return None if mlx is None else f"mlx_{mlx[1]}bit"
@@ -170,7 +170,7 @@ def by_bits(name: str) -> Scheme | None:
     ExLlama's converters reach the bits as an average over the matrices of the layers; the head has six, the embedding stays in 16.
     MLX quantises every matrix and the embedding in groups of 64 numbers with a scale and a bias of 16 bits.
     """
-    exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
+    exl, mlx = re.fullmatch(_EXL, name), re.fullmatch(_MLX, name)
     if exl is not None:
         from fractions import Fraction
 
@@ -193,7 +193,7 @@ _FORMATS: Final = by_word(
     }
 )  # fmt: skip
 """A word of a name -> the nearest format that ``--weights`` takes."""
-_WORD: Final = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
+_WORD: Final = rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])"
 
 
 def named_format(model_id: str) -> tuple[str, str] | None:
@@ -206,7 +206,7 @@ def named_format(model_id: str) -> tuple[str, str] | None:
     """
     name = model_id.rpartition("/")[2]
     lower = name.lower()
-    word = _WORD.search(lower) if any(word in lower for word in _FORMATS) else None
+    word = re.search(_WORD, lower) if any(word in lower for word in _FORMATS) else None
     return None if word is None else (name[word.start() : word.end()], _FORMATS[word[0]])
 
 

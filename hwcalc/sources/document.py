@@ -38,7 +38,7 @@ MAX_DIGITS: Final = 4_300
 
 _MAX_BITS: Final = int(MAX_DIGITS * 3.3219)
 """Bits of the largest number with so many digits."""
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SURROGATE: Final = r"\\u[dD][89a-fA-F]"
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
 
@@ -137,7 +137,7 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
         raise ConfigError(f"{name} must be a JSON object, but is {kind}.", hint=_WRONG_KIND)
-    if text.count("[") + text.count("{") > MAX_DEPTH or _SURROGATE.search(text):
+    if text.count("[") + text.count("{") > MAX_DEPTH or re.search(_SURROGATE, text):
         check_document(document, name)
     return document
 

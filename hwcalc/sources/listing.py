@@ -18,10 +18,9 @@ from hwcalc.model import OLLAMA
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
 from hwcalc.profiles.compiled import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
-from hwcalc.sources.caches import snapshot
+from hwcalc.sources.caches import cached_config, cached_ids, snapshot
 from hwcalc.sources.document import read_document
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
-from hwcalc.sources.hub import cached_config, cached_ids
 from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.ollama import model_file, ollama_models, ollama_stores
 from hwcalc.text import printable, shown

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.graph import (
     FLOAT,
     OF_THE_HOST,
@@ -22,6 +21,7 @@ from hwcalc.engines.llamacpp.graph import (
     host_moments,
     output_bytes,
 )
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.record import Record

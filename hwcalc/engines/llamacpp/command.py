@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from hwcalc.engines.command import CommandInput, EmittedFile
 from hwcalc.engines.llamacpp.flags import FLAGS, cache_type
-from hwcalc.engines.options import is_on
+from hwcalc.engines.options import CommandInput, EmittedFile, is_on
 from hwcalc.errors import UsageError
 
 _DEFAULT_TYPE: Final = "f16"

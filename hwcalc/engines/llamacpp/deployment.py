@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
@@ -21,26 +19,25 @@ from hwcalc.engines.llamacpp.refusals import check_context, check_weights
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, ContextOptions, Settings, dtypes_of
 from hwcalc.engines.llamacpp.tensors import repacked_note, repacked_output
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import BudgetPart, Section, exact
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import Full, LayerKind, Stack
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
-    from hwcalc.engines.devices import DeviceReads
+    from hwcalc.engines.devices import DeviceReads, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-    from hwcalc.engines.policies import Support
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.memory import Budget
+    from hwcalc.engines.pool import Allocation
+    from hwcalc.engines.stored import Support
     from hwcalc.policies.base import Chosen
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -380,7 +377,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         deployment, evicted = self.deployment, self.evicted
         if evicted is None:
             return deployment.layout(self.settings)
-        from hwcalc.engines.peaks import policy_part
+        from hwcalc.engines.policies import policy_part
 
         return Layout(
             deployment,
@@ -551,7 +548,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
-        from hwcalc.engines.rank_allocation import allocations_of
+        from hwcalc.engines.ranks import allocations_of
 
         if self.deployment.options.kv_on_host:
             return ()

@@ -25,9 +25,9 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
+    from hwcalc.engines.options import CommandInput
     from hwcalc.profiles.hardware_file import Gpu
 
 

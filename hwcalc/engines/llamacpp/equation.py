@@ -12,11 +12,9 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
-from hwcalc.engines.costs import estimated, exact, memory_of
 from hwcalc.engines.devices import HOST_SHARE
-from hwcalc.engines.noted import Noted
-from hwcalc.model import Note
+from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, exact, memory_of, part_of
+from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB, human_bytes
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import (
     ENDS,
     HOST,
@@ -34,17 +33,18 @@ from hwcalc.engines.llamacpp.equation import budget_beside
 from hwcalc.engines.llamacpp.graph import output_bytes
 from hwcalc.engines.llamacpp.layers import STATES
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
+from hwcalc.engines.memory import Section
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
     from hwcalc.engines.llamacpp.buffers import Moments
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.llamacpp.sums import Sum
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
 

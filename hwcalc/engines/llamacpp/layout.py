@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
 from hwcalc.engines.llamacpp.buffers import NOTHING_COPIED, Buffers, GpuPart, HostPart
 from hwcalc.engines.llamacpp.equation import OPPOSITE
 from hwcalc.engines.llamacpp.fitting import ON_HOST, Assignment, Fitting, Runs, fitted
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
 from hwcalc.engines.llamacpp.layers import Cache, Layers, cache_bytes
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller, some
 from hwcalc.formulas.record import Record

@@ -17,19 +17,18 @@ from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccup
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.settings import ContextOptions
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput, EmittedFile
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.engine import Turns
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.options import CommandInput, EmittedFile
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.hardware_file import Gpu

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
-from hwcalc.engines.policies import Support
+from hwcalc.engines.stored import Support
 from hwcalc.policies.base import Chosen, Effect
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.policies import Evicted
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
 from hwcalc.engines.llamacpp.fitting import ON_HOST, Assignment, device_of
-from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import llamacpp_profile
 from hwcalc.quantization.ggml import GGML
 

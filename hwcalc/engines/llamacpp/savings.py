@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.devices import Cost, Saving, host_holds
 from hwcalc.engines.options import is_on
-from hwcalc.engines.saving import Cost, Saving, host_holds
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.devices import TensorGroup
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note

@@ -1,40 +1,56 @@
-"""What LMDeploy makes of a model and of its settings, and what its pool holds."""
+"""What LMDeploy makes of a model and of its settings, what its pool holds, and the budget: a share of what is free once the weights are loaded.
+
+PyTorch takes the state slots off what is free, then ``(max_prefill_token_num + 2 x max_batch_size) x vocab_size x 2`` bytes for a forward
+pass, and gives ``cache_max_entry_count`` of the rest to blocks. If those are fewer than 16, it halves the tokens of a prompt until they are
+not. TurboMind takes its share of all that is free, and the state slots off that.
+
+Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs, pytorch/engine/engine.py _get_max_session_len,
+pytorch/paging/block_manager; src/turbomind/models/llama/{BlockManager,SequenceManager}.cc and engine/engine.cc of 0.14.0.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS, Piece, PoolLayout, kept_by, plan_layout
-from hwcalc.engines.lmdeploy.pool import LmdeployPool, plan_budget, plan_pool
 from hwcalc.engines.lmdeploy.settings import TURBOMIND, LmdeploySettings, read_settings
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.setup import Load
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, blocks_in_common, held_blocks
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.steps import Step, figure, step
+from hwcalc.engines.stored import (
+    Blocks,
+    Dtypes,
+    Held,
+    OwnRule,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    blocks_in_common,
+    held_blocks,
+)
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
+from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.tensor import Once
-from hwcalc.model import Note
+from hwcalc.model import Definition, Note, Noted
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, Term
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.formulas.weights import Weight
     from hwcalc.policies.base import Chosen
 
@@ -283,7 +299,28 @@ class LmdeployOccupancy(PooledOccupancy):
         )
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
-        return plan_pool(self, self.block_pool, budget_bytes)
+        own, info = self.block_pool, super().pool_info(pool, budget_bytes)
+        return replace(
+            info,
+            max_requests=info.max_requests if info.fits else 0,
+            max_seq=min(max(self.tokens, self.model.max_position_embeddings or 0), own.session_tokens(budget_bytes)),
+            state_slots=own.settings.slots or None,
+            needed_bytes=self.request_blocks * own.block_bytes + own.state_bytes,
+            steps=(*kept_free(self, own, budget_bytes), *info.steps),
+        )
+
+    @property
+    def request_blocks(self) -> int:
+        return self.blocks_for(1)
+
+    def most_requests(self, usable: int, steps: list[Step]) -> int:
+        """As usual; where requests begin alike, those behind the first take fewer blocks."""
+        if not self.together.unlike:
+            return super().most_requests(usable, steps)
+        return bisect_right(range(1, usable + 1), usable, key=self.blocks_for)
+
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        return self.block_pool.message(budget_bytes, self.tokens)
 
     def most_sequences(self) -> tuple[int, str]:
         return self.deployment.settings.max_batch_size * self.setup.parallel.dp, "max_batch_size"
@@ -340,7 +377,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
-        from hwcalc.engines.saving import Cost, Saving, computes_fp8
+        from hwcalc.engines.devices import Cost, Saving, computes_fp8
 
         settings, gpu, batch = self.deployment.settings, self.setup.hardware.gpu, self.request.replica_batch
         if settings.max_batch_size > batch:
@@ -432,6 +469,195 @@ class LmdeployOccupancy(PooledOccupancy):
 
 
 def _buffer(name: str, count: int, width: int, blocks: int | None) -> Allocation:
-    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.pool import Allocation
 
     return Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=blocks)
+
+
+_LEAST_BLOCKS: Final = 16
+"""PyTorch does not start with fewer."""
+_TOO_FEW: Final = 2
+"""With so few it does not even look for a smaller forward pass."""
+
+
+class LmdeployPool(BlockPool):
+    """Blocks behind the slots of recurrent states, which are there whatever is planned."""
+
+    settings: LmdeploySettings
+    slot_bytes: int
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all slots of recurrent states."""
+        return self.settings.slots * self.slot_bytes
+
+    def blocks(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
+        settings = self.settings
+        if settings.num_gpu_blocks is not None:
+            name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
+            return figure(steps, "blocks", name, unit="blocks", **{name: settings.num_gpu_blocks})
+        formula, terms = "floor(budget / bytes_per_block)", {"budget": larger(budget_bytes, 0)}
+        if settings.slots:
+            formula = "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))"
+            terms |= {"slots": settings.slots, "slot_bytes": self.slot_bytes}
+        return figure(steps, "blocks", formula, unit="blocks", **terms, bytes_per_block=max(1, self.block_bytes))
+
+    def starts(self, budget_bytes: int) -> bool:
+        starts: bool = mapped(lambda size: size >= 0 and self.refusal(size) is None, budget_bytes)
+        return starts
+
+    def session_tokens(self, budget_bytes: int) -> int:
+        """The longest session. With a window the blocks behind it are freed, and only the prompt must fit."""
+        settings, blocks = self.settings, self.blocks(budget_bytes)
+        behind = (blocks - self.reserved) * self.block_size
+        if settings.window and settings.window <= behind:
+            return max(0, behind)
+        return max(0, blocks - settings.spare_blocks) * self.block_size
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
+        held = super().hold(budget_bytes, tokens, sequences, demand)
+        # With a window a session has no end.
+        return held if self.settings.window else held & (tokens <= mapped(self.session_tokens, budget_bytes))
+
+    def longest(self, budget_bytes: int, sequences: int, bound: int) -> int:
+        most = bound if self.settings.window else min(bound, self.session_tokens(budget_bytes))
+        return super().longest(budget_bytes, sequences, most)
+
+    def refusal(self, budget_bytes: int) -> str | None:
+        """Why LMDeploy does not start with this budget, in its own words; ``None`` if it does."""
+        settings, blocks = self.settings, self.blocks(budget_bytes)
+        fixed = (settings.num_gpu_blocks or 0) * self.block_bytes
+        if fixed and fixed + self.state_bytes > budget_bytes:
+            return f"CUDA out of memory. Tried to allocate {fixed / GIB:,.2f} GiB."
+        if settings.slots and budget_bytes <= self.state_bytes:
+            if settings.pytorch:
+                return "No enough gpu memory for state cache. Please reduce max_batch_size."
+            return "Please decrease max_batch_size to reduce total linear state size or increase cache_max_entry_count."
+        if settings.pytorch and blocks < _LEAST_BLOCKS:
+            return f"No enough gpu memory for {'kv cache' if blocks <= _TOO_FEW else 'runtime'}."
+        return None
+
+    def message(self, budget_bytes: int, tokens: int) -> str | None:
+        """Why LMDeploy does not start, or takes no request of so many tokens."""
+        refused, longest = self.refusal(budget_bytes), self.session_tokens(budget_bytes)
+        # With a window a session has no end, but its blocks must be there.
+        fits = self.settings.window and self.demand(tokens, 1) <= self.blocks(budget_bytes) - self.reserved
+        if refused is not None or tokens <= longest or fits:
+            return refused
+        if self.settings.pytorch:
+            return f"A session has at most {longest:,} tokens: one block is reserved, and sessions end a block earlier."
+        return f"`session_len` truncated to {longest} due to limited KV cache memory"
+
+
+def kept_free(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> tuple[Step, ...]:
+    """What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free."""
+    planned, settings = occupancy.budget, pool.settings
+    if planned is None or budget != planned.expected or occupancy.setup.hardware.margin or settings.num_gpu_blocks is not None:
+        return ()
+    shared, ratio = budget + planned.margin_bytes - (pool.state_bytes if settings.pytorch else 0), float(settings.ratio)
+    if not shared - int(shared * ratio) == planned.margin_bytes > 0:
+        return ()
+    return (
+        step(
+            "margin",
+            "free_after_pass - floor(free_after_pass x cache_max_entry_count)",
+            free_after_pass=shared,
+            cache_max_entry_count=ratio,
+        ),
+    )
+
+
+class Shares(NamedTuple):
+    """What becomes of the free memory: bytes for a forward pass, for the cache (blocks and states), and what stays free."""
+
+    runtime: int
+    cache: int
+    unused: int
+
+
+def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
+    """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
+
+    Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
+    int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608.
+    """
+    settings, states = pool.settings, pool.state_bytes
+    if settings.num_gpu_blocks is not None:
+        return Shares(0, free, 0)
+    if not settings.pytorch:
+        cache = int(free * settings.ratio) if free > 0 else free
+        return Shares(0, cache, free - cache)
+    left, block = free - states, max(1, pool.block_bytes)
+    tokens = settings.prefill_tokens
+    while True:
+        runtime = (tokens + 2 * settings.max_batch_size) * vocab_size * 2
+        shared = int((left - runtime) * settings.ratio)
+        blocks = shared // block
+        if blocks >= _LEAST_BLOCKS or blocks <= _TOO_FEW or tokens <= 1:
+            break
+        tokens //= 2
+    if left < runtime:
+        return Shares(runtime, free - runtime, 0)
+    return Shares(runtime, states + shared, free - runtime - states - shared)
+
+
+def plan_budget(occupancy: LmdeployOccupancy, pool: LmdeployPool) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    memory_and_weights = loaded(occupancy)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
+    extra = beside(occupancy)
+    # Kernels are loaded by the first forward pass, which comes later.
+    context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
+    parts = (*weights, *extra.value, context, *communication(occupancy.setup.parallel, gpu))
+    settings = pool.settings
+    before, notes = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
+    words = occupancy.model.vocab_size or 0
+    ends = [shares_of(pool, words, free) for free in (before.low, before.expected, before.high)]
+    return Noted(_less(settings, words, before, ends), (*memory_and_weights.notes, *extra.notes, *notes))
+
+
+def _less(settings: LmdeploySettings, words: int, before: Budget, ends: list[Shares]) -> Budget:
+    """The equation with what LMDeploy does not give to the cache: a part for the forward pass, and the rest, which it leaves alone."""
+    parts = (*before.parts, *_forward_pass(settings, words, ends))
+    # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
+    low, expected, high = (size - ends[1].unused for size in before.usable)
+    return replace(
+        before,
+        requested_bytes=expected,
+        usable=(low, expected, high),
+        margin_bytes=before.total_bytes - expected,
+        parts=parts,
+        low=low - sum(part.high for part in parts),
+        expected=expected - sum(part.expected for part in parts),
+        high=high - sum(part.low for part in parts),
+    )
+
+
+def _forward_pass(settings: LmdeploySettings, words: int, ends: list[Shares]) -> tuple[BudgetPart, ...]:
+    """The memory that PyTorch keeps for a forward pass: less where little is free."""
+    low, expected, high = min(each.runtime for each in ends), ends[1].runtime, max(each.runtime for each in ends)
+    if not high:
+        return ()
+    tokens = tuple(size // (2 * words) - 2 * settings.max_batch_size for size in (low, expected, high))
+    return (
+        BudgetPart(
+            name="forward pass",
+            section=Section.ACTIVATIONS,
+            low=low,
+            expected=expected,
+            high=high,
+            source="LMDeploy 0.14 executor/base.py _get_runtime_size",
+            definition=Definition.ENGINE,
+            steps=(
+                step(
+                    "forward pass",
+                    "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
+                    prefill_tokens=(tokens[0], tokens[1], tokens[2]),
+                    max_batch_size=settings.max_batch_size,
+                    vocab_size=words,
+                ),
+            ),
+        ),
+    )

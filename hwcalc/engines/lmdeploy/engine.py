@@ -19,9 +19,8 @@ from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.options import EngineOption
+    from hwcalc.engines.options import CommandInput, EngineOption
 
 
 class Lmdeploy(Engine):

@@ -9,13 +9,20 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.engine import EVERY_TOKEN
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mistral_rs.deployment import FRACTION, ISQ, MOST_SEQUENCES, MistralDeployment, MistralOccupancy
 from hwcalc.engines.mistral_rs.layers import RULES
 from hwcalc.engines.mistral_rs.pool import mapped_tokens
-from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, number_option
+from hwcalc.engines.options import (
+    Choices,
+    CommandInput,
+    EngineOption,
+    check_one_replica,
+    choice_option,
+    integer_option,
+    number_option,
+)
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.hybrid import pipeline_stages

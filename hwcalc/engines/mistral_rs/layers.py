@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.pooled import Pages
-from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import Rank
+from hwcalc.engines.rank_weights import Rank, Rules
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,

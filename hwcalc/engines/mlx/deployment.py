@@ -7,26 +7,23 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import ModelClass
+from hwcalc.engines.devices import check_generation
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.mlx.layers import MLX, RULES, Bits, file_of, keeps_windows, other_windows
-from hwcalc.engines.model_dtypes import known_dtype, model_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
 from hwcalc.engines.options import integer_option, is_auto
-from hwcalc.engines.policies import Support
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Load
 
 GROUPS: Final = (32, 64, 128)
@@ -293,7 +290,7 @@ class MlxOccupancy(GeneralOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: a quantized cache where the model file takes it, and weights of eight and four bits."""
-        from hwcalc.engines.saving import Cost, Saving
+        from hwcalc.engines.devices import Cost, Saving
 
         kinds = self.deployment.kinds
         windows = SlidingAttention in kinds and keeps_windows(self.model)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.classes import NO_CLASS, ModelClass, model_classes
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
-from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import Rank, Sharding
+from hwcalc.engines.models import NO_CLASS, ModelClass, model_classes
+from hwcalc.engines.rank_weights import Rank, Rules, Sharding
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import (
     CacheTensor,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general_form import growing
+from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.mlx.layers import quantized_at
 from hwcalc.engines.mlx.slots import Grown, Pieces
 from hwcalc.engines.steps import step

@@ -477,7 +477,6 @@ class LayerPools(PoolRules):
                     steps,
                     "cell_size",
                     "full_token_bytes + swa_full_tokens_ratio x window_token_bytes",
-                    cell,
                     full_token_bytes=stage.full_bytes // stage.full_layers * stage.full_layers,
                     swa_full_tokens_ratio=settings.swa_ratio or 0,
                     window_token_bytes=stage.swa_bytes,
@@ -542,15 +541,6 @@ class LayerPools(PoolRules):
         return len({(stage.swa_layers > 0, stage.full_layers > 0) for stage in self.stages}) == 1
 
     def bounds(self, demand: Demand) -> tuple[int, int]:
-        least = self._least_left(demand)
-        if self.layout.has_states:
-            low, high = self._with_states(demand.requests, least)
-        else:
-            low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self.cells) else around(least)
-        return low, high if self._alike else high * 0 + _LARGEST_BUDGET
-
-    def _least_left(self, demand: Demand) -> Any:
-        """Bytes that must be left for tokens."""
         settings, layout, stage = self.settings, self.layout, self.stages[0]
         ratio: float = 0
         if self._alike and stage.swa_layers:
@@ -558,13 +548,17 @@ class LayerPools(PoolRules):
             if settings.swa_ratio is not None and layout.window is not None:
                 demand = with_a_window(demand, layout.window, settings.page_size)
         tokens = self.least_tokens(demand, ratio)
-        sizes = (tokens * cell + self._capped_bytes(stage) for stage, cell in zip(self.stages, self.cells, strict=True))
-        return larger(largest(sizes), 1)
-
-    def _capped_bytes(self, stage: StageCells) -> int:
-        """Bytes of the windows of a stage that are no share of its tokens."""
-        capped = stage.swa_layers and stage.full_layers and self.settings.swa_ratio is None
-        return self.capped_windows * stage.swa_bytes if capped else 0
+        capped = [
+            stage.swa_bytes * self.capped_windows if stage.swa_layers and stage.full_layers and settings.swa_ratio is None else 0
+            for stage in self.stages
+        ]
+        # What must be left for tokens.
+        least = larger(largest(tokens * cell + windows for cell, windows in zip(self.cells, capped, strict=True)), 1)
+        if not layout.has_states:
+            low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self.cells) else around(least)
+        else:
+            low, high = self._with_states(demand.requests, least)
+        return low, high if self._alike else high * 0 + _LARGEST_BUDGET
 
     def _with_states(self, requests: int, least: Any) -> tuple[int, int]:
         """The bounds of a budget of which ``least`` bytes must be left for tokens."""

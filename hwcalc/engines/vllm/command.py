@@ -15,7 +15,7 @@ from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.options import CommandInput
 
 _ALWAYS: Final = "0.6"
 
@@ -219,7 +219,7 @@ def _weights(requested: str, version: str) -> list[str]:
 
 
 def _lora(text: str, version: str) -> list[str]:
-    from hwcalc.engines.lora import parse_lora
+    from hwcalc.engines.options import parse_lora
     from hwcalc.engines.vllm.lora import slot_rank
 
     lora = parse_lora(text)

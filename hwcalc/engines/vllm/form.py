@@ -22,7 +22,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.vllm.deployment import VllmDeployment
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.layout import PoolLayout, Sums

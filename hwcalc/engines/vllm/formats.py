@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.model_dtypes import known_dtype
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.pool import Allocation
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits

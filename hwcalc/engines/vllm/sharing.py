@@ -12,9 +12,8 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.policies import Support
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, blocks_in_common, held_blocks
 from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import Blocks, Held, SharedBlocks, Support, Together, blocks_in_common, held_blocks
 from hwcalc.engines.vllm.policies import is_plugin
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
 from hwcalc.errors import UsageError

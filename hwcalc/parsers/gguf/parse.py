@@ -37,7 +37,7 @@ from hwcalc.quantization.ggml import FLOAT_TYPES, ROTARY, TABLES, part_of_layer,
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
 _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
-_NORM: Final = re.compile(r"norm|(^|_)ln(_|$)")
+_NORM: Final = r"norm|(^|_)ln(_|$)"
 
 _Key = tuple[str, Part, tuple[Weight, ...]]
 
@@ -104,7 +104,7 @@ def _role(path: str, stem: str, shape: tuple[int, ...]) -> WeightRole:
         return WeightRole.EMBEDDING
     if path in _HEADS:
         return WeightRole.HEAD
-    if _NORM.search(stem):
+    if re.search(_NORM, stem):
         return WeightRole.NORM
     if path.endswith(".bias"):
         return WeightRole.BIAS

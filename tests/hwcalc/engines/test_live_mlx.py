@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.classes import model_classes
 from hwcalc.engines.mlx.slots import chunked_slots, grown_slots, rotating_slots
+from hwcalc.engines.models import model_classes
 
 mx = pytest.importorskip(
     "mlx.core", reason="mlx is not installed here: pip install 'kvplan[test]' on Linux or a Mac", exc_type=ImportError

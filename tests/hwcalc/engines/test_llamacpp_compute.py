@@ -9,10 +9,10 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.llamacpp.buffers import Buffers, HostPart, ModelMoments, compute_buffer, output_buffer
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.memory import BudgetPart
 from hwcalc.engines.setup import Request
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.profiles.engines import llamacpp_profile

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm, Moment, Product
 from hwcalc.engines.llamacpp.equation import OPPOSITE
 from hwcalc.engines.llamacpp.settings import CELLS
+from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner import solve

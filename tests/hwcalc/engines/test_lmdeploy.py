@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from hwcalc import compare, load_model, plan, sweep
 from hwcalc.engines import find_engine
-from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
+from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy, Shares, shares_of
 from hwcalc.engines.lmdeploy.layout import Shape, aligned, pytorch_pieces, turbomind_pieces
-from hwcalc.engines.lmdeploy.pool import Shares, shares_of
 from hwcalc.engines.lmdeploy.settings import FORMATS
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.pooled import BlockPool

@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile import reconcile
-from hwcalc.reconcile.dialects.mlx import MlxParser
+from hwcalc.reconcile.dialects.mlx import MlxLog
 from hwcalc.report.emit import emitted
 from tests.hwcalc.form_answers import differences, form_of
 
@@ -244,7 +244,7 @@ def test_what_is_printed_beside_a_plan() -> None:
 
 def test_what_it_prints() -> None:
     """GB are decimal; the warning has whole MiB."""
-    parser = MlxParser()
+    parser = MlxLog()
     for number, line in enumerate(("Prompt: 300 tokens, 98.762 tokens-per-sec", "Peak memory: 17.105 GB"), 1):
         parser.feed(number, line)
     parser.feed(

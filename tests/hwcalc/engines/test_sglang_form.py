@@ -10,9 +10,9 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.sglang.curve import PoolCurve
 from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
 from hwcalc.engines.sglang.pools import Demand
+from hwcalc.engines.sglang.tensors import PoolCurve
 from hwcalc.planner.context import open_request
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 from tests.hwcalc.form_answers import form_of

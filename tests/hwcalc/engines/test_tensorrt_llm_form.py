@@ -13,8 +13,8 @@ import pytest
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
-from hwcalc.engines.tensorrt_llm.form import PoolForm
-from hwcalc.engines.tensorrt_llm.pools import Layout
+from hwcalc.engines.tensorrt_llm.layout import Layout
+from hwcalc.engines.tensorrt_llm.memory import PoolForm
 from hwcalc.planner import solve
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc import compare, load_model, plan, sweep
 from hwcalc.engines import find_engine
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.options import CommandInput
 from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
@@ -243,6 +243,6 @@ def test_one_place_counts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_place_says_what_a_budget_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of its blocks, half of the sequences fit, whoever is asked."""
-    usable = BlockPool.usable
-    monkeypatch.setattr(BlockPool, "usable", lambda self, budget_bytes: usable(self, budget_bytes) // 2)
+    free = BlockPool.free
+    monkeypatch.setattr(BlockPool, "free", lambda self, budget_bytes, steps=None: free(self, budget_bytes, steps) // 2)
     assert answers() == {"plan": (False, 4, 4095 // 7), "sweep": False, "compare": 4, "form": False, "explain": 4}

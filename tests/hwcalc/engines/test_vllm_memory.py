@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.memory import Budget, BudgetPart
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.settings import (

@@ -186,7 +186,7 @@ def test_results_are_the_plans_for_any_model_and_engine(data: st.DataObject) -> 
 @pytest.mark.parametrize("request_", REQUESTS[:7], ids=lambda request: f"{request['model']}-{request.get('engine')}")
 def test_limits_are_limits(request_: dict[str, Any]) -> None:
     """The plan fits at the answer and not at the next number, as planning again says."""
-    from hwcalc.library.explain_limits import ANSWERS
+    from hwcalc.library.explain_memory import ANSWERS
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hwcalc.engines.lora import parse_lora
+from hwcalc.engines.options import parse_lora
 from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.asked import read_options

@@ -8,6 +8,10 @@ behaviour                                   older                               
 MLA cache                                   expanded per head                      latent (5.15)
 recurrent state of Mamba, delta nets, KDA   model dtype                            float32 (5.14)
 ==========================================  =====================================  =====================================
+
+Cache policies are those of kvpress, whose hooks cut the tensors of a cache behind each attention layer: a hook reads keys and values out of
+the cache and puts the survivors back (``kvpress/presses/base_press.py``). With a QuantizedCache it unpacks all of a layer, cuts, and quantises
+what is left; what it reads of a static cache are all positions, empty ones too.
 """
 
 from __future__ import annotations
@@ -19,17 +23,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.deployment import Deployment, Occupancy
+from hwcalc.engines.devices import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
-from hwcalc.engines.model_dtypes import known_dtype, model_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import BudgetPart, Section
+from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
-from hwcalc.engines.policies import Support
 from hwcalc.engines.ranks import fullest_rank_bytes
-from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+from hwcalc.engines.transformers.layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CacheTensor,
@@ -48,17 +51,16 @@ from hwcalc.formulas import (
     Span,
     SparseIndexer,
 )
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
+from hwcalc.policies.base import KVPRESS, Chosen
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.forms import Curve, Largest
+    from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
-    from hwcalc.engines.transformers_quantized import CacheQuantization
+    from hwcalc.engines.transformers.layers import CacheQuantization
     from hwcalc.formulas.hybrid import Group
-    from hwcalc.policies.base import Chosen
 
 _FP32_STATES_SINCE: Final = (5, 14)
 _FP8_SINCE: Final = (5, 22)
@@ -80,7 +82,7 @@ class TransformersDeployment(GeneralDeployment):
     @cached_property
     def quantization(self) -> CacheQuantization:
         """The options of ``cache=quantized``. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
-        from hwcalc.engines.transformers_quantized import read_quantization
+        from hwcalc.engines.transformers.layers import read_quantization
 
         return read_quantization(self.setup.options)
 
@@ -109,7 +111,7 @@ class TransformersDeployment(GeneralDeployment):
         return Noted(Dtypes(kv=dtype.name, roles=MappingProxyType(roles)), notes)
 
     def weight_rules(self) -> Rules:
-        from hwcalc.engines.transformers_weights import TRANSFORMERS
+        from hwcalc.engines.transformers.weights import TRANSFORMERS
 
         return TRANSFORMERS
 
@@ -131,7 +133,6 @@ class TransformersDeployment(GeneralDeployment):
         return cache_class(self) == "dynamic"
 
     def policy_support(self, chosen: Chosen) -> Support:
-        from hwcalc.engines.transformers_policies import policy_support
 
         return policy_support(self, chosen)
 
@@ -145,7 +146,7 @@ class TransformersOccupancy(GeneralOccupancy):
         if self.request.parallel.dcp > 1:
             raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
         if self.request.gpus * self.request.parallel.ep > 1:
-            from hwcalc.engines.transformers_weights import check_layout
+            from hwcalc.engines.transformers.weights import check_layout
 
             check_layout(self.model, self.request.parallel)
         _check_weights(self.request.weights)
@@ -153,7 +154,7 @@ class TransformersOccupancy(GeneralOccupancy):
         kinds = {type(group.kind) for group in self.plain_stack.groups}
         _check_options(self.request.options, cache)
         if cache == "quantized":
-            from hwcalc.engines.transformers_quantized import residual_note
+            from hwcalc.engines.transformers.layers import residual_note
 
             _check_quantized(self, kinds)
             note = residual_note(self, self.dtypes.roles[Role.KEY])
@@ -202,13 +203,13 @@ class TransformersOccupancy(GeneralOccupancy):
         """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
         if cache_class(self) != "offloaded":
             return super().gpu_groups()
-        from hwcalc.engines.transformers_offload import groups_on_gpu
+        from hwcalc.engines.transformers.layers import groups_on_gpu
 
         return self.of_stack((self.engine.name, "groups on the GPU"), lambda: groups_on_gpu(self.stack))
 
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of the cache while the prompt is read: a static or offloaded one is not cut by layer, a quantised layer is unpacked to be cut."""
-        from hwcalc.engines.peaks import stage_prefill_bytes
+        from hwcalc.engines.policies import stage_prefill_bytes
 
         cache = cache_class(self)
         if cache == "static":
@@ -217,7 +218,7 @@ class TransformersOccupancy(GeneralOccupancy):
             return Occupancy.prefill_bytes(self, stage)
         if cache != "quantized" or self.evicted is None:
             return stage_prefill_bytes(self, stage)
-        from hwcalc.engines.transformers_quantized import unpacked_bytes
+        from hwcalc.engines.transformers.layers import unpacked_bytes
 
         return stage_prefill_bytes(self, stage) + unpacked_bytes(self)
 
@@ -272,7 +273,7 @@ class TransformersOccupancy(GeneralOccupancy):
     def curve(self) -> Curve | None:
         """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
         if cache_class(self) == "quantized":
-            from hwcalc.engines.transformers_quantized import packs_by_position
+            from hwcalc.engines.transformers.layers import packs_by_position
 
             if not packs_by_position(self):
                 return None
@@ -282,7 +283,6 @@ class TransformersOccupancy(GeneralOccupancy):
         return None if curve is None else replace(curve, most_tokens=_most_tokens(within))
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.transformers_savings import savings
 
         return savings(self)
 
@@ -356,7 +356,6 @@ class Transformers(GeneralEngine):
         )
 
     def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.transformers_savings import argument
 
         return argument(name, value)
 
@@ -434,3 +433,105 @@ def _token_records(opened: Occupancy) -> tuple[StoredTensor, ...]:
         for name, (width, span) in records.items()
         if width
     )
+
+
+KVPRESS_RELEASE: Final = "kvpress 0.5.5"
+_TOO_NEW: Final = (5, 3)
+_NEWEST: Final = "5.2"
+"""Source: the requirements of kvpress 0.5.5, transformers>=4.56,<5.3."""
+_TESTED: Final = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma3")
+"""Model types of kvpress 0.5.5, SUPPORTED_MODELS of base_press.py; it warns of all others."""
+_ELSEWHERE: Final = {
+    "rkv": "R-KV's own code patches Llama and Qwen of transformers 4.48 to 4.55 (its requirements.txt)",
+    "quest": "Quest's own kernels are for transformers 4.45.2 (its pyproject.toml)",
+    "triattention": "TriAttention's own code replaces the forward pass of Llama and Qwen models and cuts a DynamicCache; "
+    "generate by itself has no such option",
+    "h2o": "H2O's own code is for older models; the nearest in kvpress is observedattention, which cuts the prompt alone",
+    "scissorhands": "no package for transformers has it",
+}
+"""Policies that are not in kvpress, and where they are."""
+
+
+def policy_support(deployment: Deployment, chosen: Chosen) -> Support:
+    """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
+    policy, cache = deployment.setup.policy, cache_class(deployment)
+    elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)
+    if elsewhere is not None:
+        return Support(offered=False, how=f"{elsewhere}.")
+    if any(not one.policy.press for one in chosen.whole):
+        return Support(offered=False, how=f"{KVPRESS_RELEASE} does not have it: it would be a press of your own.")
+    if any(one.get("budget") is not None for one in chosen.whole) or (policy is not None and policy.rules != KVPRESS):
+        return Support(
+            offered=False, how=f"{KVPRESS_RELEASE} has it by its own rules alone: give a ratio, without --policy-rules."
+        )
+    if (version_numbers(deployment.version) or ()) >= _TOO_NEW:
+        return Support(
+            offered=False,
+            how=f"{KVPRESS_RELEASE} has it, for transformers 4.56 to {_NEWEST} alone: --engine transformers@{_NEWEST}.",
+        )
+    if cache == "static":
+        return Support(
+            offered=False, how="A static cache holds all of its positions whatever is dropped: --engine-option cache=dynamic."
+        )
+    if cache == "offloaded":
+        return Support(
+            offered=False,
+            how=f"{KVPRESS_RELEASE} cuts on the GPU what an offloaded cache keeps in host memory: --engine-option cache=dynamic.",
+        )
+    if deployment.model.model_type not in _TESTED:
+        return Support(
+            offered=False, how=f"{KVPRESS_RELEASE} has it, and is not tested with {deployment.model.model_type} models."
+        )
+    how = f"{KVPRESS_RELEASE}, {chosen.policy.press}"
+    if cache == "quantized":
+        how += ": what is left of a layer is quantised again"
+    return Support(offered=True, how=f"{how}.")
+
+
+_BITSANDBYTES: Final = ("nvidia", "amd")
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "seq": "max_length={}",
+    "dtype": "dtype={}",
+    "max_cache_len": "max_cache_len={}",
+    "cache": 'cache_implementation="{}"',
+    "quant_backend": 'cache_config["backend"]="{}"',
+    "nbits": 'cache_config["nbits"]={}',
+}
+"""Option of kvplan or engine option -> the argument of ``from_pretrained`` or ``generate``."""
+_WEIGHTS: Final[Mapping[str, str]] = {
+    "fp8": "FineGrainedFP8Config()",
+    "bnb8": "BitsAndBytesConfig(load_in_8bit=True)",
+    "bnb4": "BitsAndBytesConfig(load_in_4bit=True)",
+}
+
+
+def argument(name: str, value: object) -> str:
+    """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""
+    if name == "weights":
+        config = _WEIGHTS.get(str(value))
+        return "" if config is None else f"quantization_config={config}"
+    return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
+
+
+def savings(opened: Occupancy) -> Iterator[Saving]:
+    """The cache classes with fewer bits and the one in host memory; weights that are quantised while loading."""
+    gpu, options = opened.request.hardware.gpu, opened.request.options
+    if "cache" not in options:
+        if computes_fp8(gpu):
+            yield _quantized(Cost.CACHE, "fp8", "8")
+        yield _quantized(Cost.CACHE, "hqq", "8")
+        yield _quantized(Cost.FEW_CACHE_BITS, "quanto", "4")
+        if host_holds(gpu, opened.needed_bytes):
+            yield Saving(Cost.HOST, "a cache in host memory, slower", {"engine_options": {"cache": "offloaded"}})
+    bitsandbytes = gpu is None or gpu.vendor.lower() in _BITSANDBYTES
+    if computes_fp8(gpu):
+        yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
+    elif bitsandbytes:
+        yield Saving(Cost.WEIGHTS, "int8 weights of bitsandbytes", {"weights": "bnb8"})
+    if bitsandbytes:
+        yield Saving(Cost.FEW_BITS, "4-bit weights of bitsandbytes", {"weights": "bnb4"})
+
+
+def _quantized(cost: Cost, backend: str, bits: str) -> Saving:
+    options = {"cache": "quantized", "quant_backend": backend, "nbits": bits}
+    return Saving(cost, f"a cache of {bits} bits by {backend}", {"engine_options": options})

@@ -1,7 +1,7 @@
 """The weights that one rank of transformers holds, by the library's own tensor-parallel plans.
 
 A plan names the modules that are cut. Every other module is whole on every rank: for example attention where the plan cuts only
-experts (DeepSeek-V3), and everything except the head where there is no plan (gpt-oss). ``transformers_plans.json`` has the plans of the
+experts (DeepSeek-V3), and everything except the head where there is no plan (gpt-oss). ``plans.json`` has the plans of the
 library (``scripts/transformers_plans.py`` writes it). 5.23 adds one rule: it cuts an embedding named ``embed_tokens`` by rows
 (``distributed/mixin.py`` init_parallel_plans). If a dimension does not divide evenly, the last rank gets a shorter slice
 (``distributed/tensor_parallel.py``). Key and value heads are never repeated: a model with fewer heads than ranks loads, and then fails
@@ -16,9 +16,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.data import data_file
-from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.rank_weights import (
+    ROW_PARALLEL,
+    Rank,
+    Rules,
+    Sharding,
+    cut_inputs,
+    cut_outputs,
+    distribute_experts,
+    module_of,
+)
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_outputs, distribute_experts, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
@@ -53,7 +61,7 @@ class ShardPlan(Record):
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
-    table: Mapping[str, Any] = json.loads(data_file(__file__, "transformers_plans.json").read_text("utf-8"))
+    table: Mapping[str, Any] = json.loads(data_file(__file__, "plans.json").read_text("utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
         plan = ShardPlan(

@@ -1,0 +1,636 @@
+"""The memory equation of one GPU: the parts that it holds besides the cache, and the bytes that they leave for it.
+
+The usable memory is ``visible memory x utilisation - margin``. The cache gets what ``weights + adapters + activations + overhead``
+leave of it. The GPU with the least left decides: the one whose pipeline stage has the heaviest weights. Every part has a low, an expected
+and a high value, with constants of ``profiles/engines/runtime.yaml``; measurements of the user's own accelerator replace estimates.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache, lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from msgspec.structs import asdict
+
+from hwcalc.engines.setup import ALONE, Hardware, Parallel
+from hwcalc.engines.steps import Step, step
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.record import Record
+from hwcalc.model import Definition, ModelSpec, Note, Noted
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.units import human_bytes, parse_share
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.forms import Amount, Pass
+    from hwcalc.engines.rank_weights import RankBytes, Rules
+    from hwcalc.engines.setup import Request
+    from hwcalc.profiles.calibration import Calibration
+    from hwcalc.profiles.estimate import Estimate
+    from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.profiles.hardware_file import Gpu
+    from hwcalc.quantization.scheme import Scheme
+
+
+class Section(enum.StrEnum):
+    """The line of the memory equation that a part belongs to."""
+
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+    OVERHEAD = "overhead"
+
+
+class BudgetPart(Record):
+    """One term of the memory equation: low, expected and high in bytes per GPU, and the source.
+
+    ``definition`` is ``exact``, ``estimate`` or ``measured``. ``steps`` say how the bytes come about; without any they are the source's own
+    figure. ``grows`` are low, expected and high as rules, where they depend on length or batch.
+    """
+
+    name: str
+    section: Section
+    low: int
+    expected: int
+    high: int
+    source: str
+    definition: Definition = Definition.ESTIMATE
+    steps: tuple[Step, ...] = ()
+    grows: tuple[Amount, Amount, Amount] | None = None
+
+
+class Budget(Record):
+    """The bytes left for the cache on the GPU that has least left: the bytes that may be used, minus the parts.
+
+    ``total_bytes`` is the memory that programs see, ``requested_bytes`` the share that the engine may use (``usable`` has it for both ends
+    of that memory too) and ``margin_bytes`` the share that stays free on purpose. ``low`` assumes the high end of every part, and ``high`` the low end. ``utilization`` is the share
+    that the engine asks for.
+    """
+
+    total_bytes: int
+    total_low_bytes: int
+    total_high_bytes: int
+    utilization: float
+    requested_bytes: int
+    usable: tuple[int, int, int]
+    margin_bytes: int
+    parts: tuple[BudgetPart, ...]
+    low: int
+    expected: int
+    high: int
+
+    @classmethod
+    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
+        """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
+        low, expected, high = usable = usable_bytes(memory, share, margin)
+        return cls(
+            total_bytes=memory.expected_bytes,
+            total_low_bytes=memory.low_bytes,
+            total_high_bytes=memory.high_bytes,
+            utilization=share,
+            requested_bytes=expected,
+            usable=usable,
+            margin_bytes=part_of(memory.expected_bytes, margin),
+            parts=parts,
+            low=low - sum(part.high for part in parts),
+            expected=expected - sum(part.expected for part in parts),
+            high=high - sum(part.low for part in parts),
+        )
+
+
+def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) -> tuple[int, int, int]:
+    """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
+    # Engines compute their share in floating point. The margin is exact; it can exceed the share.
+    part, whole = margin.numerator, margin.denominator
+    low, expected, high = memory.low_bytes, memory.expected_bytes, memory.high_bytes
+    return (
+        max(0, ceil(low * share) + -low * part // whole),
+        max(0, ceil(expected * share) + -expected * part // whole),
+        max(0, ceil(high * share) + -high * part // whole),
+    )
+
+
+def part_of(size: int, share: Fraction | int) -> int:
+    """A share of a size, rounded up."""
+    return -(-size * share.numerator // share.denominator)
+
+
+_CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
+"""Vendor -> the profile's entry for its context, where one was measured."""
+_CONTEXT: Final = "driver_context + loaded_kernels"
+_FORWARD: Final = "element_bytes x forward_tokens x (hidden_copies x hidden_size + inner_width) + logits x logit_bytes"
+_UNCOUNTED_WIDTH: Final = 12
+"""Width of the widest layer in hidden widths, if the weights are not counted: a gated MLP with an inner width of four."""
+
+
+def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -> BudgetPart:
+    """A term that is an estimate from the profile, or a multiple of one."""
+    return BudgetPart(
+        name=name,
+        section=section,
+        low=int(times * estimate.low),
+        expected=int(times * estimate.expected),
+        high=int(times * estimate.high),
+        source=estimate.source,
+    )
+
+
+def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
+    """A term that is known exactly."""
+    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source, definition=Definition.EXACT)
+
+
+def ranked(name: str, section: Section, size: RankBytes) -> BudgetPart:
+    """A term from the bytes of a rank."""
+    return BudgetPart(name=name, section=section, **asdict(size))
+
+
+def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
+    """The memory of the GPU that programs see. If nobody has read it, a note says how it was estimated."""
+    from hwcalc.profiles.gpus import visible_memory
+
+    memory = visible_memory(gpu)
+    if memory is None:
+        message = f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."
+        return Noted(None, (Note(code="gpu-memory-unknown", message=message),))
+    if gpu.torch_total_mib is None and gpu.vendor == "apple":
+        # A note on the hardware says it already.
+        return Noted(memory)
+    if gpu.torch_total_mib is None:
+        return Noted(memory, (_estimated_memory(gpu.id, memory.expected_bytes, memory.basis),))
+    if gpu.category == "unified":
+        message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
+        return Noted(memory, (Note(code="unified-memory", message=message),))
+    return Noted(memory)
+
+
+@lru_cache(maxsize=64)
+def _estimated_memory(gpu: str, size: int, basis: str) -> Note:
+    message = f"Of the memory of {gpu} programs see about {human_bytes(size)}: {basis}. No measurement is known."
+    return Note(code="gpu-memory-estimated", message=message)
+
+
+def device_context(gpu: Gpu) -> BudgetPart:
+    """Memory that the driver keeps for the process, and the kernels that are loaded into it later."""
+    return _device_context(_CONTEXTS.get(gpu.vendor.lower(), "other"))
+
+
+@lru_cache(maxsize=4)
+def _device_context(name: str) -> BudgetPart:
+    profile = runtime_profile()
+    context = profile.estimate(f"context.{name}")
+    kernels = profile.estimate("kernels")
+    driver, loaded = ((one.low, one.expected, one.high) for one in (context, kernels))
+    low, expected, high = (int(first + second) for first, second in zip(driver, loaded, strict=True))
+    return BudgetPart(
+        name="context",
+        section=Section.OVERHEAD,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"{context.source}; {kernels.source}",
+        steps=(step("context", _CONTEXT, (low, expected, high), driver_context=driver, loaded_kernels=loaded),),
+    )
+
+
+def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
+    """Workspaces of cuBLAS or hipBLAS; none on accelerators that have neither."""
+    if gpu.vendor.lower() not in _CONTEXTS:
+        return ()
+    return _workspaces("sm_90" if gpu.architecture == "sm_90" else "other")
+
+
+@lru_cache(maxsize=2)
+def _workspaces(name: str) -> tuple[BudgetPart, ...]:
+    return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
+
+
+def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
+    """Buffers for communication between GPUs; none for a single GPU."""
+    return _communication(parallel.tp * parallel.pp > 1, parallel.ep > 1, _has_nvlink(gpu)) if parallel.gpus > 1 else ()
+
+
+@lru_cache(maxsize=8)
+def _communication(divided: bool, dealt: bool, nvlink: bool) -> tuple[BudgetPart, ...]:
+    parts, profile = [], runtime_profile()
+    if divided:
+        kind = "nvlink" if nvlink else "pcie"
+        parts.append(estimated("communication", Section.OVERHEAD, profile.estimate(f"communication.{kind}")))
+    if dealt:
+        parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("communication.expert_parallel")))
+    return tuple(parts)
+
+
+def _has_nvlink(gpu: Gpu) -> bool:
+    return "nvlink" in str(gpu.interconnect.get("kind") or "").lower()
+
+
+def chunk_tokens() -> tuple[int, int, int]:
+    """The most tokens of one forward pass of a replica if prompts are processed in chunks: low, expected and high."""
+    chunk = runtime_profile().estimate("activation.chunk_tokens")
+    return int(chunk.low), int(chunk.expected), int(chunk.high)
+
+
+def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
+    """Numbers per token that the widest layer holds on one rank; estimated from the hidden width if the weights are not counted."""
+    from hwcalc.engines.rank_weights import layer_width
+
+    key = (rules, "layer width", parallel)
+    width = model.once(key, lambda: layer_width(model, rules.rank(model, parallel)))
+    return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // parallel.tp if width is None else width
+
+
+def forward(
+    opened: Occupancy, chunks: tuple[int | None, int | None, int | None], rows: int, *, dtype: str | None = None
+) -> BudgetPart:
+    """Activations of one forward pass of ``rows`` sequences, in ``chunks``, with the logits of each.
+
+    Each token needs a few copies of its hidden vector and once the inner width of the widest layer; each sequence needs the logits of
+    its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
+    bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
+    """
+    model, parallel, rules = opened.model, opened.parallel, opened.weight_rules()
+    key = (rules, "forward passes", parallel, dtype, chunks)
+    passes = lowest, most_likely, highest = model.once(key, lambda: _passes(model, parallel, rules, chunks, dtype))
+    copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
+    tokens = lowest.passed(opened.tokens, rows), most_likely.passed(opened.tokens, rows), highest.passed(opened.tokens, rows)
+    low, expected, high = (one.at(opened.tokens, rows) for one in passes)
+    token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
+    return BudgetPart(
+        name="activations",
+        section=Section.ACTIVATIONS,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"{token_range} tokens at once, {rows:,} rows of logits; {copies.source}",
+        steps=(
+            step(
+                "activations",
+                _FORWARD,
+                (low, expected, high),
+                element_bytes=most_likely.element_bytes,
+                forward_tokens=tokens,
+                hidden_copies=(copies.low, copies.expected, copies.high),
+                hidden_size=model.hidden_size or 0,
+                inner_width=model_width(rules, model, parallel),
+                logits=rows * most_likely.logits,
+                logit_bytes=(logit.low, logit.expected, logit.high),
+            ),
+        ),
+        grows=(lowest, most_likely, highest),
+    )
+
+
+def _passes(
+    model: ModelSpec, parallel: Parallel, rules: Rules, chunks: tuple[int | None, int | None, int | None], dtype: str | None
+) -> tuple[Pass, Pass, Pass]:
+    """The forward pass of a rank: low, expected and high."""
+    from hwcalc.engines.forms import Pass
+
+    copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
+    width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
+    logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
+
+    def of(chunk: int | None, hidden_copies: float, logit_bytes: float) -> Pass:
+        each = hidden_copies * (model.hidden_size or 0) + width
+        return Pass(element_bytes=element_bytes, width=each, chunk=chunk, logits=logits, logit_bytes=logit_bytes)
+
+    low, expected, high = chunks
+    return of(low, copies.low, logit.low), of(expected, copies.expected, logit.expected), of(high, copies.high, logit.high)
+
+
+NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
+"""Parts that an engine counts as memory outside torch."""
+ACTIVATION: Final = ("activations", "encoder profile", "workspaces")
+"""Parts that are in the peak of torch's allocator, which also serves the workspaces of cuBLAS."""
+GRAPHS: Final = ("CUDA graphs",)
+CONTEXT: Final = ("context",)
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "non_torch_bytes": NON_TORCH,
+    "activation_bytes": ACTIVATION,
+    "graphs_bytes": GRAPHS,
+    "context_bytes": CONTEXT,
+}
+_DEPENDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "non_torch_bytes": ("tp", "pp", "ep"),
+    "activation_bytes": ("model", "tp", "pp", "ep", "tokens", "rows"),
+    "graphs_bytes": ("model", "tp", "pp", "ep", "rows"),
+    "context_bytes": (),
+}
+"""The conditions under which a measurement holds for another plan: these values must be equal."""
+_SIZES: Final = ("tokens", "rows")
+"""Those of them that follow from length and batch."""
+
+
+Readings: TypeAlias = dict[str, tuple[tuple[int, int, int], ...]]
+
+
+def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dict[str, int | str]:
+    """The values on which overheads depend: the model, the ranks, and the largest forward pass."""
+    return {
+        "model": model,
+        "tp": parallel.tp,
+        "pp": parallel.pp,
+        "ep": parallel.ep,
+        "tokens": tokens,
+        "rows": rows,
+    }
+
+
+def calibrated(
+    engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...], *, tokens: int, rows: int
+) -> Noted[tuple[BudgetPart, ...]]:
+    """Replace estimated parts of a memory equation by what was measured on this accelerator.
+
+    A measurement replaces an estimate if it was taken under the same conditions: activations for the same model, ranks and batch,
+    memory outside torch for the same ranks. ``tokens`` is the size of one forward pass, ``rows`` the number of sequences whose logits
+    it computes. A note names the replaced parts.
+    """
+    from hwcalc.profiles.calibration import overheads_kind
+
+    gpu = request.hardware.gpu
+    if gpu is None or not request.hardware.calibrated:
+        return Noted(parts)
+    calibration, notes = measurements(gpu.id, overheads_kind(engine))
+    if calibration is None:
+        return Noted(parts, notes)
+    here, used = conditions(model, request.parallel, tokens=tokens, rows=rows), []
+    for value, names in _PARTS.items():
+        reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
+        first = next((part for part in parts if part.name in names), None)
+        if reading is None or first is None:
+            continue
+        size, measured = int(reading.values[value]), reading.measured
+        part = BudgetPart(
+            name=first.name,
+            section=first.section,
+            low=size,
+            expected=size,
+            high=size,
+            source=f"measured on {measured.device}, {measured.date}: {measured.source}",
+            definition=Definition.MEASURED,
+        )
+        parts = tuple(part if one is first else one for one in parts if one is first or one.name not in names)
+        used.append(f"{first.name} ({measured.date})")
+    if used:
+        message = f"Measured on this machine instead of estimated: {', '.join(used)}. Without: KVPLAN_NO_CALIBRATION=1."
+        notes += (Note(code="calibrated", message=message),)
+    return Noted(parts, notes)
+
+
+def measured_passes(engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...]) -> Readings:
+    """The measurements that replace parts where a forward pass is as large as the measured one.
+
+    By the name of a part: tokens and sequences of the pass, and bytes. What was measured is more than one part in the first of them.
+    """
+    from hwcalc.profiles.calibration import overheads_kind
+
+    gpu = request.hardware.gpu
+    calibration = None if gpu is None else measurements(gpu.id, overheads_kind(engine)).value
+    if calibration is None or not request.hardware.calibrated:
+        return {}
+    found: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    for value, names in _PARTS.items():
+        present = [part.name for part in parts if part.name in names]
+        if not set(_SIZES) <= set(_DEPENDS[value]) or not present:
+            continue
+        sizes = {tuple(int(reading.conditions.get(name, 0)) for name in _SIZES) for reading in calibration.readings}
+        for tokens, rows in sorted(sizes):
+            here = conditions(model, request.parallel, tokens=tokens, rows=rows)
+            reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
+            if reading is None:
+                continue
+            for name in present:
+                size = int(reading.values[value]) if name == present[0] else 0
+                found[name] = (*found.get(name, ()), (tokens, rows, size))
+    return found
+
+
+def may_be_measured(engine: str) -> bool:
+    """Whether the user has measured this engine on any accelerator, or measurements are switched off."""
+    from hwcalc.profiles.calibration import calibrated_gpus, enabled, overheads_kind
+
+    return not enabled() or calibrated_gpus(overheads_kind(engine)) != frozenset()
+
+
+def is_measured(gpu: str, engine: str) -> bool:
+    """Whether the user has measured this engine on this accelerator, or measurements are switched off, which a note says."""
+    from hwcalc.profiles.calibration import calibration_exists, enabled, overheads_kind
+
+    return not enabled() or calibration_exists(gpu, overheads_kind(engine))
+
+
+def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
+    """The user's measurements of this kind. If calibration is switched off, ``None`` with a note.
+
+    Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
+    """
+    from hwcalc.profiles.calibration import SWITCH, calibration_exists, calibration_path, enabled, load_calibration
+
+    if not enabled():
+        path = calibration_path(gpu, kind)
+        if path is None or not path.exists():
+            return Noted(None)
+        note = Note(code="calibration-off", message=f"{SWITCH} is set: what was measured on {gpu} is left out.")
+        return Noted(None, (note,))
+    if not calibration_exists(gpu, kind):
+        return Noted(None)
+    from hwcalc.hardware.profiles import profile_errors
+
+    with profile_errors():
+        return Noted(load_calibration(gpu, kind))
+
+
+class Loaded(NamedTuple):
+    """A GPU, its memory, and the weights on it."""
+
+    gpu: Gpu
+    memory: VisibleMemory
+    weights: tuple[BudgetPart, ...]
+
+
+def loaded(opened: Occupancy) -> Noted[Loaded | None]:
+    """``None`` without a GPU, or if its memory or the size of the weights is unknown; notes say which."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    return Noted(Loaded(gpu, memory, weights.value), notes)
+
+
+def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
+    """The parts outside of the engine's tensors: the context, workspaces, and buffers for communication."""
+    return device_context(gpu), *workspaces(gpu), *communication(opened.request.parallel, gpu)
+
+
+def budget_of(
+    opened: Occupancy,
+    memory: VisibleMemory,
+    parts: tuple[BudgetPart, ...],
+    *,
+    tokens: int,
+    rows: int,
+    share: float = 1.0,
+    margin: Fraction | int | None = None,
+) -> Noted[Budget]:
+    """What ``parts`` leave of a share of the memory. Estimates are replaced by measurements of passes of so many tokens and rows.
+
+    ``margin`` is the share that stays free, by default what the user says.
+    """
+    request = opened.request
+    measured = calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
+    margin = request.hardware.margin or 0 if margin is None else margin
+    return Noted(Budget.of(memory, share, margin, measured.value), measured.notes)
+
+
+def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
+    """The adapters, and the draft with its cache. The draft caches every token that the planned model caches."""
+    adapters, draft = _adapters(opened), _draft(opened)
+    return Noted((*adapters.value, *draft.value), (*adapters.notes, *draft.notes))
+
+
+def _adapters(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
+    """Adapters of ``--lora`` on the fullest rank. If the layers of the model are not counted, a note says that adapters are missing."""
+    model, lora = opened.model, opened.request.lora
+    if lora is None:
+        return Noted(())
+    from hwcalc.engines.extra_weights import lora_bytes_rank
+
+    size = lora_bytes_rank(model, lora, opened.parallel, rules=opened.weight_rules())
+    if size is None:
+        message = f"--lora is not counted: the layers of {model.id} are not known."
+        return Noted((), (Note(code="lora-unknown", message=message),))
+    return Noted((ranked("adapters", Section.WEIGHTS, size),))
+
+
+def _draft(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
+    engine, request, draft = opened.engine, opened.request, opened.request.draft
+    if draft is None:
+        return Noted(())
+    from hwcalc.engines.extra_weights import draft_bytes_rank
+    from hwcalc.quantization.planned import planned_scheme
+
+    scheme, known = planned_scheme(draft, None)
+    rules = opened.weight_rules()
+    weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
+    draft_request = request.changed(
+        parallel=Parallel(**{**asdict(request.parallel), "pp": 1, "ep": 1}),
+        draft=None,
+        lora=None,
+        dtype=None,
+        weights=None,
+        options={},
+    )
+    opened_draft = engine.unchecked(draft, draft_request)
+    cache = exact("draft cache", Section.OVERHEAD, opened_draft.needed_bytes, f"the cache of {draft.id} by {engine.name}'s rule")
+    if weights is None:
+        message = f"The weights of the draft {draft.id} are not known, and not counted."
+        return Noted((cache,), (Note(code="draft-unknown", message=message),))
+    return Noted((ranked("draft weights", Section.WEIGHTS, weights), cache))
+
+
+def plan_equation(
+    opened: Occupancy, chunks: tuple[int | None, int | None, int | None], policy: tuple[BudgetPart, ...] = ()
+) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
+
+    ``chunks`` are the most tokens of one forward pass of a replica: low, expected and high. ``policy`` is what a cache policy needs.
+    """
+    from hwcalc.engines.forms import passed_tokens
+    from hwcalc.quantization.planned import format_name
+
+    request, hardware = opened.request, opened.request.hardware
+    memory_and_weights = loaded(opened)
+    if memory_and_weights.value is None:
+        return Noted(None, memory_and_weights.notes)
+    gpu, memory, weights = memory_and_weights.value
+    weight_format = format_name(request.weights)
+    rows = request.replica_batch
+    extra = beside(opened)
+    margin = margin_of(hardware)
+    parts = (
+        *weights,
+        *extra.value,
+        forward(opened, chunks, rows, dtype=weight_format if weight_format in FLOATS else None),
+        *opened.working(),
+        *policy,
+        *outside(opened, gpu),
+    )
+    tokens = passed_tokens(opened.tokens, rows, chunks[1])
+    share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
+    budget, measured = budget_of(opened, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
+    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *margin.notes))
+
+
+def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
+    """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
+
+    If the user gives the share that the engine may use, the default is no margin.
+    """
+    if hardware.margin is not None or hardware.memory_utilization is not None:
+        return Noted(hardware.margin or 0)
+    return _default_margin()
+
+
+@cache
+def _default_margin() -> Noted[Fraction | int]:
+    margin = parse_share(runtime_profile().margin_text)
+    message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
+    return Noted(margin, (Note(code="default-margin", message=message),))
+
+
+def rank_weights_part(deployment: Deployment | Occupancy) -> Noted[tuple[BudgetPart, ...] | None]:
+    """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
+
+    If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
+    proportion of the counted parameters, or evenly if they are not counted. Otherwise the parameters are counted in their format.
+    """
+    from hwcalc.engines.rank_weights import rank_weight_bytes
+    from hwcalc.quantization.planned import format_name, planned_scheme
+
+    model, parallel = deployment.model, deployment.parallel
+    weight_format = format_name(deployment.setup.weights)
+    weight_dtype = weight_format if weight_format in FLOATS else None
+    scheme, known = planned_scheme(model, weight_format)
+    rules = deployment.weight_rules()
+    held = None if scheme is None else rules.held(scheme)
+    unpacked = scheme is not None and held is None
+
+    def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
+        key = (rules, "weights", weight_format, scheme is None, parallel)
+        return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
+
+    stages = on_ranks(held if known else None, parallel)
+    if model.weights is not None and weight_format is None and not unpacked:
+        published = model.weights.total_bytes
+        if stages is not None:
+            alone = sum(on_ranks(held if known else None, ALONE) or ())
+            shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
+            size = published * max(stages) // max(1, alone)
+            return Noted((exact("weights", Section.WEIGHTS, size, f"{model.weights.source}{shared}"),))
+        if parallel.gpus == 1:
+            return Noted((exact("weights", Section.WEIGHTS, published, model.weights.source),))
+        uncounted = runtime_profile().estimate("uncounted_weights")
+        each = -(-published // (parallel.tp * parallel.pp))
+        return Noted((estimated("weights", Section.WEIGHTS, uncounted, times=each),))
+    if stages is None or not known:
+        way_out = (
+            "a budget with --kv-memory" if model.counted is None else "a format with --weights, or a budget with --kv-memory"
+        )
+        message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
+        return Noted(None, (Note(code="weights-unknown", message=message),))
+    name = (weight_dtype or model.dtype or "bf16") if held is None else held.name
+    part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
+    if scheme is None or not unpacked:
+        return Noted((part,))
+    message = (
+        f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
+    )
+    return Noted((part,), (Note(code="weights-unpacked", message=message),))
