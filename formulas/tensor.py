@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.stairs import Stair
+from hwcalc.formulas.stairs import Stair, stairs_at
 
 
 class Shown:
@@ -102,11 +102,11 @@ class Span(Shown):
         return type(self), self.numbers
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        """The number of positions that are kept."""
-        raise NotImplementedError
+        """The number of positions that are kept: the sum of the stairs. It is written anew only where a rule has no stairs."""
+        return stairs_at(self.stairs(encoder_tokens), tokens)
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        """:meth:`positions` for one token or more, as a sum of stairs. ``None`` encoder tokens are as many as the sequence has."""
+        """The rule: :meth:`positions` for one token or more, as a sum of stairs. ``None`` encoder tokens are as many as the sequence has."""
         raise NotImplementedError
 
     def of_first(self, first: int, tokens: int) -> int:
@@ -130,9 +130,6 @@ class Full(Span):
     def __init__(self) -> None:
         super().__init__()
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens
-
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens)
 
@@ -152,9 +149,6 @@ class Kept(Span):
     def __init__(self, kept: int) -> None:
         super().__init__(kept)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.numbers[0])
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=self.numbers[0]),)
 
@@ -170,9 +164,6 @@ class Window(Span):
 
     def __init__(self, window: int) -> None:
         super().__init__(window)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.numbers[0])
 
     def of_first(self, first: int, tokens: int) -> int:
         """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
@@ -193,9 +184,6 @@ class Sink(Span):
 
     def __init__(self, sink: int, window: int) -> None:
         super().__init__(sink, window)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, sum(self.numbers))
 
     def of_first(self, first: int, tokens: int) -> int:
         sink, window = self.numbers
@@ -222,9 +210,6 @@ class Chunk(Span):
     def __init__(self, chunk: int) -> None:
         super().__init__(chunk)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.numbers[0])
-
     def of_first(self, first: int, tokens: int) -> int:
         """A chunk begins at a multiple of its size, wherever the sequences part."""
         begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
@@ -246,9 +231,6 @@ class Strided(Span):
     def __init__(self, stride: int) -> None:
         super().__init__(stride)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens // self.numbers[0]
-
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens) // self.numbers[0]
 
@@ -268,9 +250,6 @@ class Remainder(Span):
     def __init__(self, stride: int) -> None:
         super().__init__(stride)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens % self.numbers[0]
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return Stair(), Stair(times=-self.numbers[0], per=self.numbers[0])
 
@@ -286,10 +265,6 @@ class Latest(Span):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        size = self.numbers[0]
-        return size if tokens >= size else 0
 
     def of_first(self, first: int, tokens: int) -> int:
         """The group is shared if all of it lies in the common beginning: of ABCDEF and ABCDXY, [ABCD]."""
@@ -312,9 +287,6 @@ class Once(Span):
     def __init__(self) -> None:
         super().__init__()
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return 1 if tokens > 0 else 0
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=1),)
 
@@ -331,9 +303,6 @@ class Fixed(Span):
     def __init__(self, count: int) -> None:
         super().__init__(count)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return self.numbers[0] if tokens > 0 else 0
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], most=1),)
 
@@ -349,9 +318,6 @@ class Encoder(Span):
 
     def __init__(self) -> None:
         super().__init__()
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return encoder_tokens if tokens > 0 else 0
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair() if encoder_tokens is None else Stair(times=encoder_tokens, most=1),)
