@@ -24,7 +24,7 @@ from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Definition, GgufTensor, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.asked import Access
+from hwcalc.planner.options import Access
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.request import Absent, Wanted, split_revision
