@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, figure
-from hwcalc.engines.tensorrt_llm.storage import FOREVER, PAGE, Sequences, in_pages, page_bytes
+from hwcalc.engines.tensorrt_llm.storage import FOREVER, PAGE, WIDEST_PAGE, Sequences, in_pages, page_bytes
 from hwcalc.formulas.arithmetic import ceil_div, either, every, larger, largest, smaller, some
 from hwcalc.model import Definition
 
@@ -80,35 +80,34 @@ class Needs:
     @cached_property
     def least_budget(self) -> int:
         """V2: the smallest budget, in whole pages, whose pools hold the sequences."""
-        alone = self._bytes_of_one_pool
-        if alone is not None:
-            missing, pages = alone > FOREVER // 2, in_pages(alone)
-        else:
-            low, high, step, missing = 0, 0, 1, True
-            while some(missing) and step * PAGE < FOREVER:
-                held = missing & self.holds_in(step * PAGE, capped=False)
-                low, high = either(held, step // 2, low), either(held, step, high)
-                missing, step = missing & (held ^ True), 2 * step
-            pages = in_pages(self._between(low, high) * PAGE)
-        least: int = either(missing, FOREVER, pages)
-        return least
-
-    @property
-    def _bytes_of_one_pool(self) -> int | None:
-        """The bytes that the sequences take where there is one pool with slots of one size, which has the whole quota; ``None`` elsewhere."""
         first, *others = self.storages
-        if others or len(first.pools) > 1 or len(first.pools[0][0]) > 1 or self.layout.settings.interval is not None:
-            return None
-        most: int = larger(self._demands[0][0], first.floor[0])
-        return most * first.pools[0][0][0]
+        if not others and len(first.pools) == len(first.pools[0][0]) == 1 and self.layout.settings.interval is None:
+            # One pool with slots of one size has the whole quota.
+            most = larger(self._demands[0][0], first.floor[0]) * first.pools[0][0][0]
+            alone: int = either(most > FOREVER // 2, FOREVER, in_pages(most))
+            return alone
+        # Shares are whole pages of unlike sizes, and pools have least sizes: what holds is searched for. No less than the slots themselves do.
+        slots = (
+            sum(count * sum(sizes) for count, (sizes, _) in zip(demand, storage.pools, strict=True))
+            for storage, demand in zip(self.storages, self._demands, strict=True)
+        )
+        least = largest(slots) - WIDEST_PAGE
 
-    def _between(self, low: int, high: int) -> int:
-        """The fewest steps that hold the sequences: more than ``low``, and at most ``high``."""
+        def held(pages: int) -> bool:
+            enough = pages * PAGE >= least
+            return enough & self.holds_in(pages * PAGE, capped=False) if some(enough) else enough
+
+        low, high, step, missing = 0, 0, 1, True
+        while some(missing) and step * PAGE < FOREVER:
+            found = missing & held(step)
+            low, high = either(found, step // 2, low), either(found, step, high)
+            missing, step = missing & (found ^ True), 2 * step
         while some(between := low + 1 < high):
             middle = (low + high) // 2
-            held = self.holds_in(middle * PAGE, capped=False)
-            low, high = either(between & (held ^ True), middle, low), either(between & held, middle, high)
-        return high
+            found = held(middle)
+            low, high = either(between & (found ^ True), middle, low), either(between & found, middle, high)
+        budget: int = either(missing, FOREVER, in_pages(high * PAGE))
+        return budget
 
     @cached_property
     def on_stages(self) -> tuple[int, ...]:
