@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, WeightRole
-from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, numbers_in, shown, symbol_name
+from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, plain_figure, symbol_name
 from hwcalc.model import Definition
 from hwcalc.planner.planned_weights import StoredWeights, WeightPart
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Plan
@@ -34,7 +34,7 @@ def weights(plan: Plan, opened: Occupancy) -> ExplainedSection:
     figures += _of_budget(plan, "weights")
     if plan.fit is None and plan.memory.per_gpu.weights not in (None, found.bytes):
         size = plan.memory.per_gpu.weights or 0
-        figures.append(bytes_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
+        figures.append(plain_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
     return ExplainedSection(
         name="weights",
         title="weights",
@@ -50,7 +50,7 @@ def _of_files(opened: Occupancy) -> Iterator[ExplainedFigure]:
     if files is None or opened.request.weights is not None:
         return
     for dtype, size in files.bytes_by_dtype.items():
-        yield bytes_figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
+        yield plain_figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
 
 
 def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[ExplainedFigure]:
@@ -64,7 +64,7 @@ def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[
             if stored.scale_bytes:
                 formula, values = f"{formula} + scales", values | {"scales": stored.scale_bytes}
             where = f"memory.weights.parts.{number}.formats.{place}.bytes"
-            yield bytes_figure(name, where, stored.bytes, formula, values, definition=definition)
+            yield plain_figure(name, where, stored.bytes, formula, values, definition=definition)
 
 
 def _on_weights(plan: Plan, opened: Occupancy) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _of_part(part: BudgetPartInfo, place: str) -> Iterator[ExplainedFigure]:
     if not part.steps:
         ends = part.low, part.high
         name = f"{part.name} of a GPU" if part.section == "weights" else part.name
-        yield bytes_figure(name, f"{place}.expected", part.expected, ends=ends, definition=definition, source=part.source)
+        yield plain_figure(name, f"{place}.expected", part.expected, ends=ends, definition=definition, source=part.source)
         return
     *before, last = part.steps
     for number, one in enumerate(before):
@@ -174,7 +174,7 @@ def _times_gpus(
         if len(values) == 1 and budget is not None and plan.fit.gpus == 1 and len(_of_budget(plan, section)) == 1:
             return ()
         name, place = f"{section}, all devices", f"memory.{section}.bytes"
-        return (bytes_figure(name, place, size, " + ".join(values) or "0", values, ends=ends, definition=definition),)
+        return (plain_figure(name, place, size, " + ".join(values) or "0", values, ends=ends, definition=definition),)
     parts = [part for part in (() if budget is None else budget.parts) if part.section == section]
     values = {symbol_name(part.name): part.expected for part in parts}
     if len(values) == plan.fit.gpus == 1:
@@ -184,7 +184,7 @@ def _times_gpus(
         formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
     everywhere = f"{section}, all GPUs" if plan.fit.gpus > 1 else f"{section}, together"
     place = f"memory.{section}.bytes"
-    return (bytes_figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition),)
+    return (plain_figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition),)
 
 
 def pool(plan: Plan) -> ExplainedSection | None:
@@ -209,7 +209,7 @@ def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
     fit = plan.fit
     assert fit is not None
     if budget is None:
-        yield bytes_figure(
+        yield plain_figure(
             "left for the cache", "fit.usable_bytes", fit.usable_bytes, "kv_memory", {"kv_memory": fit.usable_bytes}
         )
         return
@@ -220,11 +220,11 @@ def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
         formula = f"max(0, {formula})"
     known = Definition.EXACT if budget.total_low_bytes == budget.total_high_bytes else Definition.ESTIMATE
     ends = _usable_ends(budget)
-    yield bytes_figure(
+    yield plain_figure(
         "usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, ends=ends, definition=known
     )
     sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
-    yield bytes_figure(
+    yield plain_figure(
         "left for the cache",
         "fit.budget.expected",
         budget.expected,
@@ -267,7 +267,7 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     if fit.budget is not None:
         values |= {name: getattr(share, name) for name in _SECTIONS}
     ends = fit.needed_low_bytes, fit.needed_high_bytes
-    needs = bytes_figure(
+    needs = plain_figure(
         "needs",
         "fit.needed_bytes",
         fit.needed_bytes,
@@ -276,7 +276,7 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
         ends=ends,
         definition=plan.memory.cache.definition if fit.budget is None else Definition.ESTIMATE,
     )
-    room = bytes_figure(
+    room = plain_figure(
         "headroom",
         "fit.headroom_bytes",
         fit.headroom_bytes,
@@ -330,7 +330,7 @@ def _ends_of_needs(plan: Plan) -> Iterator[ExplainedFigure]:
         if sign == "-" and sum(values.values()) < size:
             formula = f"max(0, {formula})"
         place = f"fit.needed_{end}_bytes"
-        yield bytes_figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
+        yield plain_figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
 
 
 def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
@@ -359,33 +359,6 @@ def _sum(
     )
 
 
-def bytes_figure(
-    name: str,
-    place: str,
-    result: float,
-    formula: str = "",
-    values: Mapping[str, int | float] | None = None,
-    *,
-    ends: tuple[int, int] | None = None,
-    definition: str = Definition.EXACT,
-    source: str = "",
-) -> ExplainedFigure:
-    """A figure of bytes whose formula is not a step of the plan. ``ends`` are the low and the high end of an estimate."""
-    low, high = (None, None) if ends is None or ends == (result, result) else ends
-    return ExplainedFigure(
-        name=name,
-        figure=place,
-        formula=shown(formula),
-        numbers=numbers_in(formula, values or {}, whole=True),
-        result=result,
-        low=low,
-        high=high,
-        unit="bytes",
-        definition=str(definition),
-        source=source,
-    )
-
-
 _TERMS: Final = {"weights": "weights", "cache": "kv_cache", "activations": "activations", "overhead": "overhead"}
 """Fields of a device -> their symbols. ``cache`` is the symbol of the fullest GPU's."""
 
@@ -402,10 +375,10 @@ def devices(plan: Plan) -> ExplainedSection | None:
         known = Definition.ESTIMATE if one.total_low != one.total_high else plan.memory.cache.definition
         formula = " + ".join(values) or "0"
         place = f"memory.devices.{number}.total"
-        figures.append(bytes_figure(one.device, place, one.total, formula, values, ends=ends, definition=known))
+        figures.append(plain_figure(one.device, place, one.total, formula, values, ends=ends, definition=known))
     together = {one.device: one.total for one in held}
     figures.append(
-        bytes_figure(
+        plain_figure(
             "all devices",
             "memory.total_bytes",
             plan.memory.total_bytes,

@@ -94,7 +94,7 @@ class Needs:
         least = largest(slots) - WIDEST_PAGE
 
         def held(pages: int) -> bool:
-            enough = pages * PAGE >= least
+            enough: bool = pages * PAGE >= least
             return enough & self.holds_in(pages * PAGE, capped=False) if some(enough) else enough
 
         low, high, step, missing = 0, 0, 1, True
