@@ -6,9 +6,10 @@ A value together with notes about it.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -348,3 +349,24 @@ class Noted(NamedTuple, Generic[T]):
 
     value: T
     notes: tuple[Note, ...] = ()
+
+
+class _Readable:
+    """How pydantic recognises an open file: by its ``read``."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: object) -> Any:
+        """The check as pydantic takes it."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(cls._checked)
+
+    @staticmethod
+    def _checked(value: Any) -> Any:
+        if not hasattr(value, "read"):
+            raise ValueError("is no open file")
+        return value
+
+
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
+"""What is read as a model: an id, a path, an open file, a config, or a model that was read."""

@@ -382,9 +382,9 @@ class Blocks(Record):
     bytes: int = 1
     null: int = 0
 
-    def hold(self, budget_bytes: int) -> int:
-        """The bytes that sequences may take of so many."""
-        return (budget_bytes // self.bytes - self.null) * self.bytes
+    def holds(self, budget_bytes: int, needed_bytes: int) -> bool:
+        """Whether so many bytes are left of a budget for the cache."""
+        return (budget_bytes // self.bytes - self.null) * self.bytes >= needed_bytes
 
 
 class Pool(Protocol):
@@ -582,7 +582,7 @@ class Memory:
         left, form = self.left(end), self.form
         if form.pools is not None:
             return (left >= 0) & form.pools.hold(left, self.tokens, self._own)
-        return (left >= 0) & (form.blocks.hold(left) >= self._crest_bytes)
+        return (left >= 0) & form.blocks.holds(left, self._crest_bytes)
 
     @cached_property
     def _crest_bytes(self) -> int:

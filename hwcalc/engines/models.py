@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.options import AUTO
 from hwcalc.errors import UnsupportedError
@@ -83,7 +83,10 @@ def model_classes(engine: str) -> ModelClasses:
     content = record("engines", f"{engine}/classes")
     return ModelClasses(
         by=content["by"],
-        rows={name: ModelClass(name, dict(_entries(row))) for name, row in content["classes"].items()},
+        rows={
+            name: ModelClass(name, {word: value for word, _, value in (entry.partition("=") for entry in row)})
+            for name, row in content["classes"].items()
+        },
         refusals=content["refused"],
     )
 
@@ -91,13 +94,6 @@ def model_classes(engine: str) -> ModelClasses:
 def has_classes(engine: str) -> bool:
     """Whether the engine has a file of classes."""
     return f"{engine}/classes" in names("engines")
-
-
-def _entries(row: list[Any]) -> list[tuple[str, str]]:
-    return [(word, value) for word, _, value in (entry.partition("=") for entry in row)]
-
-
-_DEFAULT_MODEL_DTYPE = "bf16"
 
 
 def known_dtype(name: str) -> DType:
@@ -110,15 +106,10 @@ def known_dtype(name: str) -> DType:
 
 def model_dtype(model: ModelSpec, requested: str | None = None) -> Noted[DType]:
     """The dtype that the config names, or bf16 if it names none. A note says which. ``requested`` is ``auto`` or nothing."""
-    return _named(model.dtype, requested)
-
-
-@lru_cache(maxsize=64)
-def _named(own: str | None, requested: str | None) -> Noted[DType]:
-    if own is None:
-        name, why = _DEFAULT_MODEL_DTYPE, "assumed, since the config names none that a cache has"
+    if model.dtype is None:
+        name, why = "bf16", "assumed, since the config names none that a cache has"
     else:
-        name, why = own, "the model's own"
+        name, why = model.dtype, "the model's own"
     said = f"KV dtype {name}: {why}" if requested is None else f"KV dtype {AUTO}: {name}, {why}"
     return Noted(known_dtype(name), (Note(code="default-dtype", message=f"{said}. Set it with --dtype."),))
 

@@ -74,17 +74,9 @@ class StoredTensor(Record):
 
 def beside_layers(name: str, size: int, rule: str, why: str) -> StoredTensor:
     """Bytes that belong to no layer: ``rule`` says how many they are, ``why`` what for."""
+    axes, shape, span = ("bytes",), (size,), Once()
     return StoredTensor(
-        name=name,
-        role=Role.KEY,
-        axes=("bytes",),
-        shape=(size,),
-        dtype="int8",
-        positions=1,
-        span=Once(),
-        bytes=size,
-        rule=rule,
-        why=why,
+        name=name, role=Role.KEY, axes=axes, shape=shape, dtype="int8", positions=1, span=span, bytes=size, rule=rule, why=why
     )
 
 
@@ -150,21 +142,20 @@ class Together(Record):
         own: list[Run] = []
         shared = 0
         for tokens, count in self.lengths:
-            prefix, prompt = self._in_common(span, tokens, alike)
+            # Positions of the prefix, and of the whole prompt.
+            prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
+            if isinstance(span, Kept):
+                (kept,) = span.numbers
+                prefix = min(prefix, kept)
+                prompt = max(prefix, min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
+            else:
+                prefix, prompt = span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
             shared = max(shared, prefix)
             own += [
                 Run(prefix, prompt, count * self.prompts),
                 Run(prompt, span.positions(tokens, encoder_tokens), count * self.branches),
             ]
         return tuple(run for run in (Run(0, shared, self.copies), *own) if run.end > run.start)
-
-    def _in_common(self, span: Span, tokens: int, alike: Mapping[int, int]) -> tuple[int, int]:
-        """Positions of the prefix, and of the whole prompt."""
-        prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
-        if isinstance(span, Kept):
-            (kept,) = span.numbers
-            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
-        return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
 
     def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> int:
         """The positions of one tensor, of all sequences."""
@@ -201,19 +192,10 @@ class Held(NamedTuple):
     parts: tuple[Part, ...]
 
     @property
-    def requested(self) -> int:
-        """Blocks that the branches of a request have in common."""
-        return sum(part.prompts * part.request for part in self.parts)
-
-    @property
-    def owned(self) -> int:
-        """Blocks that are held by a single sequence each and not shared."""
-        return sum(part.sequences * part.own for part in self.parts)
-
-    @property
     def total(self) -> int:
         """The blocks of all sequences."""
-        return self.shared * self.copies + self.requested + self.owned
+        behind = sum(part.prompts * part.request + part.sequences * part.own for part in self.parts)
+        return self.shared * self.copies + behind
 
 
 def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held:

@@ -19,10 +19,9 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
-from hwcalc.library.indexing import beside_title, kind_title, stored
-from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import PlanOptions
-from hwcalc.model import Definition
+from hwcalc.library.layer_bytes import beside_title, kind_title, stored
+from hwcalc.model import Definition, ModelLike
+from hwcalc.planner.options import PlanOptions, takes
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.dtypes import find_dtype
@@ -141,11 +140,12 @@ class Explanation(Answer, Record):
         return replace(kept, symbols=symbols_in(_formulas(kept.kinds, kept.sections, kept.quoted)))
 
 
+@takes(PlanOptions)
 def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:
     """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
     from hwcalc.library.plan import load_request
-    from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request
+    from hwcalc.planner.options import take_options
     from hwcalc.planner.plan import plan_opened, without_effect
 
     _, asked = take_options("explain", options)

@@ -3,8 +3,6 @@
 Models of the catalog as the index has them: what their contexts and weights take under llama.cpp, worked out before.
 
 :mod:`~hwcalc.library.indexing` writes a shape; these functions read one.
-
-What a plan stores, by groups of layers, and the title of each.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from hwcalc.engines.llamacpp.one_gpu import Context, Sizes, step_of
 from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.engines.setup import Request
 from hwcalc.formulas import Stack
-from hwcalc.formulas import kind as families
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams, hparams_of
 from hwcalc.planner.speed_work import Use, WeightShare, weight_shares
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.formulas.hybrid import Layer
-    from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
@@ -236,41 +232,3 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 def _shares(shares: Iterable[WeightShare]) -> list[list[Any]]:
     return [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]
-
-
-_MODEL: Final = "model"
-"""The kind of tensors that an engine keeps once, beside the layers."""
-
-
-def kind_title(kind: str) -> str:
-    """The title of a kind; ``model`` stands for tensors that an engine keeps once, beside the layers."""
-    # Those of a plan's layers are imported by then. To import all families takes longer than to print the plan.
-    known = families.KINDS if kind == _MODEL or kind in families.KINDS else formulas.KINDS
-    return known[kind].title if kind in known else "kept once for the model"
-
-
-def beside_title(tensors: Iterable[TensorInfo]) -> str:
-    """The title of tensors that belong to no layer."""
-    titles = dict.fromkeys(_BESIDE.get(tensor.name, kind_title(_MODEL)) for tensor in tensors)
-    return ", ".join(titles)
-
-
-_BESIDE: Final = {"prompt_blocks": "blocks of a prompt before it is cut"}
-
-
-def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
-    """Each layer group with its tensors, in the plan's order; ``None`` stands for tensors that belong to no layer.
-
-    Two groups may have the same kind and layers with different dimensions. A tensor name that occurs again starts the next group.
-    """
-    waiting = list(plan.cache.tensors)
-    out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
-    for layer in plan.model.layers:
-        own: dict[str, TensorInfo] = {}
-        while waiting and (waiting[0].kind, waiting[0].layers) == (layer.kind, layer.layers) and waiting[0].name not in own:
-            tensor = waiting.pop(0)
-            own[tensor.name] = tensor
-        out.append((layer, tuple(own.values())))
-    if waiting:
-        out.append((None, tuple(waiting)))
-    return out

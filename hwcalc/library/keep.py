@@ -19,10 +19,10 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
-from hwcalc.library.load import ModelLike, load
-from hwcalc.model import Definition, Note
-from hwcalc.planner.asked import read_options
+from hwcalc.library.load import load
+from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import read_options
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
 from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Effect, Extra, Quality, Setting, State, quality_of

@@ -14,8 +14,7 @@ from hwcalc.engines.devices import Cost, Saving
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import layouts
-from hwcalc.planner.asked import Asked
-from hwcalc.planner.options import OPTIONS, PlanOption
+from hwcalc.planner.options import OPTIONS, Asked, PlanOption
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout
 from hwcalc.text import operand, shell_word
@@ -73,8 +72,7 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
     """
     given = dict(options)
     if asked is not None:
-        given |= {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given}
-        given |= asdict(asked.access)
+        given |= asked.values
     return CommandLine(model=_model_word(spec, model), given=given)
 
 

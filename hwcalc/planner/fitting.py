@@ -14,8 +14,8 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.asked import Asked
 from hwcalc.planner.layouts import node_of, sizes_for
+from hwcalc.planner.options import Asked
 from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict

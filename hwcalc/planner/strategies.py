@@ -18,9 +18,8 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.engines.transformers.layers import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.paging import most_unused
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Chunk, Sink, Window
+from hwcalc.formulas.tensor import Chunk, Sink, Window, most_unused
 from hwcalc.model import Definition
 from hwcalc.planner.strategies_cost import (
     Cell,

@@ -42,14 +42,14 @@ def split_at(text: str, sign: str) -> Iterator[str]:
     yield text[start:]
 
 
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NUMBER: Final = r"(?a)[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?"
 _MOST_VALUES: Final = 100_000
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _real(value: Any, what: str, allowed: str) -> float:
     """A finite number. A string is read as a number is written; a flag is none."""
-    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+    written = isinstance(value, str) and re.fullmatch(_NUMBER, value.strip())
     try:
         number = math.nan if isinstance(value, (str, bool)) and not written else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -130,7 +130,7 @@ def _any(value: Any, what: str, option: PolicyOption) -> Any:
         raise UsageError(f"{what} takes one word: {quoted(value)}", hint="Leave out commas and brackets.")
     if word.lower() in {"true", "false"}:
         return word.lower() == "true"
-    return (float(word) if not word.isdigit() else int(word)) if _NUMBER.fullmatch(word) else word
+    return (float(word) if not word.isdigit() else int(word)) if re.fullmatch(_NUMBER, word) else word
 
 
 KINDS: Final[Mapping[str, Callable[[Any, str, PolicyOption], Any]]] = {

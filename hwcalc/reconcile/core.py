@@ -15,12 +15,10 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
-from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.asked import Access, take_options
+from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.options import OPTIONS, Access, ReconcileOptions, take_options, takes
 from hwcalc.profiles.engines import planned_version
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row
@@ -31,7 +29,6 @@ from hwcalc.units import parse_share
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.library.plan import ReconcileOptions
 
 LONGEST_LINE: Final = 256 * 1024
 """Bytes of a line that are read. An engine prints its whole configuration in one line."""
@@ -183,6 +180,7 @@ _STATED_AS: Final = {
 }
 
 
+@takes(ReconcileOptions)
 def reconcile(
     model: ModelLike,
     log: LogLike,

@@ -14,7 +14,7 @@ from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span, Strided
 from hwcalc.formulas.record import Record
-from hwcalc.library.indexing import beside_title, kind_title, stored
+from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.planner.verdict import UNLIMITED, Layout

@@ -25,12 +25,12 @@ TupleT = TypeVar("TupleT", bound=tuple[Any, ...])
 
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
-_NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
+_NUMBERED: Final = r"(?a)[0-9]{1,3}\Z"
 
 
 def device_of(buffer: str) -> int:
     """The number of the device of a buffer type, such as ``CUDA1``; the host for ``CPU`` and for names without a number."""
-    match = _NUMBERED.search(buffer)
+    match = re.search(_NUMBERED, buffer)
     return int(match[0]) if match else ON_HOST
 
 

@@ -12,8 +12,8 @@ from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
 from hwcalc.library.fit_quick import quick
 from hwcalc.library.indexing import context_at
-from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
+from hwcalc.planner.options import take_options
 from hwcalc.profiles.model_index import model_index
 from hwcalc.units import GIB
 
