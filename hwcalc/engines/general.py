@@ -12,8 +12,8 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.models import plain_format
 from hwcalc.engines.options import Choices
-from hwcalc.engines.ranks import allocations_of, cut_rank_bytes, fullest_rank_bytes, stage_groups, stage_spans
 from hwcalc.engines.setup import ALONE, Parallel
+from hwcalc.engines.stored import allocations_of, cut_rank_bytes, fullest_rank_bytes, stage_groups, stage_spans
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import runtime_profile

@@ -441,7 +441,7 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     model, engine, request, draft = opened.model, opened.engine, opened.request, opened.request.draft
     if request.lora is None and draft is None:
         return Noted(())
-    from hwcalc.engines.extra_weights import draft_bytes_rank, lora_bytes_rank
+    from hwcalc.engines.rank_weights import draft_bytes_rank, lora_bytes_rank
     from hwcalc.quantization.planned import planned_scheme
 
     parts: list[BudgetPart] = []

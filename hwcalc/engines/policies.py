@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from hwcalc.engines.memory import BudgetPart, Section, model_width
-from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.stored import bytes_of
+from hwcalc.engines.stored import bytes_of, rank_bytes_of, stage_spans
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Layer, LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.formats import FLOATS
