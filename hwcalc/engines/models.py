@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.options import AUTO
 from hwcalc.errors import UnsupportedError
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas import DType
 
 
-class ModelClass(NamedTuple):
+class ModelClass(Struct, frozen=True):
     """A class by the name under which the engine runs it, and its row: word -> value, which is empty where the word alone says it.
 
     >>> row = model_classes("tgi").rows["gemma3"]
@@ -40,7 +42,7 @@ NO_CLASS: Final = ModelClass("", {})
 """The row of a model that has none."""
 
 
-class ModelClasses(NamedTuple):
+class ModelClasses(Struct, frozen=True):
     """The classes of an engine by name. ``by`` says whether a name is that of a ``model_type`` or of an ``architecture``."""
 
     by: str

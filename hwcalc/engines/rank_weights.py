@@ -27,8 +27,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache, partial
 from operator import is_
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.models import plain_format
@@ -456,7 +457,7 @@ _TOWERS: Final = (Part.VISION, Part.AUDIO, Part.ENCODER)
 _TABLES: Final = frozenset({"embedding", "head", "norm"})
 
 
-class _Matrix(NamedTuple):
+class _Matrix(Struct, frozen=True):
     """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
 
     weight: Weight
@@ -464,7 +465,7 @@ class _Matrix(NamedTuple):
     last: bool
 
 
-class _Layer(NamedTuple):
+class _Layer(Struct, frozen=True):
     """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
 
     block: Block
@@ -537,17 +538,18 @@ def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
 def _inside(rank: Rank, block: Block, matrices: tuple[_Matrix, ...]) -> int:
     """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
     width = inside = outside = 0
-    for weight, how, last in matrices:
-        local = rank.part(block, weight, how)
+    for matrix in matrices:
+        weight = matrix.weight
+        local = rank.part(block, weight, matrix.how)
         copies = min(local.copies, weight.active or local.copies)
-        if weight.copies > 1 and last:
+        if weight.copies > 1 and matrix.last:
             # The outputs of experts reuse the memory of the outputs of their first projections.
             outside += copies * local.shape[0]
             width += copies * local.shape[1]
         elif weight.copies > 1:
             inside += copies * local.shape[0]
         else:
-            width += local.shape[1 if last else 0]
+            width += local.shape[1 if matrix.last else 0]
     return width + max(inside, outside)
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.engines.steps import Step, step
@@ -40,7 +42,7 @@ class Dtypes(Record):
         return self.roles[Role.STATE].name
 
 
-class Run(NamedTuple):
+class Run(Struct, frozen=True):
     """The positions of a sequence from ``start`` to before ``end``, and the number of copies that are stored."""
 
     start: int
@@ -173,7 +175,7 @@ class Together(Record):
         return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """Blocks of a sequence in one block table: ``whole`` of all its tokens, the ``most`` that it holds at once, those that only have tokens
     of the ``prefix``, and those that only have tokens of the ``prompt``.
     """
@@ -184,7 +186,7 @@ class Blocks(NamedTuple):
     prompt: int
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Requests of one length: the blocks of a prompt behind the prefix, of which there are so many ``prompts``, and the ``own`` blocks of
     each of the ``sequences``.
     """
@@ -195,7 +197,7 @@ class Part(NamedTuple):
     sequences: int
 
 
-class Held(NamedTuple):
+class Held(Struct, frozen=True):
     """Blocks of one block table: ``shared`` blocks of the prefix, of which there are so many ``copies``, and those of each length."""
 
     shared: int
