@@ -12,7 +12,6 @@ from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.pool import Allocation, PoolGroup
-from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.stored import (
     Blocks,
@@ -24,6 +23,7 @@ from hwcalc.engines.stored import (
     Support,
     beside_layers,
     blocks_in_common,
+    check_heads,
     held_blocks,
 )
 from hwcalc.engines.tensorrt_llm.layout import Layout, Piece, Stage, pieces_of
@@ -135,7 +135,7 @@ class TensorrtDeployment(GeneralDeployment):
         return next(layout for last, layout in self.layouts if last is None or length <= last)
 
     def _layout(self, length: int) -> Layout:
-        from hwcalc.engines.ranks import stage_spans
+        from hwcalc.engines.stored import stage_spans
 
         stack = self.plain_stack
         pieces = self.pieces(stack, length)
