@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from zipfile import ZipFile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 
 def data_file(module_file: str, *names: str) -> Path:
@@ -20,6 +22,9 @@ def data_file(module_file: str, *names: str) -> Path:
 @lru_cache(maxsize=1)
 def _unpacked(archive: str) -> TemporaryDirectory[str]:
     """The data files of an archive, in a folder that goes with the process."""
+    from tempfile import TemporaryDirectory
+    from zipfile import ZipFile
+
     folder = TemporaryDirectory(prefix="kvplan-")
     with ZipFile(archive) as files:
         files.extractall(

@@ -1,11 +1,15 @@
-"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it."""
+"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it.
+
+A value together with notes about it.
+"""
 
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -15,30 +19,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
-
-__all__ = [
-    "EXAMPLE_PARAMETERS",
-    "FIDELITY",
-    "GGUF_ARCHITECTURE",
-    "LEFT_OUT",
-    "MODEL_WARNINGS",
-    "NO_WEIGHTS",
-    "OLLAMA",
-    "PARTIAL_WEIGHTS",
-    "UNREAD_KEYS",
-    "VOCABULARY",
-    "Definition",
-    "GgufFacts",
-    "GgufTensor",
-    "ModelFacts",
-    "ModelSpec",
-    "Note",
-    "Parameters",
-    "RawModel",
-    "RopeScaling",
-    "WeightFacts",
-    "qualified",
-]
 
 T = TypeVar("T")
 _UNKNOWN: Final[Any] = object()
@@ -362,3 +342,31 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file. This is almost always ``stack``."""
         return self.readings.get(engine, self.stack)
+
+
+class Noted(NamedTuple, Generic[T]):
+    """A value, and the notes on how it was obtained, in order."""
+
+    value: T
+    notes: tuple[Note, ...] = ()
+
+
+class _Readable:
+    """How pydantic recognises an open file: by its ``read``."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: object) -> Any:
+        """The check as pydantic takes it."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(cls._checked)
+
+    @staticmethod
+    def _checked(value: Any) -> Any:
+        if not hasattr(value, "read"):
+            raise ValueError("is no open file")
+        return value
+
+
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
+"""What is read as a model: an id, a path, an open file, a config, or a model that was read."""

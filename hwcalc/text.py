@@ -7,6 +7,7 @@ for a whole output. Each can be applied to its own result.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from reprlib import Repr
 from typing import Final
@@ -18,6 +19,7 @@ __all__ = [
     "LONGEST_WORD",
     "TIMES",
     "brief",
+    "by_word",
     "clean",
     "csv_cell",
     "cut",
@@ -48,22 +50,16 @@ _MOST_MARKS: Final = 2
 """Combining marks on one letter; more would paint over other lines."""
 
 # Letters that are printable for Python but take no ink.
-_INVISIBLE: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
-)
+_INVISIBLE: Final = "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 # What Azure Pipelines, TeamCity and GitHub's older syntax read as a command, wherever it stands in a line.
-_ANYWHERE: Final = re.compile(r"##(?=\w{0,40}\[)")
+_ANYWHERE: Final = r"##(?=\w{0,40}\[)"
 # What GitHub Actions reads as a command after blanks, and what Buildkite reads as a heading.
-_AT_START: Final = re.compile(
-    r"^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m)*+)[-+~^](?=--|\+\+|~~|\^\^)", re.MULTILINE
-)
+_AT_START: Final = r"(?m)^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m)*+)[-+~^](?=--|\+\+|~~|\^\^)"
 # A formula begins with one of these signs, behind blanks and quotes, and behind a semicolon where a spreadsheet splits there.
 _SIGNS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212")
-_FORMULA: Final = re.compile(
-    r"((?:^|;)[\s\"`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
-)
-_NUMBER: Final = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?")
-_COLOR: Final = re.compile(r"(\x1b\[[\d;]{0,16}m)")
+_FORMULA: Final = r"((?:^|;)[\s\"`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
+_NUMBER: Final = r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?"
+_COLOR: Final = r"(\x1b\[[\d;]{0,16}m)"
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +67,7 @@ def unsafe(letter: str) -> bool:
     """Whether a character controls a terminal, is invisible, or is written from right to left, which moves what stands around it."""
     if letter.isascii():
         return not letter.isprintable()
-    if not letter.isprintable() or _INVISIBLE.match(letter):
+    if not letter.isprintable() or re.match(_INVISIBLE, letter):
         return True
     import unicodedata
 
@@ -144,7 +140,7 @@ def clean(text: str) -> str:
     if not (text.isascii() and text.isprintable()):
         text = _harmless(text)
     if "##" in text:
-        text = _ANYWHERE.sub("#?", text)
+        text = re.sub(_ANYWHERE, "#?", text)
     return without_tokens(text)
 
 
@@ -168,7 +164,7 @@ def _harmless(text: str) -> str:
 
 def _replaced(letter: str) -> str:
     """What stands for an unsafe character: a blank for a blank, the escape of a visible letter, a question mark for all others."""
-    if letter.isprintable() and not _INVISIBLE.match(letter):
+    if letter.isprintable() and not re.match(_INVISIBLE, letter):
         return ascii(letter)[1:-1]
     return " " if letter.isspace() and letter not in "\n\r\t\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029" else "?"
 
@@ -196,9 +192,9 @@ def lines_for(text: str, *, color: bool = False, commands: bool = False) -> str:
     if not _is_plain(text):
         text = "\n".join(_colored(line) if color else _harmless(line) for line in text.split("\n"))
     if "##" in text:
-        text = _ANYWHERE.sub("#?", text)
+        text = re.sub(_ANYWHERE, "#?", text)
     if not commands and any(mark in text for mark in ("::", "---", "+++", "~~~", "^^^")):
-        text = _AT_START.sub(r"\1\2?", text)
+        text = re.sub(_AT_START, r"\1\2?", text)
     return without_tokens(text)
 
 
@@ -209,7 +205,7 @@ def json_for(text: str) -> str:
 
         odd = [letter for letter in set(text) if letter != "\n" and (unsafe(letter) or category(letter) == "Mn")]
         text = text.translate({ord(letter): _json_escape(letter) for letter in odd})
-    return _ANYWHERE.sub(r"#\\u0023", text) if "##" in text else text
+    return re.sub(_ANYWHERE, r"#\\u0023", text) if "##" in text else text
 
 
 def _is_plain(text: str) -> bool:
@@ -222,7 +218,7 @@ def _json_escape(letter: str) -> str:
 
 
 def _colored(line: str) -> str:
-    return "".join(part if place % 2 else _harmless(part) for place, part in enumerate(_COLOR.split(line)))
+    return "".join(part if place % 2 else _harmless(part) for place, part in enumerate(re.split(_COLOR, line)))
 
 
 def csv_cell(text: str) -> str:
@@ -232,9 +228,9 @@ def csv_cell(text: str) -> str:
     ("'=cmd()", '-1.5', "a;'@sum(1)", "'-x")
     """
     text = clean(text)
-    if _SIGNS.isdisjoint(text) or _NUMBER.fullmatch(text):
+    if _SIGNS.isdisjoint(text) or re.fullmatch(_NUMBER, text):
         return text
-    return _FORMULA.sub(r"\1'", text)
+    return re.sub(_FORMULA, r"\1'", text)
 
 
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
@@ -266,3 +262,12 @@ def operand(text: str) -> str:
     """
     word = shell_word(text)
     return f"-- {word}" if text.startswith("-") else word
+
+
+def by_word(rows: Mapping[str, str]) -> dict[str, str]:
+    """For each word the key of the row that lists it.
+
+    >>> by_word({"fp16": "half f16", "fp32": "float"})
+    {'half': 'fp16', 'f16': 'fp16', 'float': 'fp32'}
+    """
+    return {word: key for key, words in rows.items() for word in words.split()}

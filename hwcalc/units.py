@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from fractions import Fraction
 from operator import index
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = [
     "GIB",
@@ -39,14 +42,14 @@ _BYTE_FACTORS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
-_NUMBER = re.compile(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
-_SHARE = re.compile(r"(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?", re.ASCII)
+_NUMBER: Final = r"(?a)([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})"
+_SHARE: Final = r"(?a)(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     plain = text.strip().lower()
-    match = _NUMBER.fullmatch(plain)
-    if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and _NUMBER.fullmatch(text.strip()[1:].lower()):
+    match = re.fullmatch(_NUMBER, plain)
+    if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and re.fullmatch(_NUMBER, text.strip()[1:].lower()):
         raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     if match is None or match[3] not in factors:
         raise UsageError(f"{what} is not a number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
@@ -120,11 +123,13 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     >>> parse_share("5%"), parse_share(0.92), parse_share("-2.5e-1")
     (Fraction(1, 20), Fraction(23, 25), Fraction(-1, 4))
     """
+    from fractions import Fraction
+
     # A float counts as it is printed: 0.05 means 1/20, not the nearest binary fraction.
     huge = isinstance(value, int) and (isinstance(value, bool) or abs(value) > MOST_TOKENS)
     text = str(value).strip() if isinstance(value, (int, float, str)) and not huge else ""
     number, percent, rest = text.partition("%")
-    match = None if rest else _SHARE.fullmatch(number.strip())
+    match = None if rest else re.fullmatch(_SHARE, number.strip())
     if match is None:
         raise UsageError(f"{what} is not a number: {quoted(value)}", hint="Allowed: a share such as 0.05, or 5%.")
     decimals = match[2] or ""

@@ -42,7 +42,7 @@ _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
+_KIND: Final = r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}"
 
 
 class Measured(Record):
@@ -95,7 +95,7 @@ def enabled() -> bool:
 
 def calibration_path(gpu: str, kind: str) -> Path | None:
     """The path of this file, whether or not it exists; ``None`` without a home folder. Raises ``ValueError`` for a bad name."""
-    if not is_id(gpu) or _KIND.fullmatch(kind) is None:
+    if not is_id(gpu) or re.fullmatch(_KIND, kind) is None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
     from pathlib import Path
 
@@ -183,7 +183,7 @@ def parse_calibration(document: Any, path: Path) -> Calibration:
     gpu, kind, readings = document["gpu"], document["kind"], document["readings"]
     if document["schema_version"] != SCHEMA_VERSION or isinstance(document["schema_version"], bool):
         raise ProfileError(path, f"must be {SCHEMA_VERSION}", key="schema_version")
-    if not isinstance(kind, str) or _KIND.fullmatch(kind) is None:
+    if not isinstance(kind, str) or re.fullmatch(_KIND, kind) is None:
         raise ProfileError(path, "must be bandwidth, or overheads-vllm and the like", key="kind")
     if not isinstance(gpu, str) or path.name != f"{gpu}.{kind}.json":
         raise ProfileError(path, "gpu and kind must be those of the file's name", key="gpu")

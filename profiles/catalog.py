@@ -1,11 +1,7 @@
-"""The built-in catalog: one file per model in ``models/<org>/<name>.json``. Only the file of the model in question is read.
-
-Where fact files lie: those of the package, and the user's own. Paths are text here.
+"""The built-in catalog: a file for each model in ``models/<org>/<name>.json``. Only the file of the model in question is read.
 
 A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/models`` (``~/.config`` if the variable is not set), replaces
-the catalog's model of the same id or adds a new one.
-
-A fact file of the user's own, which may change while a program runs.
+the catalog's model of the same id or adds a new one. It may change while a program runs.
 """
 
 from __future__ import annotations
@@ -48,8 +44,8 @@ def _own(base: str | None, home: str | None, names: tuple[str, ...]) -> str | No
 SCHEMA_VERSION: Final = 1
 
 _LARGEST_FILE = 16 * 1024**2
-_MODEL_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
-_DATE: Final = re.compile(r"(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
+_MODEL_ID: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}"
+_DATE: Final = r"(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 
 
 class ProfileError(ValueError):
@@ -86,7 +82,7 @@ def is_model_id(text: str) -> bool:
 
     The Hub does not allow ``..`` and ``--`` in an id. Therefore an id is always safe as a relative path.
     """
-    return _MODEL_ID.fullmatch(text) is not None and ".." not in text and "--" not in text
+    return re.fullmatch(_MODEL_ID, text) is not None and ".." not in text and "--" not in text
 
 
 def user_folder() -> Path | None:
@@ -179,7 +175,7 @@ def _text(value: Any) -> bool:
 
 def is_date(value: Any) -> bool:
     """Whether it is a date as text, such as ``2026-11-20``."""
-    return isinstance(value, str) and _DATE.fullmatch(value) is not None
+    return isinstance(value, str) and re.fullmatch(_DATE, value) is not None
 
 
 def _count(value: Any) -> bool:

@@ -3,10 +3,6 @@
 To read all YAML files takes a fifth of a second. The first line of the compiled file is its index: folder -> name of a fact file -> first byte
 after the index, and bytes. Each further line is the content of one fact file as JSON, and those of one folder stand together. So one accelerator
 is read without the others, and a whole folder at once. A test compares the file with the YAML.
-
-What tells one accelerator from the next larger one, without reading the file of each.
-
-What lists say of the models of the catalog, without reading the file of each.
 """
 
 from __future__ import annotations
@@ -15,7 +11,10 @@ import json
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.json import decode
 
 from hwcalc.profiles.catalog import ProfileError, built_in
 
@@ -42,7 +41,7 @@ def record(folder: str, name: str) -> Record:
     >>> record("gpus", "l4")["memory_marketing_gb"]
     24
     """
-    found: Record = json.loads(_read(*_index()[folder][name]))
+    found: Record = decode(_read(*_index()[folder][name]))
     return found
 
 
@@ -56,7 +55,7 @@ def records(folder: str) -> Mapping[str, Record]:
     places = list(_index()[folder].values())
     first, last = places[0], places[-1]
     lines = _read(first[0], last[0] + last[1] - first[0]).rstrip()
-    contents = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
+    contents = decode(b"[" + lines.replace(b"\n", b",") + b"]")
     return MappingProxyType(dict(zip(_index()[folder], contents, strict=True)))
 
 
@@ -89,7 +88,7 @@ def _start() -> tuple[int, Mapping[str, Mapping[str, list[int]]]]:
             line = file.readline()
     except OSError as error:
         raise ProfileError(COMPILED, f"cannot be read ({error.strerror})") from error
-    return len(line), json.loads(line)
+    return len(line), decode(line)
 
 
 def _read(start: int, length: int) -> bytes:
@@ -98,7 +97,7 @@ def _read(start: int, length: int) -> bytes:
         return file.read(length)
 
 
-class Sold(NamedTuple):
+class Sold(Struct, frozen=True):
     """A few facts of one accelerator, under the names that :class:`~hwcalc.profiles.hardware_file.Gpu` has for them. ``None`` is unknown."""
 
     vendor: str
@@ -139,7 +138,7 @@ def sold_gpus() -> Mapping[str, Sold]:
     return MappingProxyType({gpu_id: Sold(*facts) for gpu_id, facts in record(TOP, "sold").items()})
 
 
-class ListedModel(NamedTuple):
+class ListedModel(Struct, frozen=True):
     """A few facts of one model: ``parameters`` is the published count. ``None`` is unknown."""
 
     model_type: str | None

@@ -1,14 +1,9 @@
-"""Accelerators: one YAML file each in ``gpus/``. The file stem is the id; ``gpu_aliases.yaml`` has other names. All are read compiled.
+"""Accelerators, and how much of their memory a program sees: a reading, or an estimate with the shares of ``hardware.yaml``.
 
-How much memory of an accelerator a program sees: a reading, or an estimate with the shares of ``hardware.yaml``.
-
-A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` if the variable is not set), replaces
-the accelerator of the same id or adds a new one.
-
-Some accelerators (Macs) have several sizes of memory. Their name may include the size: ``m4-max-64`` is ``apple-m4-max-40c`` with
+Each is a YAML file in ``gpus/``, read compiled. The file stem is the id; ``gpu_aliases.yaml`` has other names. A file in the user's own
+folder, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` if the variable is not set), replaces the accelerator of the same id or adds
+a new one. Some accelerators (Macs) have several sizes of memory. Their name may include the size: ``m4-max-64`` is ``apple-m4-max-40c`` with
 64 GB and has the id ``apple-m4-max-40c-64gb``.
-
-Accelerators that an example may name: common ones, from small to large.
 """
 
 from __future__ import annotations
@@ -170,16 +165,14 @@ def _step(entry: Mapping[str, Any]) -> MetalStep:
     return MetalStep(from_gib=entry["from_gib"], share=(int(part), int(whole)))
 
 
-_SPOKEN = re.compile(rf"[a-z0-9 _-]{{1,{LONGEST_ID}}}")
+_SPOKEN: Final = rf"[a-z0-9 _-]{{1,{LONGEST_ID}}}"
 """How people write ids and aliases, in small letters."""
-_SIZED = re.compile(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
-_CORES = re.compile(r"-[0-9]{1,3}c$")
-_FORM = re.compile(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
+_SIZED: Final = r"(?a)(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?"
+_CORES: Final = r"-[0-9]{1,3}c$"
+_FORM: Final = r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$"
 
 
-_MACHINE: Final = re.compile(
-    r"\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pro|air|mini|studio))?[ _-]+(?=m[0-9])", re.ASCII | re.IGNORECASE
-)
+_MACHINE: Final = r"(?ai)\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pro|air|mini|studio))?[ _-]+(?=m[0-9])"
 """The Mac in front of its chip: ``Mac mini M4 24GB``."""
 
 
@@ -211,7 +204,7 @@ def find_gpu(name: str) -> Gpu:
     >>> [find_gpu(name).id for name in ("Mac mini M4 24GB", "MacBook Air M2", "RTX 3070 Mobile")]
     ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop']
     """
-    spoken = _MACHINE.sub("", name) if "mac" in name.lower() else name
+    spoken = re.sub(_MACHINE, "", name) if "mac" in name.lower() else name
     place = _resolve(spoken)
     return _sized(spoken) if place is None else _load(*place)
 
@@ -246,7 +239,7 @@ _OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
 def _sized(name: str) -> Gpu:
     """The accelerator of a name with a size of memory, such as ``m4-max-64``."""
     text = name.strip().lower()
-    parts = _SIZED.fullmatch(text) if _is_spoken(text) else None
+    parts = re.fullmatch(_SIZED, text) if _is_spoken(text) else None
     if parts is None:
         raise UnknownGpuError(name[:LONGEST_ID], nearest(name))
     whole = _resolve(f"{parts[1]}-{parts[2]}gb")
@@ -255,7 +248,7 @@ def _sized(name: str) -> Gpu:
     base = _resolve(parts[1])
     memory_gb = int(parts[2])
     # If the name has a number of cores, it is exact. Otherwise any accelerator of the family may have this size.
-    family = [] if base is None else [base] if _CORES.search(parts[1]) else [base, *_family(base[0])]
+    family = [] if base is None else [base] if re.search(_CORES, parts[1]) else [base, *_family(base[0])]
     gpus = [_load(*one) for one in family]
     for gpu in gpus:
         if memory_gb in gpu.memory_options_gb:
@@ -266,11 +259,11 @@ def _sized(name: str) -> Gpu:
 
 def _family(gpu_id: str) -> list[_Place]:
     """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
-    stem = _CORES.sub("", gpu_id)
+    stem = re.sub(_CORES, "", gpu_id)
     return [
         (name, file)
         for name, file in _places().items()
-        if name.startswith(stem) and name != gpu_id and _CORES.sub("", name) == stem
+        if name.startswith(stem) and name != gpu_id and re.sub(_CORES, "", name) == stem
     ]
 
 
@@ -284,11 +277,11 @@ def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
     """
     if name.strip().lower() == gpu_id:
         return ()
-    query, family = _squashed(name), _FORM.sub("", gpu_id)
+    query, family = _squashed(name), re.sub(_FORM, "", gpu_id)
     start, said, form = query.partition(_squashed(family).removeprefix("rtx"))
     if not said or start not in ("", "rtx"):
         return ()
-    alike = (one for one in list_gpus() if one.startswith(family) and _FORM.sub("", one) == family)
+    alike = (one for one in list_gpus() if one.startswith(family) and re.sub(_FORM, "", one) == family)
     return tuple(one for one in alike if one != gpu_id and form in _squashed(one))
 
 
@@ -325,7 +318,7 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     if not query:
         return ()
     named = _named(text[:LONGEST_ID].lower())
-    if named and _SIZE.search(text.lower()):
+    if named and re.search(_SIZE, text.lower()):
         # Chip and size say which one is meant: what is only spelled alike is another.
         return named[:count]
     spoken = {**{gpu_id: gpu_id for gpu_id in _places()}, **gpu_aliases()}
@@ -339,9 +332,9 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *spelled)))[:count]
 
 
-_MAC: Final = re.compile(r"i?mac[a-z]*|apple|metal", re.ASCII)
-_CHIP: Final = re.compile(r"apple-m[0-9]{1,2}", re.ASCII)
-_SIZE: Final = re.compile(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
+_MAC: Final = r"(?a)i?mac[a-z]*|apple|metal"
+_CHIP: Final = r"(?a)apple-m[0-9]{1,2}"
+_SIZE: Final = r"(?a)\b([1-9][0-9]{0,3}) ?gi?b\b"
 
 
 def _named(text: str) -> tuple[str, ...]:
@@ -349,15 +342,15 @@ def _named(text: str) -> tuple[str, ...]:
 
     If some are sold with the size of memory that the text has, only these.
     """
-    words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub(" ", text)) if word]
+    words = [word for word in re.split(r"[^a-z0-9]+", re.sub(_SIZE, " ", text)) if word]
     runs = ["-".join(words[first:last]) for first in range(len(words)) for last in range(len(words), first, -1)]
     found = {place[0]: len(run) for run in runs if (place := _resolve(run)) is not None}
     ids = sorted(found, key=lambda gpu_id: -found[gpu_id])
     if ids:
         ids += [gpu_id for gpu_id in list_gpus() if gpu_id.startswith(f"{ids[0]}-") and gpu_id not in ids]
-    elif words and _MAC.fullmatch(words[0]):
-        ids = sorted((gpu_id for gpu_id in _places() if _CHIP.fullmatch(gpu_id)), reverse=True)
-    size = _SIZE.search(text)
+    elif words and re.fullmatch(_MAC, words[0]):
+        ids = sorted((gpu_id for gpu_id in _places() if re.fullmatch(_CHIP, gpu_id)), reverse=True)
+    size = re.search(_SIZE, text)
     sized = (
         [f"{gpu_id}-{size[1]}gb" for gpu_id in ids if int(size[1]) in _load(gpu_id, _places()[gpu_id]).memory_options_gb]
         if size
@@ -403,7 +396,7 @@ def _own_files() -> dict[str, str]:
 
 
 def _is_spoken(text: str) -> bool:
-    return _SPOKEN.fullmatch(text) is not None
+    return re.fullmatch(_SPOKEN, text) is not None
 
 
 def _resolve(name: str) -> _Place | None:

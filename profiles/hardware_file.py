@@ -1,9 +1,4 @@
-"""An accelerator, and a cloud instance or box, from the content of its file.
-
-One accelerator, from the content of its file.
-
-One cloud instance or box, and the name of its file.
-"""
+"""An accelerator, and a cloud instance or box, from the content of its file."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST_ID: Final = 64
-_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_ID: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
 HOST: Final = "host"
 """The category of a machine without an accelerator, which no file has."""
 NODE: Final = 8
@@ -108,7 +103,7 @@ class Gpu(Record):
 
 def is_id(text: str) -> bool:
     """Whether ``text`` has the form of an id: small letters, digits and hyphens."""
-    return len(text) <= LONGEST_ID and _ID.fullmatch(text) is not None
+    return len(text) <= LONGEST_ID and re.fullmatch(_ID, text) is not None
 
 
 def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
@@ -130,7 +125,7 @@ _NAMES: Final = Gpu.__struct_fields__
 
 LONGEST_NAME: Final = 96
 
-_SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_SLUG: Final = r"[a-z0-9]+(?:[.-][a-z0-9]+)*"
 
 
 class Instance(Record):
@@ -173,7 +168,7 @@ def file_name(name: str) -> str:
 
 def is_file_name(stem: str) -> bool:
     """Whether this can be the stem of an instance's file. A path that leaves the folder cannot."""
-    return len(stem) <= LONGEST_NAME and _SLUG.fullmatch(stem) is not None
+    return len(stem) <= LONGEST_NAME and re.fullmatch(_SLUG, stem) is not None
 
 
 def instance_of(data: Mapping[str, Any], own: Path | None = None) -> Instance:

@@ -1,11 +1,4 @@
-"""The forms of the files of accelerators, instances and ``hardware.yaml``.
-
-The form of an accelerator's file.
-
-The form of an instance's file.
-
-The form of ``hardware.yaml``: how much of an accelerator's memory a program sees.
-"""
+"""The forms of the files of accelerators and instances, and of ``hardware.yaml``: how much of an accelerator's memory a program sees."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.profiles.catalog import ProfileError, changed_ns, own
 from hwcalc.profiles.compiled import names, record, records
@@ -20,7 +20,7 @@ from hwcalc.profiles.hardware_file import LONGEST_NAME, Instance, file_name, ins
 if TYPE_CHECKING:
     from pathlib import Path
 
-_CLOUD = re.compile(r"[a-z0-9]{1,32}")
+_CLOUD: Final = r"[a-z0-9]{1,32}"
 _AZURE = "standard-"
 """The prefix of every Azure size. People leave it out."""
 
@@ -139,7 +139,7 @@ def _matching(name: str) -> dict[str, str | None]:
 def _clouds() -> list[str]:
     """All clouds, with those of the user's own folder."""
     known = {name.partition("/")[0] for name in names("instances")}
-    return sorted(known.union(name for name in _names(own("instances")) if _CLOUD.fullmatch(name)))
+    return sorted(known.union(name for name in _names(own("instances")) if re.fullmatch(_CLOUD, name)))
 
 
 def _own_files() -> dict[str, str]:
@@ -148,7 +148,7 @@ def _own_files() -> dict[str, str]:
     return {
         f"{cloud}/{stem}": os.path.join(folder, cloud, name)
         for cloud in _names(folder)
-        if folder is not None and _CLOUD.fullmatch(cloud)
+        if folder is not None and re.fullmatch(_CLOUD, cloud)
         for name in _names(os.path.join(folder, cloud))
         if (stem := name.removesuffix(".yaml")) != name and is_file_name(stem)
     }

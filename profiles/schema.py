@@ -1,6 +1,4 @@
-"""The forms of fact files, as pydantic models: what they share, and the error for a file that has another form.
-
-Fact files in YAML, with line numbers for error messages.
+"""The forms of fact files in YAML, as pydantic models: what they share, and the error for a file that has another form, with its line.
 
 The built-in files are checked when they are compiled (``scripts/build_profiles.py``), a file of the user's own when it is read. Nothing else
 imports pydantic, which takes longer than most plans.

@@ -1,4 +1,4 @@
-"""Write ``hwcalc/engines/transformers_plans.json``: which modules each transformers model cuts over tensor-parallel ranks.
+"""Write ``hwcalc/engines/transformers/plans.json``: which modules each transformers model cuts over tensor-parallel ranks.
 
 Run by hand when the pinned transformers changes; it reads ``base_model_tp_plan`` and ``base_model_ep_plan`` of every config class and
 ``_tp_plan`` of every class with a head. ``out`` are modules cut by their outputs, ``in`` by their inputs; ``experts`` says whether the
@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING_NAMES,
 )
 
-TARGET = Path(__file__).parent.parent / "hwcalc" / "engines" / "transformers_plans.json"
+TARGET = Path(__file__).parent.parent / "hwcalc" / "engines" / "transformers" / "plans.json"
 KEYS = ("k_proj", "qkv_proj", "query_key_value")
 OUT = {"colwise", "colwise_gather_output", "colwise_rep", "packed_colwise", "embedding_rowwise"}
 IN = {"rowwise", "rowwise_split_input", "rowwise_rep", "packed_rowwise", "embedding_colwise"}

@@ -24,7 +24,7 @@ from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Definition, GgufTensor, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.asked import Access
+from hwcalc.planner.options import Access
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.request import Absent, Wanted, split_revision
@@ -129,9 +129,8 @@ class Models:
 
     def _local_copy(self, locked: RawModel, model: str, revision: str | None) -> RawModel | None:
         """This machine's copy of a locked model, from the same kind of source and without network; ``None`` if there is none."""
-        from hwcalc.sources import resolve
+        from hwcalc.sources import find_cached, resolve
         from hwcalc.sources.built_in import find_in_catalog
-        from hwcalc.sources.hub import find_cached
 
         try:
             if locked.source in {"local", "gguf"}:

@@ -31,7 +31,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
-from hwcalc.planner.asked import Access, read_options
+from hwcalc.planner.options import Access, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.text import operand, printable, quoted
 

@@ -45,8 +45,8 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
     from hwcalc.model import PARTIAL_WEIGHTS
-    from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
+    from hwcalc.planner.options import read_options
     from hwcalc.planner.plan import common_notes
 
     names = models or []

@@ -23,7 +23,7 @@ QUESTIONS: Final = (
 """What people ask most, each with its command."""
 _HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 """Stands for the hyphens of options while lines are broken, which would else end behind one."""
-_OPTION: Final = re.compile(r"(?<![\w-])--?[a-z][a-z-]+")
+_OPTION: Final = r"(?<![\w-])--?[a-z][a-z-]+"
 _WIDEST: Final = 26
 """The most columns of the options' names; longer ones have a line of their own."""
 
@@ -60,7 +60,7 @@ def write_command(formatter: Any, module: Any, records: Sequence[tuple[str, tupl
 
 def _write_columns(formatter: Any, rows: Sequence[tuple[str, str]], width: int) -> None:
     """Two columns, of the same widths in all groups."""
-    (first, text), *others = [(name, _OPTION.sub(lambda match: match[0].replace("-", _HYPHEN), said)) for name, said in rows]
+    (first, text), *others = [(name, re.sub(_OPTION, lambda match: match[0].replace("-", _HYPHEN), said)) for name, said in rows]
     formatter.write_dl([(first.ljust(width), text), *others], col_max=_WIDEST)
     formatter.buffer[:] = [piece.replace(_HYPHEN, "-") for piece in formatter.buffer]
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["translated", "with_command"]
 
-_NAMES_LLAMACPP: Final = re.compile(r"llama[._-]?(?:cpp|server|cli)|ollama|gguf|(?:^| )(?:-hf|-hfr|--hf-repo)[ =]", re.IGNORECASE)
+_NAMES_LLAMACPP: Final = r"(?i)llama[._-]?(?:cpp|server|cli)|ollama|gguf|(?:^| )(?:-hf|-hfr|--hf-repo)[ =]"
 _HELP: Final = frozenset({"--help", "-h"})
 _OF_ROOT: Final = frozenset({"--version", "-V", "--install-completion", "--show-completion", *_HELP})
-_NUMBER: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])", re.ASCII)
+_NUMBER: Final = r"(?a)(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])"
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
 _NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens"})
 """Options and engine options whose vLLM flag takes ``32k`` (32,000) and ``32K`` (32,768)."""
@@ -66,7 +66,7 @@ def with_command(words: Sequence[str]) -> list[str]:
 
 def _llamacpp_words(words: Sequence[str]) -> LlamacppWords | None:
     """A reader of llama-server's flags if the line is about llama.cpp, else ``None``. Only such lines import its module."""
-    if not _NAMES_LLAMACPP.search(" ".join(words)):
+    if not re.search(_NAMES_LLAMACPP, " ".join(words)):
         return None
     from hwcalc.cli.llamacpp import LlamacppWords, runs_llamacpp
 
@@ -235,7 +235,7 @@ class _Line:
                     hint="Leave it out: weights are planned as published.",
                 )
             return _METHODS.get(value.lower(), value)
-        if name in _PLAIN and _NUMBER.fullmatch(value.strip()):
+        if name in _PLAIN and re.fullmatch(_NUMBER, value.strip()):
             raise UsageError(
                 f"{flag} {brief(value, 40)}: vLLM takes a plain number.", hint=f"Write it out, or {own} {name}={value}"
             )
@@ -249,7 +249,7 @@ class _Line:
         return ",".join(self.number(flag, name, part, own) for part in value.split(","))
 
     def number(self, flag: str, name: str, text: str, own: str) -> str:
-        match = _NUMBER.fullmatch(text.strip())
+        match = re.fullmatch(_NUMBER, text.strip())
         if match is None:
             if name in _TOKENS and not text.strip().isdigit():
                 raise UsageError(

@@ -82,8 +82,8 @@ def _probed(
     model: str, plan_values: dict[str, Any], options: ProbeOptions, chosen: MoreOptions, receipt: str | None, view: View
 ) -> Answer:
     from hwcalc.library.plan import load_request
-    from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
+    from hwcalc.planner.options import read_options
     from hwcalc.planner.plan import without_effect
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt

@@ -9,27 +9,32 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.engines.calibration import is_measured
-from hwcalc.engines.classes import has_classes, model_classes
-from hwcalc.engines.encoder import encoder_length, follows_output, has_cross
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.policies import PagedGroup, Support
+from hwcalc.engines.memory import is_measured
+from hwcalc.engines.models import encoder_length, follows_output, has_classes, has_cross, model_classes
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
-from hwcalc.engines.sharing import NOTHING, SharedBlocks, Together, words_of
-from hwcalc.engines.stored import Dtypes, Run, StoredTensor, bytes_of
+from hwcalc.engines.stored import (
+    NOTHING,
+    Dtypes,
+    PagedGroup,
+    Run,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    Together,
+    bytes_of,
+    words_of,
+)
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.model import Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.cut_layers import CutLayers
-    from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement
+    from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement, Saving
     from hwcalc.engines.engine import Engine
-    from hwcalc.engines.evicting import Evicted
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.policies import CutLayers, Evicted
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.formulas import CacheTensor, DType, LayerKind, Stack
     from hwcalc.formulas.tensor import Span
     from hwcalc.model import ModelSpec, Note
@@ -48,7 +53,7 @@ def deployed(engine: Engine, model: ModelSpec, setup: Setup) -> Deployment:
     file, which may change. Nor is one with a policy, which remembers what is left of every length.
     """
     gpu = setup.hardware.gpu
-    if setup.policy is not None or (gpu is not None and setup.hardware.calibrated and is_measured(gpu.id, engine.name)):
+    if setup.policy is not None or (gpu is not None and setup.hardware.calibrated and is_measured(engine.name, gpu.id)):
         return engine.deployment(engine, model, setup)
     kept = cast("dict[tuple[Engine, Setup], Deployment]", model.once("deployments", dict))
     # The one that was used last is at the end.
@@ -500,7 +505,7 @@ class Occupancy:
         policy, request = self.request.policy, self.request
         if policy is None:
             return None
-        from hwcalc.engines.evicting import evicted_of
+        from hwcalc.engines.policies import evicted_of
 
         # An engine without a pool takes a batch through one prefill.
         together = 1 if self.engine.pooled else request.sequences
@@ -520,7 +525,7 @@ class Occupancy:
         return self.shared("policy setting", self._make_setting)
 
     def _make_setting(self) -> Setting:
-        from hwcalc.engines.evicting import shapes_of
+        from hwcalc.engines.policies import shapes_of
         from hwcalc.formulas.formats import FLOATS
         from hwcalc.policies.base import Setting
         from hwcalc.policies.outcome import kernel_for
@@ -546,7 +551,7 @@ class Occupancy:
         """Bytes of the layers that the policy cuts, where they follow from those of a token."""
         if self.request.policy is None:
             return None
-        from hwcalc.engines.cut_layers import cut_layers
+        from hwcalc.engines.policies import cut_layers
 
         return cut_layers(self)
 
@@ -670,10 +675,9 @@ class Occupancy:
 
     def holds(self, budget_bytes: int) -> bool:
         """Whether the planned sequences fit into ``budget_bytes`` of cache on each GPU."""
-        pool = self.plan_pool(max(0, budget_bytes)).value
-        if pool is None:
-            return self.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and pool.holds(self.request.replica_requests)
+        from hwcalc.engines.forms import Blocks
+
+        return Blocks().holds(budget_bytes, self.needed_bytes)
 
     def most_sequences(self) -> tuple[int, str] | None:
         """The most sequences that the engine runs at once, however much memory there is, and the option that says so; ``None`` is no limit."""

@@ -1,28 +1,30 @@
-"""Where the layers lie, for engines that put some on a GPU and others in the memory of the host.
+"""What accelerators can do, where layers lie, and what can be set so that a plan takes less memory.
 
-An engine that divides each layer over all GPUs, or that has a run of layers on each stage by the general rule, places nothing.
+Only engines that put some layers on a GPU and others in the memory of the host have a :class:`Placement`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.setup import Parallel
     from hwcalc.model import Definition
+    from hwcalc.profiles.hardware_file import Gpu
 
 HOST_SHARE: Final = 4
-"""Times the memory of its GPUs that a host may well have (:func:`hwcalc.engines.saving.host_holds` says of which machines)."""
-OpenedT = TypeVar("OpenedT")
-"""The occupancy class of an engine, whose module imports this module."""
+"""Times the memory of its GPUs that a host may well have (:func:`hwcalc.engines.devices.host_holds` says of which machines)."""
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
@@ -65,10 +67,6 @@ class Placement(Record):
     def gpus(self) -> tuple[DeviceShare, ...]:
         """The shares of the GPUs."""
         return tuple(one for one in self.devices if one.device != HOST)
-
-    def on_gpus(self, end: str) -> int:
-        """Bytes that all GPUs together need at this end of the estimates."""
-        return sum(share.needed(end) for share in self.gpus)
 
     @property
     def main(self) -> tuple[DeviceShare, ...]:
@@ -140,3 +138,88 @@ class DeviceReads(Record):
     at_once: int = 1
     pass_tokens: int | None = None
     last_layer_bytes: int = 0
+
+
+class Cost(enum.IntEnum):
+    """What a change takes away, the least first: nothing, digits that are hardly missed, money, use, and quality."""
+
+    NOTHING = 0
+    """An option is set back to its default, or to what the plan needs."""
+    CACHE = 1
+    """The cache keeps eight bits of a number instead of sixteen."""
+    WEIGHTS = 2
+    """So do the weights."""
+    SPEED = 3
+    """The answers are the same, but come a little later."""
+    PARTLY = 4
+    """Layers or experts lie in the memory of the host, which computes them: what llama.cpp does by itself."""
+    GPUS = 5
+    """More GPUs of the same kind."""
+    GPU = 6
+    """Another GPU."""
+    BATCH = 7
+    """Fewer sequences at once."""
+    LENGTH = 8
+    """Shorter sequences."""
+    FEW_BITS = 9
+    """Weights of four bits."""
+    FEW_CACHE_BITS = 10
+    """A cache of four bits."""
+    FEWER_BITS = 11
+    """Weights of three bits or two, which answer noticeably worse."""
+    HOST = 12
+    """A part lies in the memory of the host, and is fetched for every token."""
+
+
+class Saving(Struct, frozen=True):
+    """A setting that takes less memory: the options of a plan that change, by name, and what they are in words.
+
+    ``frees`` is the most that it frees of each GPU, at the low end of the budget and by the expected value, where that is known
+    beforehand and the cache takes what it took.
+    """
+
+    cost: Cost
+    what: str
+    settings: Mapping[str, Any]
+    frees: tuple[int, int] | None = None
+
+
+def computes_fp8(gpu: Gpu | None) -> bool:
+    """Whether fp8 is a format of this GPU's own, and not only kept in it. Unknown counts as no, and no GPU as yes."""
+    return gpu is None or gpu.fp8_kv == "native"
+
+
+def computes_fp4(gpu: Gpu | None) -> bool:
+    """Whether this GPU computes with numbers of four bits."""
+    return gpu is not None and gpu.tflops_dense.get("fp4") is not None
+
+
+def host_holds(gpu: Gpu | None, moved_bytes: int) -> bool:
+    """Whether the host may take so much for each GPU: it has a memory of its own, of a size that people install with such a GPU.
+
+    No profile says how much memory a host has. Servers are sold with two to three times the memory of their GPUs (2 TB with eight H100
+    of 80 GB), and desktops reach four times (96 GB with 24 GB); what needs more is no advice.
+    """
+    if gpu is None:
+        return True
+    return not gpu.shares_host_memory and moved_bytes <= HOST_SHARE * (gpu.memory_marketing_gb or 0) * GIB
+
+
+_HOPPER: Final = 90
+
+
+def compute_capability(gpu: Gpu | None) -> int:
+    """Compute capability as a whole number: 90 for 9.0. Without a GPU, or for one without CUDA, that of an H100."""
+    if gpu is None or gpu.compute_capability is None:
+        return _HOPPER
+    major, _, low = gpu.compute_capability.partition(".")
+    return int(major) * 10 + int(low or 0)
+
+
+def check_generation(gpu: Gpu | None, least: int, message: str) -> None:
+    """Raise an error for a GPU older than an engine runs on, in the engine's words."""
+    if gpu is not None and compute_capability(gpu) < least:
+        raise UnsupportedError(
+            f"{message} {gpu.name} has compute capability {gpu.compute_capability}.",
+            hint="Use a newer GPU, such as: --gpu l4, or --engine llamacpp",
+        )

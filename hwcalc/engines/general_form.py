@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.calibration import calibrated, measured_passes, measurements
 from hwcalc.engines.forms import (
     AskedCurve,
     Blocks,
@@ -27,15 +25,16 @@ from hwcalc.engines.forms import (
     StagedCurve,
     Term,
 )
-from hwcalc.engines.ranks import DEALT
+from hwcalc.engines.memory import BudgetPart, calibrated, measured_passes, measurements
+from hwcalc.engines.stored import DEALT
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.formulas.hybrid import Group
 

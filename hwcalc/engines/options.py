@@ -1,4 +1,4 @@
-"""Parsers for engine options and for the value of ``--dtype``."""
+"""Options of engines, the values of ``--dtype`` and ``--lora``, and what an engine's command line is made of."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
+    from hwcalc.engines.pool import Try
+    from hwcalc.engines.setup import Parallel
     from hwcalc.formulas import DType
 
 AUTO: Final = "auto"
@@ -120,3 +123,113 @@ def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | PackedDType:
             hint=f"Known: {known}; K:V for two. See: kvplan dtypes",
         )
     return key, value
+
+
+_LARGEST_RANK: Final = 8192
+_LARGEST_COUNT: Final = 100_000
+_TARGETS: Final = ("all", "attention", "mlp")
+_DTYPES: Final = ("bf16", "fp16", "fp32")
+_ALLOWED: Final = (
+    f"rank=1..{_LARGEST_RANK:,}, count=1..{_LARGEST_COUNT:,}, targets={'|'.join(_TARGETS)}, dtype={'|'.join(_DTYPES)}"
+)
+
+
+class Lora(Record):
+    """``count`` adapters of rank ``rank`` on the GPU at once, attached to the linear layers that ``targets`` names."""
+
+    rank: int
+    count: int = 1
+    targets: str = "all"
+    """``all``, ``attention`` (which includes other token mixers, such as Mamba) or ``mlp`` (which includes experts)."""
+    dtype: str = "bf16"
+
+    def __str__(self) -> str:
+        return f"rank={self.rank},count={self.count},targets={self.targets},dtype={self.dtype}"
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number of an adapter."""
+        return FLOATS[self.dtype].number_bytes
+
+
+def parse_lora(text: str) -> Lora:
+    """Parse ``rank=16,count=8,targets=attention,dtype=bf16``. Only ``rank`` is required.
+
+    >>> parse_lora("rank=16,count=8").count
+    8
+
+    Raises :class:`~hwcalc.errors.UsageError` for an unknown or repeated key, or a wrong value.
+    """
+
+    def refused(problem: str) -> UsageError:
+        return UsageError(f"--lora {shown(text, 60)}{problem}", hint=f"Allowed: {_ALLOWED}.")
+
+    values: dict[str, str] = {}
+    for item in text.split(","):
+        key, sign, value = (part.strip().lower() for part in item.partition("="))
+        if not sign or key not in Lora.__struct_fields__ or key in values:
+            raise refused(f": {shown((key or item), 20)} is {'twice' if key in values else 'not known'}.")
+        values[key] = value
+    if "rank" not in values:
+        raise refused(" names no rank.")
+    values = {"count": "1", "targets": "all", "dtype": "bf16", **values}
+    for key, largest in (("rank", _LARGEST_RANK), ("count", _LARGEST_COUNT)):
+        value = values[key]
+        if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= largest):
+            raise refused(f": {key} is out of range: {shown(value, 20)}")
+    for key, words in (("targets", _TARGETS), ("dtype", _DTYPES)):
+        if values[key] not in words:
+            raise refused(f": {key}={shown(values[key], 20)} is not known.")
+    return Lora(rank=int(values["rank"]), count=int(values["count"]), targets=values["targets"], dtype=values["dtype"])
+
+
+class CommandInput(Record):
+    """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start.
+
+    ``kv_dtype_named`` says whether the request named the KV dtype, or left it to the engine. ``path`` is set for a model on this machine,
+    and ``library`` for one of Ollama's. ``made`` says that an engine of GGUF files needs a file that the user has to make or to download first.
+    """
+
+    version: str | None
+    model: str
+    revision: str | None
+    seq: int
+    batch: int
+    kv_dtype: str
+    kv_dtype_named: bool
+    parallel: Parallel
+    memory_utilization: float | None
+    kv_memory: int | None
+    weights: str | None
+    lora: str | None
+    draft: str | None
+    options: Mapping[str, str]
+    requires: tuple[Try, ...]
+    path: str | None = None
+    library: str | None = None
+    made: bool = False
+    on_host: bool = False
+    """Whether everything lies in the memory of a machine without a GPU."""
+    flags: tuple[str, ...] = ()
+    """Further words, which a cache policy needs."""
+    layers: int = 0
+    """Layers of the model, for an engine that is told which of them each GPU has."""
+
+
+def check_one_replica(planned: CommandInput, label: str) -> None:
+    """Raise an error for replicas where a command line starts one."""
+    if planned.parallel.dp > 1:
+        raise UsageError(f"A command line of {label} starts one replica.", hint="Start one for each: leave out --dp.")
+
+
+class EmittedFile(Record):
+    """A file for an engine that is not told all on its command line, with the variables that its server needs.
+
+    ``command`` is what the user types once the file is there, and ``as_is`` what does without it, if the engine's own context is planned.
+    """
+
+    name: str
+    text: str
+    environment: tuple[str, ...]
+    command: tuple[str, ...]
+    as_is: tuple[str, ...] | None = None

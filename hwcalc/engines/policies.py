@@ -1,51 +1,489 @@
-"""What engines ask and say of cache policies."""
+"""What a cache policy leaves of a request, and what it needs at its fullest.
+
+A layer's cache is whole until the policy has cut it, one layer after the other: the layers before it are cut already, and those behind
+it hold nothing yet. Beside it lies what the policy takes to score. What comes on top of the cache that a plan counts is a part of the
+memory equation, :func:`policy_part`.
+
+A search tries hundreds of lengths, and PyramidKV leaves another number of tokens in each layer. Where a cut layer takes as much for every
+token, :func:`cut_layers` counts it without its tensors one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from msgspec.structs import replace
+
+from hwcalc.engines.memory import BudgetPart, Section, model_width
+from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import bytes_of, rank_bytes_of, stage_spans
+from hwcalc.errors import UsageError
+from hwcalc.formulas import Layer, LayerKind, LayerNumbers, Role, Stack
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
+from hwcalc.model import Definition
+from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, Effect, Extra, LayerShape, Setting, State
+from hwcalc.policies.outcome import MOST_STEPS, Beside, Course, after_prefill, beside_of, course_of, ends_of
+from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.steps import Step
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.stored import StoredTensor
+    from hwcalc.policies.counting import Ends
 
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-OpenedT = TypeVar("OpenedT")
-T = TypeVar("T")
-
-
-class Support(Record):
-    """Whether an engine has a policy, and how; or what it would take."""
-
-    offered: bool
-    how: str
-    options: Mapping[str, str] = _NOTHING
-    """Engine options with which an offered policy is started."""
-    flags: tuple[str, ...] = ()
-    """Further words of its command line."""
-    environment: tuple[str, ...] = ()
-    """Variables with their values that it reads."""
+_Start: TypeAlias = tuple[int, int]
 
 
-class PagedGroup(Record):
-    """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
+def acted_on(stack: Stack) -> dict[int, LayerKind]:
+    """The layers on which a policy acts, by number, with the kind on which it acts."""
+    return {number: kind for number, layer in enumerate(stack) for kind in layer if kind.acts_by_token}
 
-    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``counted`` says how
-    many blocks a sequence has at the most behind its prompt. ``prompt_tokens`` are the most of a prompt that lie in it, where a prompt is
-    cut while it is read; ``None`` is all of them.
+
+def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
+    """The shapes of the layers on which a policy acts: heads, key/value heads and head width."""
+    shapes = []
+    for number, kind in acted_on(stack).items():
+        dims, key = kind.dims(), next(tensor for tensor in kind.tensors() if tensor.role in BY_TOKEN)
+        heads, kv_heads = dims.get("num_attention_heads", 1), dims.get("num_key_value_heads", 1)
+        shapes.append(LayerShape(index=number, heads=heads, kv_heads=kv_heads, head_dim=key.shape[-1]))
+    return tuple(shapes)
+
+
+def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
+    """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
+    keys, unlike = _starts(chosen, state)
+    if len(unlike) * steps > MOST_STEPS and chosen is not None and chosen.policy.decode is not None:
+        raise UsageError(
+            f"decode is {steps:,} steps of {len(unlike):,} layers that differ.",
+            hint=f"At most {MOST_STEPS:,} in all are followed.",
+        )
+    known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
+    if _has_one_mask(steps, setting):
+        _check_one_mask(state, {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()})
+    _check_masks(state, cuts=any(course.cuts for course in known.values()))
+    return [known[key] for key in keys]
+
+
+def ends_by_layer(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting) -> list[Ends]:
+    """What the decode steps of each layer come to: as :func:`courses_of`, without following them."""
+    keys, unlike = _starts(chosen, state)
+
+    def behind(more: int) -> dict[_Start, Ends]:
+        return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
+
+    known = behind(steps)
+    if _has_one_mask(steps, setting):
+        # Layers that start alike end unlike only under a policy that looks at their number.
+        before = behind(steps - 1) if _looks_at_layers(chosen) else dict.fromkeys(known)
+        _check_one_mask(state, {(start, ends) for (start, _), ends in before.items()})
+    _check_masks(state, cuts=any(ends.cut for ends in known.values()))
+    return [known[key] for key in keys]
+
+
+def _looks_at_layers(chosen: Chosen | None) -> bool:
+    """Whether the policy does not do the same in every layer."""
+    return chosen is not None and any(one.policy.by_layer for one in chosen.whole)
+
+
+def _starts(chosen: Chosen | None, state: State) -> tuple[list[_Start], dict[_Start, int]]:
+    """What tells layers apart when decoding begins, and the first layer with each start.
+
+    It is their tokens, and their number if the policy looks at it.
+    """
+    by_layer = _looks_at_layers(chosen)
+    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+    return keys, dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+
+
+def _check_masks(state: State, *, cuts: bool) -> None:
+    """Raise an error if anything may be masked before the policy cuts."""
+    if cuts and any(left.masked is not None and left.masked.total.high for left in state.layers):
+        raise UsageError(
+            "a policy that masks cannot come before one that cuts: the places of what it masked move.",
+            hint="Use one that frees in the prefill, such as snapkv.",
+        )
+
+
+def _has_one_mask(steps: int, setting: Setting) -> bool:
+    """Whether one mask is added to the scores of all layers, as long as the first: a step fails where another has more or fewer tokens.
+
+    Source: eager attention of transformers 5.2.0 under kvpress 0.5.5, run.
+    """
+    return bool(steps) and setting.attention == EAGER and setting.rules == KVPRESS
+
+
+def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
+    """Raise an error if the layers have unlike lengths for certain."""
+    if len(unlike) > 1 and all(left.stored.is_exact for left in state.layers):
+        raise UsageError(
+            "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
+            hint="Use attention sdpa, or leave it out.",
+        )
+
+
+class Evicted(Record):
+    """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
+
+    ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.
+    ``plain`` are the layers without the policy.
     """
 
-    block_size: int
-    layers: tuple[int, ...]
-    whole: bool
-    page_bytes: int
-    counted: Step
-    prompt_tokens: int | None = None
+    chosen: Chosen
+    prompt: int
+    steps: int
+    setting: Setting
+    state: State
+    ends: Mapping[int, Ends]
+    most: Mapping[int, int]
+    plain: Stack
+    ahead: int = 0
+    """Tokens before all these that the policy does not touch, since other sequences have them too."""
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The layers, each with the tokens that it has at the most. A search for a length may need none of them."""
+        made: dict[tuple[Layer, int], Layer] = {}
+        layers = list(self.plain.layers)
+        for number, tokens in self.most.items():
+            kept = self.ahead + tokens
+            key = (layers[number], kept)
+            if key not in made:
+                made[key] = tuple(replace(kind, kept=kept) if kind.acts_by_token else kind for kind in key[0])
+            layers[number] = made[key]
+        return Stack(tuple(layers))
 
     @property
-    def steady(self) -> int:
-        """The most blocks of a sequence behind its prompt."""
-        return int(self.counted.expected)
+    def behind_prompt(self) -> dict[int, int]:
+        """Tokens behind the prompt."""
+        return {number: left.stored.high for number, left in zip(self.ends, self.state.layers, strict=True)}
+
+    @property
+    def kv_heads(self) -> dict[int, int]:
+        """Key/value heads: as many may choose tokens on their own."""
+        return {shape.index: shape.kv_heads for shape in self.setting.layers}
+
+    @property
+    def last(self) -> dict[int, int]:
+        """Tokens at the end."""
+        return {number: ends.last for number, ends in self.ends.items()}
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the text does not matter."""
+        return all(left.stored.is_exact for left in self.state.layers)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether anything is cut while text is generated."""
+        return any(ends.cut for ends in self.ends.values())
+
+    @property
+    def drops(self) -> bool:
+        """Whether any token may go, of the prompt or while text is generated."""
+        return self.cuts or any(left.stored.low < self.prompt for left in self.state.layers)
+
+    @cached_property
+    def courses(self) -> Mapping[int, Course]:
+        """The decode steps of each layer, one by one. Raises :class:`~hwcalc.errors.UsageError` for very many."""
+        return dict(zip(self.ends, courses_of(self.chosen, self.state, self.prompt, self.steps, self.setting), strict=True))
+
+    @cached_property
+    def lows(self) -> Evicted:
+        """The same where the text leaves as little as it can."""
+        if self.is_exact:
+            return self
+        state = self.state.with_stored(tuple(Count.of(left.stored.low) for left in self.state.layers), self.state.ranges)
+        return _evicted(self.chosen, state, self.prompt, self.steps, self.setting, self.plain, self.ahead)
+
+    @cached_property
+    def alike(self) -> Mapping[int, int]:
+        """Of layers that hold so many tokens, how many of them all branches of a request have in common."""
+        found: dict[int, int] = {}
+        for (number, ends), left in zip(self.ends.items(), self.state.layers, strict=True):
+            # Once a branch has cut its own cache, it need not have the same tokens as the others.
+            held, common = self.ahead + self.most[number], self.ahead + (0 if ends.cut else left.stored.low)
+            found[held] = min(common, found.get(held, common))
+        return found
+
+    @cached_property
+    def read(self) -> Mapping[int, int]:
+        """Tokens that a decode step reads: all that are stored, or the pages that are chosen."""
+        if all(left.read is None for left in self.state.layers):
+            return self.most
+        reads = after_prefill(self.chosen, self.prompt + self.steps, self.setting).layers
+        pairs = zip(self.ends, reads, strict=True)
+        return {number: self.most[number] if left.read is None else left.read.high for number, left in pairs}
+
+    @property
+    def read_stack(self) -> Stack:
+        """The layers with the tokens that a decode step reads."""
+        return self.stack if self.read is self.most else self.holding(self.read).stack
+
+    @property
+    def grown(self) -> Evicted:
+        """What the policy leaves after one more generated token."""
+        return _evicted(self.chosen, self.state, self.prompt, self.steps + 1, self.setting, self.plain, self.ahead)
+
+    def holding(self, counts: Mapping[int, int]) -> Evicted:
+        """What the policy leaves, with ``counts`` as the most tokens of each layer."""
+        return replace(self, most=counts)
+
+    def with_setting(self, setting: Setting) -> Evicted:
+        """The same for another batch, with what is known of it."""
+        if setting == self.setting:
+            return self
+        other = replace(self, setting=setting)
+        vars(other).update({name: value for name, value in vars(self).items() if name in ("stack", "read", "alike")})
+        return other
+
+
+def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0) -> Evicted:
+    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
+
+    ``ahead`` are tokens before all these that it does not touch, since other sequences have them too.
+    """
+    return _evicted(chosen, after_prefill(chosen, prompt, setting), prompt, tokens - prompt, setting, plain, ahead)
+
+
+def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting, plain: Stack, ahead: int) -> Evicted:
+    lengths = [left.stored.high for left in state.layers]
+    each = ends_by_layer(chosen, state, prompt, steps, setting)
+    ends = {shape.index: one for shape, one in zip(setting.layers, each, strict=True)}
+    most = {number: max(length, one.most_within) for (number, one), length in zip(ends.items(), lengths, strict=True)}
+    return Evicted(
+        chosen=chosen,
+        prompt=prompt,
+        steps=steps,
+        setting=setting,
+        state=state,
+        ends=ends,
+        most=most,
+        plain=plain,
+        ahead=ahead,
+    )
+
+
+class CutLayers(Record):
+    """Bytes of each layer on a tensor-parallel rank, as the policy leaves it at its longest, and the largest tensor that grows."""
+
+    sizes: tuple[int, ...]
+    largest: int
+
+
+def cut_layers(opened: Occupancy) -> CutLayers | None:
+    """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
+    local = opened.replica
+    evicted, parallel = local.evicted, opened.request.parallel
+    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.sizes_by_token():
+        return None
+    rules = opened.weight_rules()
+
+    def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
+        return local.tensors(rules.shard(opened.model, kind, parallel.tp))
+
+    known: dict[int, tuple[int, int, int, int] | None] = {}
+    sizes: list[int] = []
+    largest = 0
+    layers = local.plain_stack.layers
+    for number, first in enumerate(first_alike(local)):
+        if first not in known:
+            known[first] = _by_token(layers[first], tensors)
+        counted = known[first]
+        if counted is None:
+            return None
+        fixed, token, largest_fixed, largest_token = counted
+        tokens = evicted.most.get(number, 0)
+        sizes.append(fixed + tokens * token)
+        largest = max(largest, largest_fixed, tokens * largest_token)
+    return CutLayers(sizes=tuple(sizes), largest=largest)
+
+
+def first_alike(opened: Occupancy) -> tuple[int, ...]:
+    """For each layer without the policy, the first one that is like it."""
+
+    def numbers() -> tuple[int, ...]:
+        found: dict[Layer, int] = {}
+        return tuple(found.setdefault(layer, number) for number, layer in enumerate(opened.plain_stack.layers))
+
+    return opened.model.once((opened.engine.name, "layers alike"), numbers)
+
+
+def _by_token(layer: Layer, tensors: Callable[[LayerKind], tuple[StoredTensor, ...]]) -> tuple[int, int, int, int] | None:
+    """Bytes of a layer whatever is left of it, and for each token that is; of the largest tensor of each sort that grows too.
+
+    They follow from what it takes with one token and with two; ``None`` if a tensor has bytes of both sorts.
+    """
+    fixed: list[StoredTensor] = []
+    token: list[StoredTensor] = []
+    for kind in layer:
+        if not kind.acts_by_token:
+            fixed += tensors(kind)
+            continue
+        for one, two in zip(tensors(replace(kind, kept=1)), tensors(replace(kind, kept=2)), strict=True):
+            if two.bytes - one.bytes not in (0, one.bytes):
+                return None
+            (token if two.bytes != one.bytes else fixed).append(one)
+    largest_fixed, largest_token = (
+        max((tensor.bytes for tensor in each if tensor.role not in (Role.STATE, Role.CONV)), default=0) for each in (fixed, token)
+    )
+    return bytes_of(fixed), bytes_of(token), largest_fixed, largest_token
+
+
+PART: Final = "policy prefill"
+Layers = range | LayerNumbers
+_SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
+
+
+class Peaks(Record):
+    """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within a step.
+
+    ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what the policy holds besides at that moment;
+    ``held`` is what it holds besides the cache while text is generated, also while the cache is cut.
+    """
+
+    cache: int
+    scored: int
+    beside: int
+    held: int
+    extras: tuple[Extra, ...] = ()
+    inner: tuple[int, int, int] = (0, 0, 0)
+    """Bytes of the activations inside an MLP, low, expected and high: they are not there while the cache of a layer is scored.
+
+    Zeros for an engine that allocates one compute buffer for the whole pass before it starts.
+    """
+
+    @property
+    def prefill(self) -> int:
+        """Bytes of the cache and of all that the policy holds in the prefill."""
+        return self.scored + self.beside
+
+    @property
+    def decoding(self) -> int:
+        """Bytes of the cache and of all that the policy holds while text is generated."""
+        return self.cache + self.held
+
+    def beyond(self, inner_vectors: int = 0) -> int:
+        """Bytes that the policy needs on top of the cache. Inner vectors of a layer are not there while its cache is scored."""
+        return max(0, self.prefill - inner_vectors - self.cache, self.held)
+
+    @property
+    def part(self) -> tuple[int, int, int]:
+        """The same, low, expected and high."""
+        low, expected, high = self.inner
+        return self.beyond(high), self.beyond(expected), self.beyond(low)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
+        whole = "cache_while_scored + beside_in_prefill"
+        beyond = "max(prefill_peak - inner_vectors - cache, beside_always, 0)"
+        inner, peak, cache, held = self.inner[::-1], self.prefill, self.cache, self.held
+        return (
+            step("prefill_peak", whole, peak, cache_while_scored=self.scored, beside_in_prefill=self.beside),
+            step("policy_prefill", beyond, self.part, prefill_peak=peak, inner_vectors=inner, cache=cache, beside_always=held),
+        )
+
+
+def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
+    """What the policy of the request needs at its fullest; on a ``device`` with these layers, besides its cache that is there from the start."""
+    evicted, model, rules = opened.evicted, opened.model, opened.weight_rules()
+    assert evicted is not None
+    scored = beside = held = 0
+    extras: tuple[Extra, ...] = ()
+    for number, span in enumerate(stage_spans(opened) if device is None else (device,)):
+        peak = _beside(opened, span)
+        if peak is None:
+            continue
+        cache = opened.prefill_bytes(number) if device is None else 0
+        if cache + peak.prefill > scored + beside or not extras:
+            scored, beside, extras = cache, peak.prefill, peak.extras
+        held = max(held, peak.decoding)
+    low = expected = high = 0
+    if not opened.engine.splits_layers:
+        weight_format = format_name(opened.request.weights)
+        element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
+        width = element_bytes * model_width(rules, model, opened.parallel)
+        low, expected, high = (tokens * width for tokens in opened.forward_tokens())
+    cache = opened.needed_bytes if device is None else 0
+    return Peaks(cache=cache, scored=scored, beside=beside, held=held, extras=extras, inner=(low, expected, high))
+
+
+def _beside(opened: Occupancy, span: Layers) -> Beside | None:
+    """What the policy holds besides the cache of these layers on a tensor-parallel rank; ``None`` if it acts on none of them."""
+    evicted, local = opened.evicted, opened.replica
+    setting = _rank_setting(local, span)
+    if evicted is None or not setting.layers:
+        return None
+    at_once, longest = local.scored_at_once(), max(evicted.most.values(), default=0)
+    return beside_of(evicted.chosen, setting, evicted.state, longest=longest, cuts=evicted.cuts, at_once=at_once)
+
+
+def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
+    """What a policy is told of these layers, on one tensor-parallel rank."""
+    assert opened.evicted is not None
+    whole, rules, tp, plain = opened.evicted.setting, opened.weight_rules(), opened.request.parallel.tp, opened.plain_stack
+
+    def sharded() -> tuple[LayerShape, ...]:
+        return shapes_of(Stack(tuple(tuple(rules.shard(opened.model, kind, tp) for kind in layer) for layer in plain.layers)))
+
+    layers = whole.layers if tp == 1 else opened.model.once((opened.engine.name, "policy layers", tp), sharded)
+    if len(span) < len(plain):
+        layers = tuple(shape for shape in layers if shape.index in span)
+    return replace(whole, layers=layers, batch=opened.batch)
+
+
+def page_keys_bytes(opened: Occupancy, setting: Setting | None = None) -> int:
+    """The keys of all pages of these layers, which a decode step reads besides the cache; none where a policy does not choose what is read.
+
+    By default the layers are those of one sequence on one tensor-parallel rank.
+    """
+    evicted = opened.evicted
+    assert evicted is not None
+    if setting is None:
+        setting = replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1)
+    if evicted.chosen.policy.effect is not Effect.READS_LESS:
+        return 0
+    return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
+
+
+def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
+    """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
+    local = opened.replica.sized(seq=opened.request.prompt_tokens)
+    rules, tp, known = local.weight_rules(), local.request.parallel.tp, {}
+
+    def size(layer: Layer) -> int:
+        if layer not in known:
+            shards = (rules.shard(local.model, kind, tp) for kind in layer)
+            known[layer] = sum(rank_bytes_of(local, local.tensors(shard)) for shard in shards)
+        return known[layer]
+
+    plain, alike = local.plain_stack.layers, first_alike(local)
+    each = {first: size(plain[first]) for first in set(alike)}
+    whole = [each[first] for first in alike]
+    cut = tuple(map(size, local.stack.layers)) if local.cut_layers is None else local.cut_layers.sizes
+    before = fullest = 0
+    for number in stage_spans(opened)[stage]:
+        fullest = max(fullest, before + whole[number])
+        before += cut[number]
+    return max(fullest, before) + bytes_of(local.extras)
+
+
+def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[BudgetPart, ...]:
+    """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
+
+    While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
+    a device whose cache is allocated in full at the start.
+    """
+    peaks = None if opened.evicted is None else peaks_of(opened, device)
+    if peaks is None or not peaks.part[2]:
+        return ()
+    low, _, high = peaks.part
+    known = all(extra.definition is not Definition.ESTIMATE for extra in peaks.extras)
+    definition = Definition.ESTIMATE if not known or low != high else Definition.ENGINE
+    names = " and ".join(extra.name for extra in peaks.extras)
+    source = f"{_SCORED}{f'; {names}' if names else ''}"
+    return (BudgetPart.of(PART, Section.ACTIVATIONS, peaks.part, source, definition=definition, steps=peaks.steps),)

@@ -1,6 +1,8 @@
-"""A pool of blocks as an engine reports it."""
+"""A pool of blocks as an engine reports it, and the tensors that a rank allocates."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
@@ -66,11 +68,24 @@ class PoolInfo(Record):
     at_once: int | None = None
     """Requests of ``seq`` tokens that fit at once, where ``max_requests`` is the engine's own limit for any length."""
 
-    @property
-    def most(self) -> int | None:
-        """How many requests of the planned length fit at once; ``None`` if the engine does not say."""
-        return self.max_requests if self.at_once is None else self.at_once
 
-    def holds(self, requests: int) -> bool:
-        """Whether so many requests of the planned length fit at once."""
-        return self.fits and (self.most is None or self.most >= requests)
+ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1, "int64": 8}
+"""Bytes of a number in the formats that store each number by itself.
+
+Tensors in these formats have the shape of the cache; in every other format they are rows of bytes (``uint8``).
+"""
+
+
+class Allocation(Record):
+    """One tensor of one rank. ``layer`` is -1 if the tensor belongs to no layer, or to several.
+
+    ``bytes`` is the product of ``shape`` and the bytes of a number of ``dtype`` (:data:`ITEM_BYTES`). ``blocks`` is set if the tensor
+    is part of a pool: it is the length of the first axis, and a smaller pool of the same layout has fewer blocks.
+    """
+
+    name: str
+    layer: int
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    blocks: int | None = None

@@ -1,6 +1,6 @@
 """A cache in blocks of a pool, which an engine makes of all bytes that are left when it starts. Every sequence takes whole blocks.
 
-One place says how many blocks sequences take (:meth:`BlockPool.demand`), and one how many a budget has for them (:meth:`BlockPool.usable`). The
+One place says how many blocks sequences take (:meth:`BlockPool.demand`), and one how many a budget has for them (:meth:`BlockPool.free`). The
 plan, the log's figures, the limits, sweeps and the steps of explanations ask these two. ``tgi/`` is the shortest example.
 """
 
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.setup import Load
-from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.arithmetic import larger
+from hwcalc.engines.steps import Step, figure
+from hwcalc.formulas.arithmetic import either
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
-from hwcalc.model import Definition
+from hwcalc.model import Definition, Noted
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
@@ -43,9 +42,6 @@ class Pages(Span):
     def pages(self) -> Stair:
         """The pages of so many tokens."""
         return blocks_stair(self.numbers[0])
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return self.pages.at(tokens) * self.numbers[0]
 
     def of_first(self, first: int, tokens: int) -> int:
         """Pages that have only tokens of the first ones can be kept once for several sequences."""
@@ -79,14 +75,32 @@ class BlockPool(Record):
         """Blocks that so many sequences of so many tokens take."""
         return sequences * self.sequence_blocks.at(tokens)
 
-    def blocks(self, budget_bytes: int) -> int:
+    def blocks(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
         """Blocks that the engine makes of a budget on each GPU."""
-        made: int = larger(budget_bytes, 0) // self.block_bytes
-        return made
+        return figure(
+            steps,
+            "blocks",
+            "max(0, floor(budget / bytes_per_block))",
+            unit="blocks",
+            budget=budget_bytes,
+            bytes_per_block=self.block_bytes,
+        )
+
+    def free(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
+        """Those of them that sequences can take."""
+        blocks = self.blocks(budget_bytes, steps)
+        if steps is not None:
+            figure(steps, "tokens", "blocks x block_size", unit="tokens", blocks=blocks, block_size=self.block_size)
+        kept = {self.reserved_for: self.reserved}
+        return figure(steps, "usable_blocks", f"max(0, blocks - {self.reserved_for})", unit="blocks", blocks=blocks, **kept)
+
+    def starts(self, budget_bytes: int) -> bool:
+        """Whether the engine starts with a budget."""
+        return budget_bytes >= 0
 
     def usable(self, budget_bytes: int) -> int:
-        """Those of them that sequences can take; -1 for a budget below zero, which holds nothing."""
-        usable: int = larger(self.blocks(budget_bytes) - self.reserved, 0) - (budget_bytes < 0)
+        """Blocks that sequences can take; -1 where the engine does not start, which holds nothing."""
+        usable: int = either(self.starts(budget_bytes), self.free(budget_bytes), -1)
         return usable
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
@@ -157,7 +171,7 @@ class PooledOccupancy(GeneralOccupancy):
     def holds(self, budget_bytes: int) -> bool:
         pool = self.block_pool
         if pool is None:
-            return self.needed_bytes <= budget_bytes
+            return super().holds(budget_bytes)
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
@@ -166,14 +180,11 @@ class PooledOccupancy(GeneralOccupancy):
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
         """The figures of a pool for requests of the planned length."""
-        branches = self.request.sharing.branches
-        blocks, usable, per_request = (
-            pool.blocks(budget_bytes),
-            pool.usable(max(0, budget_bytes)),
-            pool.demand(self.tokens, branches),
-        )
-        requests = usable // per_request
-        message = self.pool_message(blocks, requests)
+        steps: list[Step] = []
+        usable, per_request, branches = pool.free(budget_bytes, steps), self.request_blocks, self.request.sharing.branches
+        requests = self.most_requests(usable, steps)
+        blocks = pool.blocks(budget_bytes)
+        message = self.pool_message(pool, budget_bytes, requests)
         return PoolInfo(
             budget_bytes=budget_bytes,
             tokens=blocks * pool.block_size,
@@ -192,25 +203,34 @@ class PooledOccupancy(GeneralOccupancy):
             message=message,
             requires=(),
             definition=Definition.ENGINE,
-            steps=(
-                step(
-                    "blocks",
-                    "max(0, floor(budget / bytes_per_block))",
-                    blocks,
-                    unit="blocks",
-                    budget=budget_bytes,
-                    bytes_per_block=pool.block_bytes,
-                ),
-                *request_steps(blocks, usable, pool.block_size, per_request, kept=pool.reserved_for, count=pool.reserved),
-            ),
+            steps=tuple(steps),
         )
 
-    def pool_message(self, blocks: int, requests: int) -> str | None:
+    @property
+    def request_blocks(self) -> int:
+        """Blocks of one request of the planned length."""
+        assert self.block_pool is not None
+        return self.block_pool.demand(self.tokens, self.load.sharing.branches)
+
+    def most_requests(self, usable: int, steps: list[Step]) -> int:
+        """Requests of the planned length that so many blocks hold at once."""
+        return figure(
+            steps,
+            "max_requests",
+            "floor(usable_blocks / blocks_per_request)",
+            unit="requests",
+            usable_blocks=usable,
+            blocks_per_request=self.request_blocks,
+        )
+
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
         """Why the engine does not start, or runs no request of the planned length, in its own words; ``None`` if it does.
 
-        ``blocks`` are those of the pool, and ``requests`` as many as fit at once.
+        ``requests`` are as many as fit at once.
         """
-        return None if requests else f"The pool of {blocks:,} blocks holds no sequence of {self.tokens:,} tokens."
+        return (
+            None if requests else f"The pool of {pool.blocks(budget_bytes):,} blocks holds no sequence of {self.tokens:,} tokens."
+        )
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.forms import Blocks
@@ -222,25 +242,3 @@ class PooledOccupancy(GeneralOccupancy):
         parts = None if self.deployment.budget_is_fixed else lambda: growing_parts(self, self.chunks()[1])
         form = form_with(self, parts, blocks=Blocks(bytes=pool.block_bytes, null=pool.reserved), pools=pool)
         return None if form is None else replace(form, in_blocks=type(pool) is BlockPool)
-
-
-def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:
-    """How tokens and requests follow from the blocks of a pool, of which ``count`` are ``kept`` for something else and the others ``usable``.
-
-    Without blocks ``per_request``, where each request takes others, there is no number of requests.
-    """
-    steps = (
-        step("tokens", "blocks x block_size", blocks * block_size, unit="tokens", blocks=blocks, block_size=block_size),
-        step("usable_blocks", f"max(0, blocks - {kept})", usable, unit="blocks", blocks=blocks, **{kept: count}),
-    )
-    if not per_request:
-        return steps
-    requests = step(
-        "max_requests",
-        "floor(usable_blocks / blocks_per_request)",
-        usable // per_request,
-        unit="requests",
-        usable_blocks=usable,
-        blocks_per_request=per_request,
-    )
-    return (*steps, requests)

@@ -1,30 +1,280 @@
-"""The weights that one rank holds: the counted tensors, cut as an engine cuts them.
+"""The weights that one rank holds: how tensors are cut over ranks, and layers, tables and towers dealt out to pipeline stages.
+
+:class:`Rank` cuts a tensor. A matrix is cut by its outputs, and the matrix that follows it by its inputs (Shoeybi et al. 2019,
+arXiv:1909.08053). Norms, routers, and latents that all heads share are whole on every rank. Vocabularies are cut by rows. A key or value
+head is never cut: with more ranks than heads, each rank has a copy of one head (Pope et al. 2022, arXiv:2211.05102). What does not divide
+evenly is rounded up, since the fullest rank has to fit.
+
+Each stage has its range of layers. The first stage also has the embedding and the towers, the last stage the last norm and the head.
+Some engines build tables on other stages too; :class:`Tables` lists the model types for which they do.
 
 :data:`REFERENCE` is ideal sharding: it divides every matrix, pads nothing, and repeats only what all heads share. An engine that
-shards differently has a subclass of :class:`Rules`. Weights of multi-token prediction are loaded only for speculative decoding;
-:mod:`hwcalc.engines.draft_weights` counts them.
+shards differently has subclasses of :class:`Rules` and :class:`Rank`.
+
+What is loaded with a model is counted apart: a draft, layers of multi-token prediction, low-rank adapters. The rules of drafts are those of vLLM 0.33, the engine that documents them best. A draft runs with the tensor-parallel size of the target
+(``config/speculative.py`` draft_tensor_parallel_size, which also allows 1, but not for draft models) in one pipeline stage, on the last
+rank (``v1/worker/gpu_model_runner.py``). EAGLE heads and multi-token prediction share the embedding and head of the target where
+they can (``v1/spec_decode/llm_base_proposer.py`` _maybe_share_embeddings, _maybe_share_lm_head).
+
+An adapter of rank r adds two matrices to a linear layer of shape out x in: A of r x in and B of out x r (Hu et al. 2021,
+arXiv:2106.09685, section 4.1). Tensor parallelism cuts them together with the layer. If the layer is cut by outputs, A is whole and
+B is cut; if it is cut by inputs, A is cut and B is whole. With expert parallelism the adapters of an expert go to its rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property, lru_cache, partial
 from operator import is_
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.engines.model_dtypes import plain_format
+from hwcalc.engines.models import plain_format
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import Rank, Sharding, has_few_blocks, once_of_few
-from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
-from hwcalc.formulas import LayerKind, pipeline_stages
+from hwcalc.formulas import LayerKind, Mamba2, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 
 if TYPE_CHECKING:
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
+
+T = TypeVar("T")
+
+ROW_PARALLEL: Final = frozenset(
+    {
+        *("o_proj", "o_b_proj", "out_proj", "output_linear", "down_proj", "dense", "dense_4h_to_h", "c_proj", "fc2", "fc_out"),
+        *("proj", "linear_2", "linear_fc2", "merge_linear_2", "wo", "w2", "2"),
+    }
+)
+"""Modules that are cut by inputs, by the last part of their path. Every rank keeps their whole bias, which is added once."""
+_REPLICATED_ROLES: Final = (WeightRole.NORM, WeightRole.ROUTER, WeightRole.EMBEDDING)
+_OF_TEXT: Final = (Part.LANGUAGE, Part.MTP)
+_REPLICATED: Final = frozenset(
+    {
+        *("q_a_proj", "kv_a_proj_with_mqa", "f_a_proj", "g_a_proj", "per_layer_input_gate", "per_layer_projection"),
+        *("patch_embed", "patch_embedding", "mm_input_projection_weight", "expert_bias", "e_score_correction_bias"),
+        *("class_embedding", "position_bias"),
+    }
+)
+"""Modules that are whole on every rank: projections to what all heads share, small tables and single parameters."""
+_MOST_KEPT: Final = 64
+"""So many unlike blocks at most has a model of whose blocks something is kept."""
+_MLPS: Final = frozenset({"mlp", "moe"})
+_KEYS_AND_VALUES: Final = frozenset({"k_proj", "v_proj"})
+_FUSED: Final = frozenset({"query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"})
+
+
+Sharding: TypeAlias = Literal[
+    "whole",
+    "vocabulary",
+    "experts",
+    "inputs",
+    "outputs",
+    # By key and value heads, of which every rank has at least one.
+    "heads",
+    # By the channels of a Mamba-2 mixer, separately from groups that ranks may repeat.
+    "mixer",
+]
+"""How a tensor is divided, over however many ranks."""
+
+
+class Rank:
+    """Cuts a tensor to the part on the fullest rank.
+
+    With ``ep`` above 1 whole experts are distributed over that many ranks; otherwise all ranks of ``tp`` and ``dp`` divide the matrices
+    of each expert. Attention is cut only by ``tp``: each rank of ``dp`` has all of it.
+    """
+
+    vocabulary_padding: ClassVar[int] = 1
+    """The rows of a vocabulary are padded to a multiple of this number before they are cut."""
+    replicated: ClassVar[AbstractSet[str]] = _REPLICATED
+    replicated_inside: ClassVar[AbstractSet[str]] = frozenset({"indexer", "compressor", "router"})
+    """A tensor with one of these words anywhere in its path is whole on every rank."""
+
+    def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
+        self.model = model
+        self.tp = parallel.tp
+        self.shards = parallel.group
+        self.ep = parallel.ep
+        self.mamba = next((group.kind for group in model.stack.groups if isinstance(group.kind, Mamba2)), None)
+
+    def cut(self, block: Block, weight: Weight) -> Weight:
+        """The part of a tensor on the fullest rank."""
+        return self.part(block, weight, self.how(block, weight))
+
+    def how(self, block: Block, weight: Weight) -> Sharding:
+        """The way in which a tensor is cut, which does not depend on the sizes of the layout."""
+        if self.is_vocabulary(weight):
+            return "vocabulary"
+        if weight.copies > 1:
+            return "experts"
+        if self.is_replicated(weight) or self.is_whole(block):
+            return "whole"
+        name = module_of(weight)
+        if name in ROW_PARALLEL:
+            return "whole" if weight.role is WeightRole.BIAS else "inputs"
+        if block.part in _OF_TEXT and (name in _KEYS_AND_VALUES or name in _FUSED):
+            return "heads"
+        return "mixer" if self.mamba is not None and name in {"in_proj", "conv1d"} else "outputs"
+
+    def part(self, block: Block, weight: Weight, how: Sharding) -> Weight:
+        """The part of a tensor that is cut so."""
+        if how == "whole":
+            return weight
+        if how == "experts":
+            return self.expert(block, weight)
+        ranks = self.ranks(block, weight)
+        if how == "vocabulary":
+            padded = -(-weight.shape[0] // self.vocabulary_padding) * self.vocabulary_padding
+            return _rows(weight, -(-padded // ranks))
+        if ranks == 1:
+            return weight
+        if how == "inputs":
+            return cut_inputs(weight, ranks)
+        if how == "heads":
+            rows = self._local_rows.get((module_of(weight) in _FUSED, weight.shape[0]))
+            return cut_outputs(weight, self.tp) if rows is None else _rows(weight, rows)
+        if how == "mixer" and self.mamba is not None:
+            # A group of B and C that cannot be divided is repeated on every rank.
+            mamba = self.mamba
+            shared = 2 * mamba.n_groups * mamba.d_state
+            local = 2 * mamba.d_state * self.state_groups(mamba.n_groups)
+            return _rows(weight, -(-(weight.shape[0] - shared) // self.tp) + local)
+        return cut_outputs(weight, ranks)
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        """The number of ranks over which a tensor outside of the experts is cut."""
+        return self.tp
+
+    def expert(self, block: Block, weight: Weight) -> Weight:
+        """The part of an expert tensor on the fullest rank: fewer experts, or a part of each."""
+        if self.ep > 1:
+            return distribute_experts(weight, self.ep)
+        last = module_of(weight) in ROW_PARALLEL
+        if weight.path.endswith(".bias") or len(weight.shape) < 2:
+            return weight if last else cut_outputs(weight, self.shards)
+        return cut_inputs(weight, self.shards) if last else cut_outputs(weight, self.shards)
+
+    def is_vocabulary(self, weight: Weight) -> bool:
+        """Whether a tensor is an embedding or a head with a row per token, which is cut by rows."""
+        if weight.role is WeightRole.HEAD:
+            return True
+        if weight.role is not WeightRole.EMBEDDING:
+            return False
+        return "pos" not in module_of(weight) and weight.shape[0] >= (self.model.vocab_size or 1) // 2
+
+    def is_replicated(self, weight: Weight) -> bool:
+        """Whether every rank has the whole tensor."""
+        if weight.role is WeightRole.NORM and self.is_sharded_norm(weight.path):
+            return False
+        if weight.role in _REPLICATED_ROLES or module_of(weight) in self.replicated:
+            return True
+        return not self.replicated_inside.isdisjoint(weight.path.split("."))
+
+    def is_whole(self, block: Block) -> bool:
+        """Whether every rank has the whole block."""
+        return False
+
+    def is_sharded_norm(self, path: str) -> bool:
+        """Whether a norm is cut: the gated norm inside a Mamba-2 mixer, which is as wide as the rank's part of the mixer."""
+        return path.endswith(("mixer.norm.weight", "mamba.norm.weight")) and self.mamba is not None
+
+    def key_value_heads(self, heads: int) -> int:
+        """Key or value heads on a rank; at least one."""
+        return -(-heads // self.tp)
+
+    def state_groups(self, groups: int) -> int:
+        """Groups of B and C of a Mamba-2 mixer on a rank."""
+        return -(-groups // self.tp)
+
+    @cached_property
+    def _local_rows(self) -> dict[tuple[bool, int], int]:
+        """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer.
+
+        Query heads are divided, and there is at least one key and value head.
+        """
+        names = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
+
+        def dims_of_kinds() -> tuple[tuple[int, ...], ...]:
+            kinds = (group.kind.dims() for group in self.model.stack.groups)
+            return tuple(tuple(dims[name] for name in names) for dims in kinds if "num_key_value_heads" in dims)
+
+        local_rows: dict[tuple[bool, int], int] = {}
+        for heads, groups, head, value in self.model.once("attention dims", dims_of_kinds):
+            local_groups = self.key_value_heads(groups)
+            for width in (head, value):
+                local_rows.setdefault((False, groups * width), local_groups * width)
+            fused = heads * head + groups * (head + value)
+            local_rows.setdefault((True, fused), -(-heads // self.tp) * head + local_groups * (head + value))
+        return local_rows
+
+
+class GroupRank(Rank):
+    """Cuts a tensor where replicas divide attention alone: the ranks of all of them cut each MLP, as they do experts."""
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        return self.shards if block.kind in _MLPS or weight.path.startswith("mlp.") else self.tp
+
+
+def once_of_few(model: ModelSpec, key: Hashable, make: Callable[[], T]) -> T:
+    """As :meth:`ModelSpec.once`, but kept only of few unlike blocks: thousands of layers that are all unlike would take too much memory."""
+    return model.once(key, make) if model.counted is None or len(model.counted.blocks) <= _MOST_KEPT else make()
+
+
+def module_of(weight: Weight) -> str:
+    """The module of a tensor: ``q_proj`` for ``self_attn.q_proj.weight``, ``A_log`` for ``mixer.A_log``."""
+    return _module(weight.path)
+
+
+@lru_cache(maxsize=4096)
+def _module(path: str) -> str:
+    parts = path.split(".")
+    return parts[-2] if parts[-1] in {"weight", "bias"} and len(parts) > 1 else parts[-1]
+
+
+def cut_outputs(weight: Weight, ranks: int) -> Weight:
+    """Divide the outputs, which are the first dimension, by the number of ranks, rounded up."""
+    return _rows(weight, -(-weight.shape[0] // ranks))
+
+
+def cut_inputs(weight: Weight, ranks: int) -> Weight:
+    """Divide the inputs, which are the last dimension, by the number of ranks, rounded up."""
+    return replace(weight, shape=(*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
+
+
+def distribute_experts(weight: Weight, ranks: int) -> Weight:
+    """Divide the number of experts by the number of ranks, rounded up. Each expert stays whole."""
+    return replace(weight, copies=-(-weight.copies // ranks))
+
+
+def _rows(weight: Weight, rows: int) -> Weight:
+    return weight if rows == weight.shape[0] else replace(weight, shape=(rows, *weight.shape[1:]))
+
+
+_FIRST: Final = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
+_RUN_BY_LAYERS: Final = frozenset({"attention", "mlp", "moe"})
+"""Kinds of blocks inside layers. A block of such a kind without layer numbers is shared by many layers (Zamba): every stage has it."""
+
+
+class Tables(Record):
+    """Model types for which an engine builds tables on every stage, whether the stage uses them or not."""
+
+    all: frozenset[str] = frozenset()
+    """Embedding, last norm and head are on every stage."""
+    but_no_norm: frozenset[str] = frozenset()
+    """Embedding and head are on every stage."""
+    embedding: frozenset[str] = frozenset()
+    """Only the embedding is on every stage."""
+
+    def has_embedding_at_the_end(self, model: ModelSpec) -> bool:
+        """Whether the last stage has an embedding, which a tied head can share."""
+        return model.model_type in self.all | self.but_no_norm | self.embedding
 
 
 class RankBytes(Record):
@@ -66,20 +316,12 @@ class Rules:
         """The blocks that are loaded: without multi-token prediction, and with a head of its own where a tied one cannot be shared."""
         blocks = [block for block in weights.blocks if block.part is not Part.MTP]
         yield from blocks
-        head = self.untied_head(model, blocks, pp)
-        if head is not None:
-            yield head
-
-    def untied_head(self, model: ModelSpec, blocks: Iterable[Block], pp: int) -> Block | None:
-        """The separate head of a tied model, if :meth:`unties`; ``None`` if the head is shared, or in the blocks already."""
         rank = self.rank(model)
         tables = [weight for block in blocks for weight in block.weights if rank.is_vocabulary(weight)]
         embedded = [weight for weight in tables if weight.role is WeightRole.EMBEDDING and "per_layer" not in weight.path]
-        heads = any(weight.role is WeightRole.HEAD for weight in tables)
-        if heads or not embedded or not self.unties(model, pp):
-            return None
-        head = Weight(path="lm_head.weight", shape=embedded[0].shape, role=WeightRole.HEAD)
-        return Block(kind="head", weights=(head,))
+        if embedded and all(weight.role is not WeightRole.HEAD for weight in tables) and self.unties(model, pp):
+            head = Weight(path="lm_head.weight", shape=embedded[0].shape, role=WeightRole.HEAD)
+            yield Block(kind="head", weights=(head,))
 
     def unties(self, model: ModelSpec, pp: int) -> bool:
         """Whether a tied head becomes a separate table. It does on a last stage without an embedding: stages cannot share a table."""
@@ -133,24 +375,22 @@ def rank_weight_bytes(
 def stages_of(model: ModelSpec, parallel: Parallel, rules: Rules) -> tuple[tuple[Block, ...], ...]:
     """The blocks on the fullest rank of each pipeline stage, of a model whose weights are counted."""
 
+    def built() -> tuple[tuple[Block, tuple[tuple[Weight, Sharding], ...]], ...]:
+        assert model.counted is not None
+        whole = rules.rank(model)
+        return tuple(
+            (block, tuple([(weight, whole.how(block, weight)) for weight in rules.as_built(model, block)]))
+            for block in rules.loaded_blocks(model, model.counted, parallel.pp)
+        )
+
     def cut() -> tuple[tuple[Block, ...], ...]:
         rank = rules.rank(model, parallel)
-        built = once_of_few(model, (rules, "built", parallel.pp), lambda: _built(model, rules, parallel.pp))
-        blocks = [_cut(block, tuple([rank.part(block, *each) for each in weights])) for block, weights in built]
+        how = once_of_few(model, (rules, "built", parallel.pp), built)
+        blocks = [_cut(block, tuple([rank.part(block, *each) for each in weights])) for block, weights in how]
         return tuple(on_stages(model, blocks, parallel.pp, rules))
 
     # Several formats are tried in each layout.
-    return model.once(("stages", (rules, *rules.sizes(model, parallel))), cut) if has_few_blocks(model) else cut()
-
-
-def _built(model: ModelSpec, rules: Rules, pp: int) -> tuple[tuple[Block, tuple[tuple[Weight, Sharding], ...]], ...]:
-    """The blocks of a model whose weights are counted, and their tensors as the engine builds them, with how each is cut."""
-    assert model.counted is not None
-    rank = rules.rank(model)
-    return tuple(
-        (block, tuple([(weight, rank.how(block, weight)) for weight in rules.as_built(model, block)]))
-        for block in rules.loaded_blocks(model, model.counted, pp)
-    )
+    return once_of_few(model, ("stages", (rules, *rules.sizes(model, parallel))), cut)
 
 
 def cut_blocks(model: ModelSpec, blocks: Iterable[Block], rank: Rank, rules: Rules) -> tuple[Block, ...]:
@@ -168,12 +408,36 @@ def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) 
     """The blocks of each pipeline stage, with only the layers of that stage."""
     spans = rules.spans(len(model.stack_for(rules.engine)), pp)
     for stage, span in enumerate(spans):
-        counts = [count_on_stage(model, block, stage, spans, rules.tables) for block in blocks]
+        kept = ((block, _count_on_stage(model, block, stage, spans, rules.tables)) for block in blocks)
         yield tuple(
-            block if count == block.count else replace(block, count=count, layers=layers_on_stage(block, count, span))
-            for block, count in zip(blocks, counts, strict=True)
+            block
+            if count == block.count
+            else replace(
+                block,
+                count=count,
+                layers=None if block.layers is None else tuple(layer for layer in block.layers if layer in span),
+            )
+            for block, count in kept
             if count
         )
+
+
+def _count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[range], tables: Tables) -> int:
+    """How many layers of a block a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
+    if len(spans) == 1:
+        return block.count
+    first, last, family = stage == 0, stage == len(spans) - 1, model.model_type
+    if block.part in _FIRST:
+        return block.count if first else 0
+    if block.layers is not None:
+        return sum(layer in spans[stage] for layer in block.layers)
+    if block.kind in _RUN_BY_LAYERS:
+        return block.count
+    # The model has the block once: the embedding is on the first stage, other blocks are on the last one.
+    everywhere = family in tables.all
+    if block.kind == "embedding":
+        return int(first or everywhere or family in tables.but_no_norm or family in tables.embedding)
+    return int(last or everywhere or (block.kind == "head" and family in tables.but_no_norm))
 
 
 def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | None, unquantized: WeightFormat) -> int:
@@ -185,3 +449,263 @@ def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | N
         else:
             size += block.count * unquantized.bytes(weight) if scheme is None else scheme.bytes(block, weight, unquantized)
     return size
+
+
+_MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
+_DECODER: Final = (Part.LANGUAGE,)
+_TOWERS: Final = (Part.VISION, Part.AUDIO, Part.ENCODER)
+_TABLES: Final = frozenset({"embedding", "head", "norm"})
+
+
+class _Matrix(Struct, frozen=True):
+    """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
+
+    weight: Weight
+    how: Sharding
+    last: bool
+
+
+class _Layer(Struct, frozen=True):
+    """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
+
+    block: Block
+    hidden: int
+    sides: tuple[tuple[_Matrix, ...], tuple[_Matrix, ...]]
+
+
+def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True) -> int | None:
+    """Numbers per token that the widest layer of the decoder holds on one rank; ``None`` if the weights are not counted.
+
+    These are the outputs of the projections and the input of the last one: a gated MLP of 14,336 holds 3 x 14,336. Without ``experts``
+    the experts that a token is routed to do not count.
+    """
+    return _widest(model, _DECODER, rank, experts=experts)
+
+
+def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
+    """Three sizes of the widest expert layer on one rank: experts per token, their inner width and their hidden width.
+
+    Zeros for a model without experts, or if the weights are not counted.
+    """
+
+    def last_matrices() -> tuple[tuple[Block, Weight], ...]:
+        return tuple(
+            (block, weight)
+            for block in (() if model.counted is None else model.counted.blocks)
+            if block.part is Part.LANGUAGE
+            for weight in block.weights
+            if weight.copies > 1 and len(weight.shape) == 2 and module_of(weight) in ROW_PARALLEL
+        )
+
+    widest = (0, 0, 0)
+    for block, weight in once_of_few(model, "last matrices of experts", last_matrices):
+        hidden, inner = rank.cut(block, weight).shape
+        sizes = (weight.active or weight.copies, inner, hidden)
+        widest = max(widest, sizes, key=lambda sizes: sizes[0] * max(sizes[1], sizes[2]))
+    return widest
+
+
+def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
+    """Numbers per patch in the widest layer of the towers, with four copies of the hidden vector; 0 for a model without towers."""
+    return _widest(model, _TOWERS, rank, hidden_copies=4)
+
+
+def _widest(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, hidden_copies: int = 0, experts: bool = True) -> int | None:
+    if model.counted is None:
+        return None
+    blocks = [block for block in model.counted.blocks if block.part in parts and block.kind not in _TABLES]
+    key = ("matrices", type(rank), parts is _DECODER, experts)
+    layers = once_of_few(model, key, lambda: tuple(_layer(rank, block, experts=experts) for block in blocks))
+    return max((_inside(rank, one.block, side) + hidden_copies * one.hidden for one in layers for side in one.sides), default=0)
+
+
+def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
+    matrices = [
+        weight
+        for weight in block.weights
+        if weight.role in _MATRICES and len(weight.shape) == 2 and (experts or weight.copies == 1)
+    ]
+    sides: tuple[list[_Matrix], list[_Matrix]] = [], []
+    hidden = 0
+    for weight in matrices:
+        last = module_of(weight) in ROW_PARALLEL
+        hidden = max(hidden, weight.shape[0 if last else 1])
+        attends = "attn" in weight.path or "attention" in weight.path
+        sides[not attends].append(_Matrix(weight, rank.how(block, weight), last))
+    return _Layer(block, hidden, (tuple(sides[0]), tuple(sides[1])))
+
+
+def _inside(rank: Rank, block: Block, matrices: tuple[_Matrix, ...]) -> int:
+    """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
+    width = inside = outside = 0
+    for matrix in matrices:
+        weight = matrix.weight
+        local = rank.part(block, weight, matrix.how)
+        copies = min(local.copies, weight.active or local.copies)
+        if weight.copies > 1 and matrix.last:
+            # The outputs of experts reuse the memory of the outputs of their first projections.
+            outside += copies * local.shape[0]
+            width += copies * local.shape[1]
+        elif weight.copies > 1:
+            inside += copies * local.shape[0]
+        else:
+            width += local.shape[1 if matrix.last else 0]
+    return width + max(inside, outside)
+
+
+def draft_bytes_rank(
+    draft: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of a whole draft model on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    ``parallel`` is the target's layout, of which the draft uses only ``tp``. ``scheme`` is the quantisation of the draft.
+    """
+    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), scheme=scheme, rules=rules)
+    source = f"weights of the draft {draft.id} on {parallel.tp:,} ranks, one stage; vLLM 0.33 config/speculative.py"
+    return None if stages is None else RankBytes(low=stages[0], expected=stages[0], high=stages[0], source=source)
+
+
+def eagle_bytes_rank(
+    draft: ModelSpec, target: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of an EAGLE head on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    The head shares the target's embedding if its checkpoint has none or an equal one, the widths are equal and there is one stage. It
+    shares the target's output head if the vocabularies are equal as well. Only the files tell: low shares both, high shares neither.
+    """
+    if draft.counted is None:
+        return None
+    blocks = [block for block in draft.counted.blocks if block.part is not Part.MTP]
+    rest, embedding, head = (
+        _bytes(draft, blocks, role, Parallel(tp=parallel.tp), scheme, rules)
+        for role in (None, WeightRole.EMBEDDING, WeightRole.HEAD)
+    )
+    shares_embedding = parallel.pp == 1 and draft.hidden_size == target.hidden_size and draft.vocab_size == target.vocab_size
+    shares_head = _head_rows(draft) == _head_rows(target) and draft.hidden_size == target.hidden_size
+    low = rest + (0 if shares_embedding else embedding) + (0 if shares_head else head)
+    source = f"weights of the EAGLE head {draft.id}, tables shared with the target where equal; vLLM 0.33 llm_base_proposer.py"
+    return RankBytes(low=low, expected=low, high=rest + embedding + head, source=source)
+
+
+def dflash_bytes_rank(
+    draft: ModelSpec, target: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of a DFlash drafter on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    Like an EAGLE head it shares the target's tables. Beside its layers it has a 16-bit projection, whole on every rank, of the hidden
+    vectors of as many layers of the target as it has itself: 4,096 x 5 x 4,096 numbers for five layers (``models/qwen3_dflash.py``).
+    """
+    head = eagle_bytes_rank(draft, target, parallel, scheme=scheme, rules=rules)
+    if head is None:
+        return None
+    joined = 2 * (draft.hidden_size or 0) * (target.hidden_size or 0) * len(draft.stack)
+    source = f"weights of the DFlash drafter {draft.id}, tables shared with the target where equal; vLLM 0.33 qwen3_dflash.py"
+    return RankBytes(low=head.low + joined, expected=head.expected + joined, high=head.high + joined, source=source)
+
+
+def mtp_bytes_rank(
+    model: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of a model's own layers of multi-token prediction on the fullest rank of the last stage.
+
+    The layers are loaded once, however many tokens are drafted. They share the model's embedding and head instead of their own copies;
+    with several stages they keep their embedding, since the model's is on another stage. ``None`` if the weights are not counted or
+    the model has no such layers.
+    """
+    blocks = [] if model.counted is None else [block for block in model.counted.blocks if block.part is Part.MTP]
+    if not blocks:
+        return None
+    rest, embedding = (_bytes(model, blocks, role, parallel, scheme, rules) for role in (None, WeightRole.EMBEDDING))
+    size = rest + (embedding if parallel.pp > 1 else 0)
+    source = "layers of multi-token prediction without the tables that they share; vLLM 0.33 llm_base_proposer.py"
+    return RankBytes(low=size, expected=size, high=rest + embedding, source=source)
+
+
+def _head_rows(model: ModelSpec) -> int | None:
+    """Rows of the output head. An EAGLE-3 checkpoint may have fewer than its vocabulary."""
+    rows = [
+        weight.shape[0]
+        for block in (model.counted.blocks if model.counted else ())
+        if block.part is not Part.MTP
+        for weight in block.weights
+        if weight.role is WeightRole.HEAD
+    ]
+    return model.facts.draft_vocab_size or (rows[0] if rows else model.vocab_size)
+
+
+def _bytes(
+    model: ModelSpec, blocks: list[Block], role: WeightRole | None, parallel: Parallel, scheme: Scheme | None, rules: Rules
+) -> int:
+    """Bytes on a rank of the tables of this role in these blocks; for ``None`` of everything except tables."""
+    tables = {WeightRole.EMBEDDING, WeightRole.HEAD}
+    chosen = [
+        replace(block, weights=weights)
+        for block in blocks
+        if (weights := tuple(each for each in block.weights if (each.role is role if role else each.role not in tables)))
+    ]
+    unquantized = rules.weight_format(model, None)
+    cut = cut_blocks(model, chosen, rules.rank(model, parallel), rules)
+    return sum(block_bytes(model, block, rules, scheme, unquantized) for block in cut)
+
+
+_MLP_PARTS: Final = frozenset({"mlp", "experts", "feed_forward", "block_sparse_moe", "shared_expert", "shared_experts"})
+
+
+def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *, rules: Rules = REFERENCE) -> RankBytes | None:
+    """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted.
+
+    One adapter of rank 16 in bf16 for a layer of 4,096 x 4,096 takes (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes. Low leaves out
+    routed experts, as many adapters do. High is ``all-linear`` of PEFT 0.21 for a model of transformers 5: it includes routers, and
+    has twice the rank for gate and up where they are one tensor, so that each has its own rows.
+    """
+    if model.counted is None:
+        return None
+    blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
+
+    def numbers(block: Block, weight: Weight, end: int) -> int:
+        each = adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
+        if end == 0:
+            return 0 if weight.role is WeightRole.EXPERT else each
+        if end == 1:
+            return each
+        if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
+            return adapter_numbers(lora.rank, weight)
+        if each and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
+            # B has the rows of gate and up, and columns for twice the rank.
+            each += weight.copies * lora.rank * weight.shape[0]
+        return each
+
+    low, expected, high = (
+        lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, rules, partial(numbers, end=end))
+        for end in range(3)
+    )
+    source = f"{lora.count:,} x rank {lora.rank:,} in {lora.dtype} beside {lora.targets} linear layers: A and B, arXiv:2106.09685"
+    return RankBytes(low=low, expected=expected, high=high, source=source)
+
+
+def most_on_a_stage(
+    model: ModelSpec, blocks: tuple[Block, ...], pp: int, rules: Rules, numbers: Callable[[Block, Weight], int]
+) -> int:
+    """The most adapter numbers on any pipeline stage. ``numbers`` returns those of one tensor in one layer."""
+    return max(
+        sum(block.count * numbers(block, weight) for block in stage for weight in block.weights)
+        for stage in on_stages(model, blocks, pp, rules)
+    )
+
+
+def adapter_numbers(rank: int, weight: Weight) -> int:
+    """Numbers in A and B for all copies of a matrix that has been cut already."""
+    rows, columns = weight.shape
+    return weight.copies * rank * (rows + columns)
+
+
+def adapted(block: Block, weight: Weight, lora: Lora) -> bool:
+    """Whether a tensor is a linear layer of the language model that the adapters target."""
+    if block.part not in {Part.LANGUAGE, Part.ENCODER} or len(weight.shape) != 2:
+        return False
+    if weight.role not in {WeightRole.LINEAR, WeightRole.EXPERT}:
+        return False
+    if lora.targets == "all":
+        return True
+    is_mlp = block.kind in {"mlp", "moe"} or not _MLP_PARTS.isdisjoint(weight.path.split("."))
+    return is_mlp is (lora.targets == "mlp")

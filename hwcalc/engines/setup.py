@@ -16,7 +16,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.hardware_file import Gpu
@@ -125,6 +125,8 @@ class Setup(Record):
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     policy: AskedPolicy | None = None
     """What is dropped of the cache; ``None`` is nothing."""
+    others: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """The parsed options of the plan for which no record has a field, by their names."""
 
     def __hash__(self) -> int:
         """Of the fields that differ most; two setups are equal if all fields are."""
@@ -190,6 +192,8 @@ _NESTED: Final[Mapping[str, frozenset[str]]] = {
     "parallel": frozenset(Parallel.__annotations__),
     "hardware": frozenset(Hardware.__annotations__),
 }
+SETTINGS: Final = SETUP_FIELDS.union(LOAD_FIELDS, *_NESTED.values())
+"""The names of all fields of a request, those of its parallel sizes and its hardware too."""
 
 
 def changed_setup(setup: Setup, change: Mapping[str, Any]) -> Setup:
@@ -214,13 +218,13 @@ class Request(Record):
 
     @classmethod
     def of(cls, **values: Any) -> Request:
-        """The request with these fields of :class:`Setup` and :class:`Load`.
+        """The request with these fields of :class:`Setup` and :class:`Load`, and of :class:`Parallel` and :class:`Hardware`.
 
-        >>> Request.of(seq=8, batch=2).sequences
-        2
+        >>> Request.of(seq=8, batch=2, tp=4).gpus
+        4
         """
-        load = {name: value for name, value in values.items() if name in LOAD_FIELDS}
-        return cls(setup=Setup(**{name: value for name, value in values.items() if name not in load}), load=Load(**load))
+        load = {name: values.pop(name) for name in values.keys() & LOAD_FIELDS}
+        return cls(setup=changed_setup(Setup(), values), load=Load(**load))
 
     def flat(self) -> dict[str, Any]:
         """All values by the names of the options, with those of :class:`Parallel` and :class:`Hardware` on the same level."""
@@ -230,6 +234,7 @@ class Request(Record):
             **asdict(load),
             **asdict(setup.parallel),
             **asdict(setup.hardware),
+            **setup.others,
             "policy": None if policy is None else policy.chosen.text,
             "policy_rules": None if policy is None else policy.rules,
             "compaction": None if policy is None else policy.compaction,

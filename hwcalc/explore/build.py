@@ -1,11 +1,8 @@
-"""Makes the page of several models: :func:`explore`.
+"""Make the page of several models: :func:`explore`.
 
-Puts the sources of the page and a payload into one HTML file that makes no request.
-
-The modules in ``page/`` are written to be read, and checked as modules. Here they become one script: each after those that it imports,
-without ``import`` lines and the word ``export``. The Content-Security-Policy lets exactly this script and this style run, by their hashes.
-
-What the page knows of its models: the form of every engine's memory, for every choice that the page offers.
+The payload has the form of every engine's memory, for every choice that the page offers. The modules in ``page/`` become one script: each
+after those that it imports, without ``import`` lines and the word ``export``. Page and payload are one HTML file that makes no request; its
+Content-Security-Policy lets exactly this script and this style run, by their hashes.
 """
 
 from __future__ import annotations
@@ -31,13 +28,12 @@ from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
-from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimensions
-from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.asked import Asked, take_options
+from hwcalc.library.load import Missing, load, load_each, with_dimensions
+from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.change import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.options import OPTIONS, Asked, ExploreOptions, take_options, takes
 from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.planned import format_name
 from hwcalc.sources.request import tell
@@ -46,7 +42,6 @@ from hwcalc.text import clean, cut, shell_word
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.library.plan import ExploreOptions
 
 MAIN: Final = "main.js"
 """The module that starts the page. All others are found from its imports."""
@@ -289,6 +284,7 @@ class Page(Record):
     notes: tuple[Note, ...] = ()
 
 
+@takes(ExploreOptions)
 def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Unpack[ExploreOptions]) -> str:
     """One HTML page on which the memory of these models can be looked at, as text. It needs no network and no other file.
 
@@ -344,7 +340,9 @@ def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[Page
 def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     """The model with the words that name it on a command line."""
     kept = {name for name in asked.given if name in _FIXED} | {row.name for row in OPTIONS if row.reads_model}
-    line = command_line(spec, {}, model=given, asked=replace(asked, given=asked.given & kept))
+    line = command_line(
+        spec, {}, model=given, asked=Asked(values={name: value for name, value in asked.values.items() if name in kept})
+    )
     if given is None:
         line = line.changed(**{**EQUATION, **asked.dimensions})
     own = {**EQUATION, **asked.dimensions} if given is None else asked.dimensions

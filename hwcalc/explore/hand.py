@@ -1,11 +1,8 @@
 """Dimensions by hand: the memory equation of a model as polynomials in its layers, heads, key/value heads and head_dim.
 
-Numbers of a form as polynomials in the dimensions of a model, found from the forms at some dimensions, and exact at all of them.
-
-A weight of a layer is a product such as ``layers x heads x head_dim``, so few monomials are enough; every further form is a check.
-
-The forms of the model with other dimensions (``kvplan MODEL --layers ... --heads ... --kv-heads ... --head-dim ...``) are compared number by
-number. What is no polynomial in them is refused with a sentence.
+A weight of a layer is a product such as ``layers x heads x head_dim``, so a few monomials are enough. The polynomials are fitted to the forms
+of the model with some other dimensions (``kvplan MODEL --layers ... --heads ... --kv-heads ... --head-dim ...``), number by number; every
+further form is a check. A number that is no polynomial in the dimensions is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -16,8 +13,8 @@ from functools import cached_property
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Early, PartForm
+from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED
 from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid_of

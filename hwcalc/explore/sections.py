@@ -1,16 +1,7 @@
-"""The sections of the page that a choice opens: variants, policies and strategies, in full or as samples.
+"""The sections of the page beside the memory equation of its engines.
 
-The same model with another kind of attention: what its cache would take.
-
-The lengths at which the page has exact figures of what is not in the normal form.
-
-Well-known cache policies: the whole answer of a plan with each, at some lengths and numbers of sequences.
-
-What a cache saves: the operations of a new token and of a whole text, with it and without.
-
-Ways of allocating the cache of one sequence, at some lengths.
-
-What the page has of a model beside the memory equation of its engines.
+They are: the same model with another kind of attention, well-known cache policies, ways of allocating a cache, what a cache saves in
+operations, and the exact figures at some lengths of what the normal form of an engine's memory does not cover.
 """
 
 from __future__ import annotations

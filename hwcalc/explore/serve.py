@@ -1,10 +1,8 @@
-"""A server for one reader on this machine: the page, and the payload of any model of the catalog.
-
-What the server gives beside the page: which models there are, and the payload of one. The catalog only: no path, no network.
+"""A server for one reader on this machine: the page, and the payload of any model of the catalog. No path is read, no network is used.
 
 It listens on 127.0.0.1 only, and answers whoever knows the token in its address. Other pages in the reader's browser can send requests
 here too: they do not know the token, and what names another host (DNS rebinding) or comes from another origin is refused even with it.
-Nothing is read from a path, nothing is logged, and each connection has one request.
+Nothing is logged, and each connection has one request.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
-_NAME: Final = re.compile(r"(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?", re.ASCII)
+_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?"
 EXAMPLE: Final = "cpu-32gb"
 _DRIVERS_SHARE: Final = 16
 """Of a machine's memory, firmware and drivers keep at most one part in so many from the operating system."""
@@ -25,7 +25,7 @@ def host_named(name: str) -> Gpu | None:
     ('cpu-32gb', 64, None, None)
     """
     spoken = name.strip().lower()
-    found = _NAME.fullmatch(spoken) if spoken.startswith(("cpu", "no")) else None
+    found = re.fullmatch(_NAME, spoken) if spoken.startswith(("cpu", "no")) else None
     if found is None:
         return None
     from hwcalc.profiles.hardware_file import HOST, Gpu

@@ -1,12 +1,8 @@
 """The accelerator of this machine, detected through NVML, nvidia-smi, the amdgpu driver, rocm-smi, Metal or torch.
 
-Interfaces that report the accelerators of a machine. Each call has a time limit and uses no shell, and its answer is checked.
-
-A probe returns accelerators in the order of the interface. It returns an empty list if the interface is missing, fails or gives
-nonsense.
-
-Detection installs and allocates nothing. The detected accelerator is matched with a profile by name and memory. If no profile
-matches, plans use the detected numbers.
+A probe of one of these interfaces returns accelerators in the interface's order; an empty list if it is missing, fails or gives nonsense.
+Each call has a time limit and uses no shell, and its answer is checked. Detection installs and allocates nothing. The detected accelerator is
+matched with a profile by name and memory. If no profile matches, plans use the detected numbers.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def sources(*, installed: bool, folders: Sequence[str]) -> tuple[str, ...]:
 
 def on_this_machine() -> Iterator[Candidate]:
     """GGUF files of the Hugging Face cache, of Ollama's store and of other programs' folders, and models with a config in the cache."""
-    from hwcalc.sources.hub import cached_config, cached_ids
+    from hwcalc.sources.caches import cached_config, cached_ids
     from hwcalc.sources.listing import installed_models
 
     for one in installed_models():

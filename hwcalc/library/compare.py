@@ -21,12 +21,11 @@ from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
-from hwcalc.library.load import Missing, ModelLike, load, load_each
-from hwcalc.library.plan import CompareOptions, engine_of, open_loaded, option_draft
-from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
-from hwcalc.planner.asked import take_options
+from hwcalc.library.load import Missing, load, load_each
+from hwcalc.library.plan import engine_of, open_loaded, option_draft
+from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import with_policy
+from hwcalc.planner.options import CompareOptions, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
@@ -198,6 +197,7 @@ class Comparison(Answer, Record):
     __repr__ = Answer.__repr__
 
 
+@takes(CompareOptions)
 def compare(
     models: ModelLike | Sequence[ModelLike],
     *,

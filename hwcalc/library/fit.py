@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Unpack
 
-from msgspec.structs import replace
-
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
@@ -14,10 +12,9 @@ from hwcalc.errors import UsageError
 from hwcalc.library.candidates import candidates, sources
 from hwcalc.library.fit_search import Search, Wishes, alike, best_of_families, ordered
 from hwcalc.library.lists import texts
-from hwcalc.library.plan import FitOptions
 from hwcalc.model import Note
-from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
+from hwcalc.planner.options import FitOptions, take_options, takes
 from hwcalc.planner.runnables import Runnables
 from hwcalc.planner.values import AUTO, read_flag
 from hwcalc.profiles.hardware_file import Gpu
@@ -28,6 +25,7 @@ DEFAULT_SEQ: Final = 8192
 """Tokens of a conversation, where nobody says how many."""
 
 
+@takes(FitOptions)
 def fit(
     models: str | Sequence[str] = (),
     *,
@@ -53,8 +51,7 @@ def fit(
     subclass of :class:`~hwcalc.errors.KvplanError`.
     """
     _, asked = take_options("fit", options)
-    asked = replace(
-        asked,
+    asked = asked.changed(
         weights=asked.weights or AUTO,
         engine=asked.engine or AT_HOME,
         gpu=asked.gpu or LOCAL,

@@ -12,17 +12,17 @@ from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.evicting import acted_on, courses_of, shapes_of
-from hwcalc.engines.model_dtypes import model_dtype
+from hwcalc.engines.models import model_dtype
+from hwcalc.engines.policies import acted_on, courses_of, shapes_of
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
-from hwcalc.library.load import ModelLike, load
-from hwcalc.model import Definition, Note
-from hwcalc.planner.asked import read_options
+from hwcalc.library.load import load
+from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import read_options
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
 from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Effect, Extra, Quality, Setting, State, quality_of

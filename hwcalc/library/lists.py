@@ -12,7 +12,7 @@ from hwcalc.text import brief, quoted, shown
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.library.load import ModelLike
+    from hwcalc.model import ModelLike
     from hwcalc.policies.base import Chosen
 
 Words = str | Sequence[str] | None

@@ -5,39 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import IO, Annotated, Any
+from typing import Any
 
 from msgspec.structs import asdict
 
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
+from hwcalc.model import GGUF_ARCHITECTURE, ModelLike, ModelSpec, RawModel
 from hwcalc.parsers.config import MAX_NAME
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.asked import Access, Asked, read_options
+from hwcalc.planner.options import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.sources.request import tell
 from hwcalc.text import message as safe_message
-
-
-class _Readable:
-    """How pydantic recognises an open file: by its ``read``."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: object) -> Any:
-        """The check as pydantic takes it."""
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(cls._checked)
-
-    @staticmethod
-    def _checked(value: Any) -> Any:
-        if not hasattr(value, "read"):
-            raise ValueError("is no open file")
-        return value
-
-
-ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
 
 
 class Missing(Record):

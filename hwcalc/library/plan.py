@@ -1,68 +1,23 @@
-"""Plan one model: :func:`plan`.
-
-The types of the keywords that functions with ``**options`` take, for type checkers.
-
-A test compares them with the table in :mod:`hwcalc.planner.options`.
-"""
+"""Plan one model: :func:`plan`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.library.load import Missing, ModelLike, load
-from hwcalc.model import ModelSpec
-from hwcalc.planner.asked import Access, Asked, read_options
+from hwcalc.library.load import Missing, load
+from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import ROWS, Access, Asked, PlanOptions, read_options, takes
 from hwcalc.planner.result import Plan
 
 
+@takes(PlanOptions)
 def plan(
     model: ModelLike | None = None,
-    *,
-    seq: int | str | None = None,
-    batch: int | str = 1,
-    dtype: str | None = None,
-    engine: str | None = None,
-    encoder_seq: int | str | None = None,
-    engine_options: Mapping[str, object] | None = None,
-    weights: str | None = None,
-    gpu: str | None = None,
-    gpus: int | str | None = None,
-    instance: str | None = None,
-    tp: int | str = 1,
-    pp: int | str = 1,
-    dp: int | str = 1,
-    dcp: int | str = 1,
-    ep: int | str = 1,
-    memory_utilization: float | str | None = None,
-    kv_memory: int | str | None = None,
-    margin: float | str | None = None,
-    lora: str | None = None,
-    draft: ModelLike | None = None,
-    prompt: int | str | None = None,
-    policy: object = None,
-    policy_rules: str | None = None,
-    compaction: str | None = None,
-    shared_prefix: int | str | None = None,
-    lengths: Sequence[int | str] | str | None = None,
-    samples: int | str = 1,
-    beams: int | str = 1,
-    revision: str | None = None,
-    offline: bool = False,
-    token: str | None = None,
-    endpoint: str | None = None,
-    assume: str | None = None,
-    layers: int | str | None = None,
-    heads: int | str | None = None,
-    kv_heads: int | str | None = None,
-    head_dim: int | str | None = None,
-    hidden_size: int | str | None = None,
-    intermediate_size: int | str | None = None,
-    vocab_size: int | str | None = None,
-    parameters: int | str | None = None,
+    **options: Unpack[PlanOptions],
 ) -> Plan:
     """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights, as published or in the format ``weights``.
 
@@ -77,18 +32,10 @@ def plan(
     >>> plan(layers=32, heads=32, kv_heads=8, head_dim=128, seq="32k").cache.total_bytes
     4294967296
     """
-    given = {
-        "seq": seq, "batch": batch, "dtype": dtype, "engine": engine, "encoder_seq": encoder_seq,
-        "engine_options": engine_options, "weights": weights, "gpu": gpu, "gpus": gpus, "instance": instance, "tp": tp,
-        "pp": pp, "dp": dp, "dcp": dcp, "ep": ep, "memory_utilization": memory_utilization, "kv_memory": kv_memory,
-        "margin": margin, "lora": lora, "draft": draft, "prompt": prompt, "policy": policy, "policy_rules": policy_rules,
-        "compaction": compaction, "shared_prefix": shared_prefix, "lengths": lengths, "samples": samples,
-        "beams": beams, "revision": revision, "offline": offline, "token": token,
-        "endpoint": endpoint, "assume": assume, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
-        "hidden_size": hidden_size, "intermediate_size": intermediate_size, "vocab_size": vocab_size,
-        "parameters": parameters,
-    }  # fmt: skip
-    return _planned(model, read_options(given))
+    unknown = [name for name in options if name not in ROWS]
+    if unknown:
+        raise TypeError(f"plan() got an unexpected keyword argument {unknown[0]!r}")
+    return _planned(model, read_options(options))
 
 
 def _planned(model: ModelLike | None, asked: Asked) -> Plan:
@@ -143,152 +90,3 @@ def engine_of(model: ModelSpec | Missing, given: str | None) -> str:
     if given is not None:
         return given
     return DEFAULT if isinstance(model, Missing) else usual_engine(model)
-
-
-class _Everywhere(TypedDict, total=False):
-    """Options that all of these functions take, with or without named hardware."""
-
-    memory_utilization: float | str | None
-    lora: str | None
-    draft: ModelLike | None
-    encoder_seq: int | str | None
-    prompt: int | str | None
-    policy_rules: str | None
-    compaction: str | None
-    shared_prefix: int | str | None
-    lengths: Sequence[int | str] | str | None
-    samples: int | str
-    beams: int | str
-    engine_options: Mapping[str, object] | None
-    assume: str | None
-    revision: str | None
-    offline: bool
-    token: str | None
-    endpoint: str | None
-
-
-class _Dimensions(TypedDict, total=False):
-    """Options that change the dimensions of a model, or give them without one."""
-
-    layers: int | str | None
-    heads: int | str | None
-    kv_heads: int | str | None
-    head_dim: int | str | None
-    hidden_size: int | str | None
-    intermediate_size: int | str | None
-    vocab_size: int | str | None
-    parameters: int | str | None
-
-
-class _Hardware(_Everywhere, total=False):
-    """Options of functions that can name hardware."""
-
-    gpus: int | str | None
-    instance: str | None
-    pp: int | str
-    dp: int | str
-    dcp: int | str
-    ep: int | str
-    kv_memory: int | str | None
-
-
-class CompareOptions(_Hardware, _Dimensions, total=False):
-    """Options that have the same value in all plans of a comparison."""
-
-    margin: float | str | None
-
-
-class SweepOptions(CompareOptions, total=False):
-    """Options that have the same value in all plans of a sweep."""
-
-    weights: str | None
-    engine: str | None
-
-
-class PlanOptions(SweepOptions, total=False):
-    """All options of a plan."""
-
-    policy: object
-    seq: int | str | None
-    batch: int | str
-    dtype: str | None
-    gpu: str | None
-    tp: int | str
-
-
-class RecommendOptions(_Everywhere, _Dimensions, total=False):
-    """Options of a plan that name no hardware."""
-
-    policy: object
-    margin: float | str | None
-    seq: int | str | None
-    batch: int | str
-    dtype: str | None
-    weights: str | None
-    engine: str | None
-
-
-class ReconcileOptions(_Hardware, total=False):
-    """Options of a plan that replace what a log states, or add to it."""
-
-    policy: object
-    seq: int | str | None
-    batch: int | str | None
-    dtype: str | None
-    weights: str | None
-    gpu: str | None
-    tp: int | str | None
-
-
-class FitOptions(TypedDict, total=False):
-    """Options of a plan that many models share on one kind of GPU."""
-
-    seq: int | str | None
-    batch: int | str
-    dtype: str | None
-    weights: str | None
-    engine: str | None
-    engine_options: Mapping[str, object] | None
-    gpu: str | None
-    gpus: int | str | None
-    memory_utilization: float | str | None
-    margin: float | str | None
-
-
-class StrategiesOptions(_Dimensions, total=False):
-    """Options of a plan by which ways of allocation differ, or that say how the model is read."""
-
-    seq: int | str | None
-    batch: int | str
-    prompt: int | str | None
-    encoder_seq: int | str | None
-    dtype: str | None
-    weights: str | None
-    engine: str | None
-    engine_options: Mapping[str, object] | None
-    gpu: str | None
-    assume: str | None
-    revision: str | None
-    offline: bool
-    token: str | None
-    endpoint: str | None
-
-
-class ExploreOptions(_Dimensions, total=False):
-    """Options of a plan that are chosen when a page opens, that all its states have, or that say how models are read."""
-
-    seq: int | str | None
-    batch: int | str
-    dtype: str | None
-    weights: str | None
-    engine: str | None
-    gpus: int | str | None
-    tp: int | str
-    memory_utilization: float | str | None
-    margin: float | str | None
-    encoder_seq: int | str | None
-    assume: str | None
-    revision: str | None
-    offline: bool
-    token: str | None
-    endpoint: str | None

@@ -7,14 +7,14 @@ from typing import Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.library.lists import texts, words
-from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import RecommendOptions
-from hwcalc.model import Note
+from hwcalc.model import ModelLike, Note
+from hwcalc.planner.options import RecommendOptions, takes
 from hwcalc.planner.recommend import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
 
+@takes(RecommendOptions)
 def recommend(
     model: ModelLike | None = None,
     *,
@@ -43,7 +43,7 @@ def recommend(
 
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
-    from hwcalc.planner.asked import take_options
+    from hwcalc.planner.options import take_options
     from hwcalc.planner.recommend import Wishes, recommend_model
     from hwcalc.planner.values import read_flag
 

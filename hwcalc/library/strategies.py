@@ -16,15 +16,14 @@ from msgspec.structs import replace
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.encoder import has_cross
+from hwcalc.engines.models import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
-from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import StrategiesOptions, load_request
-from hwcalc.model import Definition, Note
-from hwcalc.planner.asked import Asked, take_options
+from hwcalc.library.plan import load_request
+from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import Asked, StrategiesOptions, take_options, takes
 from hwcalc.planner.strategies import (
     ENGINE,
     NAMES,
@@ -52,6 +51,7 @@ _UNIFORM: Final = re.compile(r"uniform:(.*)\.\.(.*)")
 _HINT: Final = "Write: --lengths 1k,2k,8k for these sequences, or --lengths uniform:1..32k"
 
 
+@takes(StrategiesOptions)
 def strategies(
     model: ModelLike | None = None,
     *,
@@ -131,20 +131,18 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
     if not named and uniform is None:
         return asked
     longest = max(named) if named else uniform[1] if uniform is not None else 0
-    given, changes = set(asked.given), dict[str, Any]()
+    changes: dict[str, Any] = {}
     if asked.seq is None:
         changes["seq"] = longest
-        given.add("seq")
     elif longest > asked.seq:
         raise UsageError(
             f"a sequence of {longest:,} tokens is longer than --seq {asked.seq:,}.", hint="Raise --seq, or lower --lengths."
         )
     if named:
-        if "batch" in given and asked.batch not in {1, len(named)}:
+        if "batch" in asked.given and asked.batch not in {1, len(named)}:
             raise UsageError(f"--lengths names {len(named):,} sequences, --batch {asked.batch:,}.", hint="Leave out --batch.")
         changes["batch"] = len(named)
-        given.add("batch")
-    return replace(asked, given=frozenset(given), **changes)
+    return asked.changed(**changes)
 
 
 def _load(opened: Occupancy, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:

@@ -1,8 +1,5 @@
-"""``--assume``: as what a config of an unknown type is read, which known types resemble it, and what such a reading leaves unread.
-
-Which keys a reading took from the model's class, since the file leaves them out.
-
-A file of an unknown type, read as a known one: which of its keys that type leaves unread, and what its class fills in.
+"""``--assume``: as what a config of an unknown type is read, which known types resemble it, what such a reading leaves unread,
+and what the class fills in.
 """
 
 from __future__ import annotations
@@ -28,28 +25,12 @@ from hwcalc.text import shown
 # Class defaults that decide how much is cached. Others are not worth a note.
 _WORTH_A_NOTE: Final = frozenset(
     {
-        "num_hidden_layers",
-        "decoder_layers",
-        "num_attention_heads",
-        "decoder_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "hidden_size",
-        "d_model",
-        "d_kv",
-        "sliding_window",
-        "kv_lora_rank",
-        "qk_rope_head_dim",
-        "attention_chunk_size",
-        "num_kv_shared_layers",
-        "global_head_dim",
-        "state_size",
-        "conv_kernel",
-        "expand",
-        "mamba_d_state",
-        "mamba_d_conv",
+        "num_hidden_layers", "decoder_layers", "num_attention_heads", "decoder_attention_heads", "num_key_value_heads",
+        "head_dim", "hidden_size", "d_model", "d_kv", "sliding_window", "kv_lora_rank", "qk_rope_head_dim",
+        "attention_chunk_size", "num_kv_shared_layers", "global_head_dim", "state_size", "conv_kernel", "expand",
+        "mamba_d_state", "mamba_d_conv",
     }
-)
+)  # fmt: skip
 
 
 def filled_in(config: Config) -> Mapping[str, Any]:
@@ -92,14 +73,14 @@ _DIMENSIONS: Final[Mapping[str, Sequence[str]]] = {
 nobody has said that it does not."""
 _SPANS: Final[Mapping[str, str]] = {"window": "window", "chunk": "chunk"}
 """Words of keys that have no effect without layers of such a dimension."""
-_LAYOUT: Final = re.compile(
+_LAYOUT: Final = (
     r"layer_types|block_type|block_configs|pattern|period|offset|indices|idx|attn_layer|every_n|layer_freq|interval|attention_layers|"
     r"layer_ids|first_k_dense|max_window_layers"
 )
 """Keys that say which layers are which."""
-_OF_MLPS: Final = re.compile(r"moe|expert|mlp|dense")
+_OF_MLPS: Final = r"moe|expert|mlp|dense"
 """Those of them that say it about MLPs and experts alone."""
-_OF_HEADS: Final = re.compile(r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$")
+_OF_HEADS: Final = r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$"
 """Keys that :data:`_DIMENSIONS` judges by the layers, whatever a type says of them."""
 
 
@@ -128,7 +109,7 @@ class Trial(Record):
 
 def is_layout(key: str) -> bool:
     """Whether a key says which layers keep what."""
-    return bool(_LAYOUT.search(key)) and not _OF_MLPS.search(key)
+    return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
 
 
 def trial(raw: Mapping[str, Any], model_type: str, family: Family) -> Trial | None:
@@ -176,7 +157,7 @@ def _unweighed(level: Config) -> Iterator[str]:
     counted = {key: value for key, value in level.raw.items() if key in level.read and weighs(key, value)}
     has_experts = any("experts" in key for key in counted)
     for key, value in level.raw.items():
-        if key in level.read or not weighs(key, value) or _LAYOUT.search(key) or value in list(counted.values()):
+        if key in level.read or not weighs(key, value) or re.search(_LAYOUT, key) or value in list(counted.values()):
             continue
         # A model of experts alone has no use for the width of a dense MLP.
         same = has_experts if "intermediate" in key else "shared" in key and any("shared" in other for other in counted)
@@ -203,7 +184,7 @@ def _passed_over(config: Config) -> list[str]:
     return [
         f"{config.where}.{key}" if config.where else str(key)
         for key, value in config.raw.items()
-        if key not in asked and key in config.read and bears_on_memory(key, value) and not _OF_HEADS.search(str(key))
+        if key not in asked and key in config.read and bears_on_memory(key, value) and not re.search(_OF_HEADS, str(key))
     ]
 
 

@@ -1,19 +1,9 @@
-"""A config document and the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
+"""A config document and the rules for reading it: other names of keys, class defaults, checked values, and a record of what was
+read.
 
-Other names of keys, in files of models whose code lives with the model.
-
-A model type that transformers has a class for is read by that class's own aliases (``class_defaults.json``). These names must not
-contradict them.
-
-What the config classes of transformers fill in: aliases, defaults, and the types of nested configs, read from the data files.
-
-Which keys of a config bear on memory, by their names: the one table of it.
-
-Absent and null differ: an absent key takes the default of the config class, a null stays null.
-
-What a config may describe at most. Each bound lies far above the published models, and far below what would take seconds.
-
-What the class named in a document tells about the model: which parts it has, and which head.
+A model type that transformers has a class for is read by that class's aliases and defaults (``class_defaults.json``). Absent and
+null differ: an absent key takes the class's default, a null stays null. Every bound on what a config may describe lies far above
+the published models, and far below what would take seconds.
 """
 
 from __future__ import annotations
@@ -31,36 +21,22 @@ from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
 from hwcalc.text import quoted
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model", "dim", "model_dim"),
-    "num_hidden_layers": ("num_layers", "n_layer", "n_layers", "num_transformer_layers", "num_decoder_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads", "num_query_heads"),
-    "num_key_value_heads": (
-        "num_kv_heads",
-        "n_kv_heads",
-        "kv_n_heads",
-        "n_head_kv",
-        "multi_query_group_num",
-        "num_attention_groups",
-    ),
-    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size"),
-    "intermediate_size": ("n_inner", "d_ff", "ffn_hidden_size", "ffn_dim"),
-    "vocab_size": ("padded_vocab_size",),
-    "max_position_embeddings": (
-        "n_positions",
-        "max_seq_len",
-        "max_sequence_length",
-        "seq_length",
-        "model_max_length",
-        "max_position_embedding",
-        "max_context_length",
-        "context_length",
-        "training_seqlen",
-        "ctx_len",
-        "max_length",
-    ),
-    "sliding_window": ("sliding_window_size", "attention_window_size", "window_size"),
+ALIASES: Mapping[str, Sequence[str]] = {
+    key: names.split()
+    for key, names in {
+        "hidden_size": "n_embd d_model dim model_dim",
+        "num_hidden_layers": "num_layers n_layer n_layers num_transformer_layers num_decoder_layers",
+        "num_attention_heads": "n_head n_heads num_heads num_query_heads",
+        "num_key_value_heads": "num_kv_heads n_kv_heads kv_n_heads n_head_kv multi_query_group_num num_attention_groups",
+        "head_dim": "attention_head_dim kv_channels d_kv head_size",
+        "intermediate_size": "n_inner d_ff ffn_hidden_size ffn_dim",
+        "vocab_size": "padded_vocab_size",
+        "max_position_embeddings": "n_positions max_seq_len max_sequence_length seq_length model_max_length max_position_embedding "
+        "max_context_length context_length training_seqlen ctx_len max_length",
+        "sliding_window": "sliding_window_size attention_window_size window_size",
+    }.items()
 }
+"""Other names of facts, in files of models whose code lives with the model. They must not contradict the class's own aliases."""
 
 LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
     "bloom": {"hidden_size": "n_embed"},
@@ -142,7 +118,7 @@ def _defaults(file: str, model_type: str | None) -> ClassDefaults | None:
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
-_BEARING = re.compile(
+_BEARING: Final = (
     r"(?:^|_)(?:"
     r"kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sink|sinks|layer_types|layer_block_type|"
     r"layers_block_type|block_type|block_types|block_configs|pattern|local_attn|local_attention|global_attn|"
@@ -153,14 +129,14 @@ _BEARING = re.compile(
     r")(?:_|$)"
 )
 # Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
-_HARMLESS = re.compile(
+_HARMLESS: Final = (
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
     r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 # A key with one of these words bears on the weights: widths and numbers of matrices.
-_WEIGHING = re.compile(
+_WEIGHING: Final = (
     r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
     r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
 )
@@ -181,7 +157,7 @@ def bears_on_memory(key: object, value: object) -> bool:
     name = str(key)
     if value in (None, False, "", 0, [], {}):
         return False
-    return _BEARING.search(name) is not None and not _HARMLESS.search(name)
+    return re.search(_BEARING, name) is not None and not re.search(_HARMLESS, name)
 
 
 def weighs(key: object, value: object) -> bool:
@@ -190,14 +166,14 @@ def weighs(key: object, value: object) -> bool:
     >>> weighs("intermediate_size", 14336), weighs("num_experts_per_tok", 8), weighs("n_shared_experts", 0)
     (True, False, False)
     """
-    return value not in (None, False, "", 0, [], {}) and bool(_WEIGHING.search(str(key)))
+    return value not in (None, False, "", 0, [], {}) and bool(re.search(_WEIGHING, str(key)))
 
 
 def bearing_inside(waiting: Iterable[tuple[str, Any]]) -> list[str]:
     """The dotted paths of such keys in nested objects, of which the outermost are given with their paths."""
     level, found = list(waiting), list[str]()
     for _ in range(_DEEPEST):
-        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not _HARMLESS.search(path)]
+        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not re.search(_HARMLESS, path)]
         level = [(f"{path}.{key}", (key, item)) for path, value in objects for key, item in value.items()]
         found += [path for path, (key, item) in level if bears_on_memory(key, item)]
         if len(found) > _MOST:

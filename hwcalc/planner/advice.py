@@ -1,6 +1,6 @@
 """Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
 
-Changes are tried alone, in the order of :class:`~hwcalc.engines.saving.Cost`, and together where none alone does without taking something
+Changes are tried alone, in the order of :class:`~hwcalc.engines.devices.Cost`, and together where none alone does without taking something
 away. A number that is offered, of tokens or of sequences, holds at the low end of the budget. What holds by the expected value alone is
 offered only where little else is. At most :data:`MOST_PLANS` changed requests are deployed, each in about a millisecond; another length or
 number of sequences of the same deployment takes a tenth of that.
@@ -17,12 +17,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.devices import Cost, computes_fp8
 from hwcalc.engines.pool import Try
-from hwcalc.engines.saving import Cost, computes_fp8
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
@@ -428,7 +428,7 @@ class _Adviser:
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self.tries.of(other)
             for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
-                offer = self._offer((self._of_layout(layout, larger) | other)._replace(cost=Cost.GPU, parts=1))
+                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
 

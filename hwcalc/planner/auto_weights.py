@@ -12,11 +12,10 @@ from typing import Final
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner import solve
 from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto

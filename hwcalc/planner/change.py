@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import ItemsView, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.saving import Cost, Saving
+from hwcalc.engines.devices import Cost, Saving
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import layouts
-from hwcalc.planner.asked import Asked
-from hwcalc.planner.options import OPTIONS, PlanOption
+from hwcalc.planner.options import OPTIONS, Asked, PlanOption
 from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout
 from hwcalc.text import operand, shell_word
@@ -73,8 +73,7 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
     """
     given = dict(options)
     if asked is not None:
-        given |= {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given}
-        given |= asdict(asked.access)
+        given |= asked.values
     return CommandLine(model=_model_word(spec, model), given=given)
 
 
@@ -131,7 +130,7 @@ Sizes = Mapping[str, int]
 """Parallel sizes by name."""
 
 
-class Change(NamedTuple):
+class Change(Struct, frozen=True):
     """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
 
     cost: Cost
@@ -156,7 +155,7 @@ class Change(NamedTuple):
         return self.cost, self.parts
 
 
-class Offer(NamedTuple):
+class Offer(Struct, frozen=True):
     """A change that fits, and how sure that is."""
 
     change: Change

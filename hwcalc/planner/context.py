@@ -5,20 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
-from hwcalc.engines.calibration import may_be_measured
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.setup import ALONE, UNSHARED, Hardware, Parallel, Request, Sharing
+from hwcalc.engines.memory import is_measured
+from hwcalc.engines.setup import ALONE, SETTINGS, UNSHARED, Parallel, Request, Sharing
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
-from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.asked import Asked
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
-from hwcalc.planner.options import OF_POLICY
+from hwcalc.planner.options import OF_POLICY, Asked
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Layout
 from hwcalc.text import brief
@@ -28,6 +26,12 @@ if TYPE_CHECKING:
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.hardware_file import Gpu
 
+_SETTLED: Final = frozenset(
+    {"engine", "gpus", "instance", "engine_options", "policy_rules", "compaction", "shared_prefix"}
+    | {field for record in (Parallel, Sharing) for field in record.__struct_fields__}
+)
+"""Options from which other values of a request follow. Any other one reaches the engine under its own name."""
+_CARRIED: Final = SETTINGS - _SETTLED
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384
 """The tokens for which ``--weights auto`` leaves memory where the user names no length and the engine shortens the context by itself."""
@@ -89,10 +93,10 @@ def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
 def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Occupancy:
     """The occupancy of a request whose defaults are filled in and which its engine accepts. Its ``notes`` say which defaults were filled in.
 
-    ``options`` are parsed fields of :class:`~hwcalc.planner.asked.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
+    ``options`` are parsed fields of :class:`~hwcalc.planner.options.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
-    asked = Asked(**options)
+    asked = Asked(values=options)
     name, engine_notes = (asked.engine, ()) if asked.engine is not None else _default_engine(model)
     engine, version = find_engine(name)
     starter = engine.started_by(asked.engine_options)
@@ -110,30 +114,22 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     _check_tokens(asked, seq)
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
-    request = Request.of(
-        seq=seq,
-        batch=asked.batch,
-        dtype=asked.dtype,
-        encoder_seq=asked.encoder_seq,
-        engine_version=resolved or None,
-        parallel=parallel,
-        hardware=Hardware(
-            gpu=gpu,
-            memory_utilization=asked.memory_utilization,
-            kv_memory=asked.kv_memory,
-            margin=asked.margin,
-            calibrated=gpu is not None and may_be_measured(engine.name),
-        ),
-        weights=asked.weights or model.weights_format,
-        lora=asked.lora,
-        draft=asked.draft,
-        option_draft=option_draft,
-        options=dict(asked.engine_options),
-        prompt=asked.prompt,
-        policy=_policy(asked),
-        sharing=_sharing(asked),
-        lengths=asked.lengths or (),
-    )
+    values = {
+        **{name: value for name, value in asked.values.items() if name in _CARRIED},
+        "seq": seq,
+        "engine_version": resolved or None,
+        "parallel": parallel,
+        "gpu": gpu,
+        "calibrated": gpu is not None and is_measured(engine.name),
+        "weights": asked.weights or model.weights_format,
+        "option_draft": option_draft,
+        "options": dict(asked.engine_options),
+        "policy": _policy(asked),
+        "sharing": _sharing(asked),
+        "lengths": asked.lengths or (),
+        "others": {name: value for name, value in asked.values.items() if name not in _CARRIED | _SETTLED},
+    }
+    request = Request.of(**values)
     if request.sharing.asked or request.lengths:
         from hwcalc.planner.sharing import check_sharing
 
@@ -189,7 +185,7 @@ def _of_lengths(asked: Asked) -> Asked:
     elif batch < count:
         raise UsageError(f"batch {batch:,} is fewer than the {count:,} lengths.", hint=f"Use: --batch {count}, or leave it out.")
     longest = max(asked.lengths)
-    return replace(asked, seq=longest, batch=batch, lengths=asked.lengths if min(asked.lengths) < longest else ())
+    return asked.changed(seq=longest, batch=batch, lengths=asked.lengths if min(asked.lengths) < longest else ())
 
 
 def _policy(asked: Asked) -> AskedPolicy | None:

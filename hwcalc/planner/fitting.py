@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
+from hwcalc.engines.memory import Section
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.asked import Asked
 from hwcalc.planner.layouts import node_of, sizes_for
+from hwcalc.planner.options import Asked
 from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict

@@ -1,17 +1,22 @@
-"""The options of a request, each in one row: its name, its type, the commands that take it, and its help.
+"""The options of a plan, each said once: its type in Python, and a row with its type, the help, and who takes it.
 
-The command line, check files and their schema, :func:`hwcalc.plan` and its siblings, receipts and reconcile all follow this table. A new
-option is a row of :data:`OPTIONS`, a field of :class:`~hwcalc.planner.asked.Asked` and a keyword of :func:`hwcalc.plan`, all with the
-same name, and the code that uses it.
+The keywords of :func:`hwcalc.plan` and its siblings, the command line, check files and their schema, receipts and reconcile all follow
+these classes. A new option is one entry in the class of the functions that take it, the code that uses it, and its documentation.
 """
 
-from __future__ import annotations
+# Annotations are read when this module is imported: they are the table.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 
+from msgspec import field
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.record import Record, repr_without
+from hwcalc.model import ModelLike
 from hwcalc.planner.values import TYPES
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
@@ -23,14 +28,13 @@ GROUPS: Final = ("model", "workload", "engine", "hardware")
 class PlanOption(NamedTuple):
     """One option of a plan.
 
-    ``name`` is its keyword in Python and its key in a check file. ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`.
-    ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that
-    take several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if
-    check files lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the
-    command line's function that completes values, and ``completes`` another one for single commands.
+    ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`. ``help`` is the help of the command line; ``helps`` has other texts for
+    single commands. ``lists`` names the commands that take several values, separated by commas. ``check`` is the help in a check file:
+    empty if it is the same text, ``None`` if check files lack the option. ``complete`` names the command line's function that completes
+    values, and ``completes`` another one for single commands. ``name`` is its keyword in Python and its key in a check file: the name
+    of the entry whose annotation the row is.
     """
 
-    name: str
     type: str
     metavar: str
     help: str
@@ -40,10 +44,7 @@ class PlanOption(NamedTuple):
     completes: Mapping[str, str] = MappingProxyType({})
     helps: Mapping[str, str] = MappingProxyType({})
     lists: tuple[str, ...] = ()
-    not_in: tuple[str, ...] = ()
-    also_in: tuple[str, ...] = ()
     check: str | None = ""
-    document: str | None = None
     in_receipt: bool = True
     in_reconciliation: bool = False
     """Whether reconcile shows it among the planned values."""
@@ -55,6 +56,7 @@ class PlanOption(NamedTuple):
     """Whether it says how models are read, and not what is planned."""
     group: str = "model"
     """One of :data:`GROUPS`."""
+    name: str = ""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -66,427 +68,651 @@ class PlanOption(NamedTuple):
         return TYPES[self.type].read(value, self.name)
 
 
-OF_POLICY: Final = ("policy_rules", "compaction")
-"""Options that say something of the policy, and need one."""
+Number = int | str
+Count = int | str | None
+Share = float | str | None
 
-POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
-    PlanOption(
-        "prompt",
-        "tokens",
+
+def _size(words: str) -> PlanOption:
+    """The row of a parallel size."""
+    return PlanOption(
+        "count",
         "N",
-        "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
-        helps={"strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1."},
-        check="Tokens of the prompt, of those of seq. Default: all.",
-        document="prompt",
+        f"{words} parallel size. Default: 1.",
+        default=1,
+        check=f"{words} parallel size.",
         in_reconciliation=True,
-        group="workload",
-        also_in=("strategies",),
-    ),
-    PlanOption(
-        "policy",
-        "policy",
-        "P",
-        "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
-        complete="policies",
-        helps=dict.fromkeys(
-            ("compare", "sweep"),
-            "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
-        ),
-        lists=("compare", "sweep"),
-        check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
-        document="policy",
-        in_reconciliation=True,
-        group="workload",
-    ),
-    PlanOption(
-        "policy_rules",
-        "policy rules",
-        "R",
-        "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
-        complete="policy_rules",
-        check="Whose rules a policy follows where they differ: kvpress or paper.",
-        document="policy_rules",
-        in_reconciliation=True,
-        group="workload",
-    ),
-    PlanOption(
-        "compaction",
-        "compaction",
-        "C",
-        "What a policy does with the blocks of a paged cache: repack, fill or none. Default: repack.",
-        complete="compactions",
-        check="What a policy does with the blocks of a paged cache: repack, fill or none.",
-        document="compaction",
-        in_reconciliation=True,
-        group="workload",
-    ),
-    PlanOption(
-        "shared_prefix",
-        "from zero",
+        group="hardware",
+    )
+
+
+def _branches(words: str) -> PlanOption:
+    """The row of sequences that share a prompt."""
+    return PlanOption(
+        "count",
         "N",
-        "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
-        check="Tokens that all sequences begin with, kept once where the engine can.",
-        document="shared_prefix",
-        in_reconciliation=True,
+        f"{words} of each sequence of --batch, behind one prompt. Default: 1.",
+        default=1,
+        check=f"{words} of each sequence, behind one prompt.",
         group="workload",
-    ),
-    PlanOption(
-        "lengths",
-        "lengths",
-        "N,N",
-        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
-        check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.",
-        document="lengths",
-        group="workload",
-    ),
-    *(
+    )
+
+
+def _dimension(words: str, type_: str = "count", without: str = "With MODEL: what if.") -> PlanOption:
+    """The row of a dimension of the model."""
+    return PlanOption(type_, "N", f"{words} {without}", check=None, in_receipt=False, reads_model=True)
+
+
+def _hub(type_: str, metavar: str, words: str) -> PlanOption:
+    """The row of an option that says how models are fetched."""
+    return PlanOption(type_, metavar, words, check=None, in_receipt=False, reads_model=True)
+
+
+# An entry is for the functions whose keywords, further below, have its class. Their order is that of the help and of written lines.
+
+
+class _Load(TypedDict, total=False):
+    seq: Annotated[
+        Count,
         PlanOption(
-            name,
+            "tokens",
+            "N",
+            "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
+            helps={
+                "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
+                "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
+                "plot": "Longest sequence that is drawn: 32k; of layers the planned one. Default: each model's own maximum.",
+                "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
+                "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
+            },
+            lists=("compare", "sweep"),
+            in_reconciliation=True,
+            group="workload",
+        ),
+    ]
+    batch: Annotated[
+        Number,
+        PlanOption(
             "count",
             "N",
-            f"{words} of each sequence of --batch, behind one prompt. Default: 1.",
+            "Sequences alive at once. Default: 1.",
+            flags=("--batch", "--concurrency"),
             default=1,
-            check=f"{words} of each sequence, behind one prompt.",
-            document=name,
+            helps={
+                "compare": "Sequences alive at once, or several numbers. Default: 1.",
+                "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
+                "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
+            },
+            lists=("compare", "sweep"),
+            check="Sequences alive at once; concurrency is the same. Default: 1.",
+            in_reconciliation=True,
             group="workload",
-        )
-        for name, words in {"samples": "Parallel samples", "beams": "Beams"}.items()
-    ),
+        ),
+    ]
+    dtype: Annotated[
+        str | None,
+        PlanOption(
+            "text",
+            "D",
+            "KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
+            complete="dtypes",
+            helps={
+                "compare": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: the model's dtype.",
+                "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
+            },
+            lists=("compare", "sweep"),
+            check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.",
+            in_reconciliation=True,
+            group="engine",
+        ),
+    ]
+
+
+class _Weights(TypedDict, total=False):
+    weights: Annotated[
+        str | None,
+        PlanOption(
+            "text",
+            "W",
+            "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
+            complete="weight_formats",
+            helps={
+                "compare": "Weight formats: bf16,fp8. Default: as published.",
+                "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
+            },
+            lists=("compare",),
+            check="Weight format: bf16, fp8, awq, ... Default: as published.",
+            in_reconciliation=True,
+        ),
+    ]
+
+
+class _Engine(TypedDict, total=False):
+    engine: Annotated[
+        str | None,
+        PlanOption(
+            "text",
+            "E",
+            "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
+            complete="engines",
+            completes=dict.fromkeys(("plan", "compare"), "engines_or_all"),
+            helps={
+                "plan": "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14; all: a row for each. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
+                "compare": "Whose rules: reference,vllm, or all. See: kvplan engines. Default: reference.",
+                "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
+                "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
+            },
+            lists=("compare",),
+            check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
+            group="engine",
+        ),
+    ]
+
+
+class _Gpu(TypedDict, total=False):
+    gpu: Annotated[
+        str | None,
+        PlanOption(
+            "text",
+            "G",
+            "Accelerator: l4, h100-sxm5-80gb; without one: cpu-32gb. Default: none, and no verdict.",
+            complete="gpus",
+            helps={
+                "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+                "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+                "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
+                "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
+            },
+            lists=("compare", "sweep", "explore"),
+            check="Accelerator: l4, h100-sxm5-80gb.",
+            in_reconciliation=True,
+            group="hardware",
+        ),
+    ]
+
+
+class _Gpus(TypedDict, total=False):
+    gpus: Annotated[
+        Count,
+        PlanOption(
+            "count",
+            "N",
+            "How many, shared by tensor parallelism. Default: 1.",
+            check="How many.",
+            in_receipt=False,
+            group="hardware",
+        ),
+    ]
+
+
+class _Instance(TypedDict, total=False):
+    instance: Annotated[
+        str | None,
+        PlanOption(
+            "text",
+            "I",
+            "Cloud instance: p5.48xlarge. Its accelerators, all of them.",
+            complete="instances",
+            check="A cloud instance type, instead of gpu and gpus.",
+            in_receipt=False,
+            group="hardware",
+        ),
+    ]
+
+
+class _Tp(TypedDict, total=False):
+    tp: Annotated[
+        Number,
+        PlanOption(
+            "count",
+            "N",
+            "Tensor parallel size. Default: 1.",
+            default=1,
+            helps={
+                "compare": "Tensor parallel sizes: 1,2,4. Default: 1.",
+                "sweep": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
+            },
+            lists=("compare", "sweep"),
+            check="Tensor parallel size.",
+            in_reconciliation=True,
+            group="hardware",
+        ),
+    ]
+
+
+class _Layout(TypedDict, total=False):
+    pp: Annotated[Number, _size("Pipeline")]
+    dp: Annotated[Number, _size("Data")]
+    dcp: Annotated[Number, _size("Decode context")]
+    ep: Annotated[Number, _size("Expert")]
+
+
+class _Utilization(TypedDict, total=False):
+    memory_utilization: Annotated[
+        Share,
+        PlanOption(
+            "utilization",
+            "F",
+            "Share of the GPU for the engine. Default: the engine's.",
+            check="Share of the GPU that the engine may use.",
+            in_reconciliation=True,
+            of_budget=True,
+            group="engine",
+        ),
+    ]
+
+
+class _KvMemory(TypedDict, total=False):
+    kv_memory: Annotated[
+        Count,
+        PlanOption("size", "B", "Bytes per GPU for the cache, given directly: 60GiB.", in_reconciliation=True, group="engine"),
+    ]
+
+
+class _Margin(TypedDict, total=False):
+    margin: Annotated[
+        Share,
+        PlanOption(
+            "share",
+            "F",
+            "Share of the GPU to leave alone: 5%. Default: 5%, none for an engine with a share of its own.",
+            check="Share of the GPU to leave alone: 5%.",
+            of_budget=True,
+            group="hardware",
+        ),
+    ]
+
+
+class _Loaded(TypedDict, total=False):
+    lora: Annotated[str | None, PlanOption("lora", "K=V,...", "Adapters held beside the model: rank=16,count=8.", of_budget=True)]
+    draft: Annotated[
+        ModelLike | None,
+        PlanOption(
+            "model",
+            "MODEL",
+            "Draft model for speculative decoding, loaded beside the model.",
+            complete="models",
+            check="Draft model of speculative decoding: an id or a path.",
+            of_budget=True,
+            in_cache_if="drafts_in_cache",
+        ),
+    ]
+
+
+class _Encoder(TypedDict, total=False):
+    encoder_seq: Annotated[
+        Count,
+        PlanOption(
+            "from zero",
+            "N",
+            "Encoder tokens for cross attention. Default: the model's own.",
+            check="Encoder tokens for cross attention.",
+            group="workload",
+        ),
+    ]
+
+
+class _EngineOptions(TypedDict, total=False):
+    engine_options: Annotated[
+        Mapping[str, object] | None,
+        PlanOption(
+            "pairs",
+            "K=V",
+            "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.",
+            flags=("--engine-option",),
+            complete="engine_options",
+            check="The engine's own knobs by their own names.",
+            group="engine",
+        ),
+    ]
+
+
+class _Prompt(TypedDict, total=False):
+    prompt: Annotated[
+        Count,
+        PlanOption(
+            "tokens",
+            "N",
+            "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
+            helps={"strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1."},
+            check="Tokens of the prompt, of those of seq. Default: all.",
+            in_reconciliation=True,
+            group="workload",
+        ),
+    ]
+
+
+class _Policy(TypedDict, total=False):
+    policy: Annotated[
+        object,
+        PlanOption(
+            "policy",
+            "P",
+            "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
+            complete="policies",
+            helps=dict.fromkeys(
+                ("compare", "sweep"),
+                "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
+            ),
+            lists=("compare", "sweep"),
+            check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
+            in_reconciliation=True,
+            group="workload",
+        ),
+    ]
+
+
+class _Shared(TypedDict, total=False):
+    policy_rules: Annotated[
+        str | None,
+        PlanOption(
+            "policy rules",
+            "R",
+            "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
+            complete="policy_rules",
+            check="Whose rules a policy follows where they differ: kvpress or paper.",
+            in_reconciliation=True,
+            group="workload",
+        ),
+    ]
+    compaction: Annotated[
+        str | None,
+        PlanOption(
+            "compaction",
+            "C",
+            "What a policy does with the blocks of a paged cache: repack, fill or none. Default: repack.",
+            complete="compactions",
+            check="What a policy does with the blocks of a paged cache: repack, fill or none.",
+            in_reconciliation=True,
+            group="workload",
+        ),
+    ]
+    shared_prefix: Annotated[
+        Count,
+        PlanOption(
+            "from zero",
+            "N",
+            "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
+            check="Tokens that all sequences begin with, kept once where the engine can.",
+            in_reconciliation=True,
+            group="workload",
+        ),
+    ]
+    lengths: Annotated[
+        Sequence[int | str] | str | None,
+        PlanOption(
+            "lengths",
+            "N,N",
+            "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
+            check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.",
+            group="workload",
+        ),
+    ]
+    samples: Annotated[Number, _branches("Parallel samples")]
+    beams: Annotated[Number, _branches("Beams")]
+
+
+class _Assumed(TypedDict, total=False):
+    assume: Annotated[
+        str | None,
+        PlanOption(
+            "text",
+            "TYPE",
+            "Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa. "
+            "See: kvplan models --types. Every number is marked as assumed.",
+            complete="assumptions",
+            check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
+            reads_model=True,
+        ),
+    ]
+
+
+class _Dimensions(TypedDict, total=False):
+    layers: Annotated[Count, _dimension("Number of layers.")]
+    heads: Annotated[Count, _dimension("Query heads of a layer.")]
+    kv_heads: Annotated[Count, _dimension("Key/value heads of a layer. Default: as many as query heads.")]
+    head_dim: Annotated[Count, _dimension("Width of a head.")]
+    hidden_size: Annotated[Count, _dimension("Width of the hidden states.")]
+    intermediate_size: Annotated[Count, _dimension("Width of the MLP.")]
+    vocab_size: Annotated[Count, _dimension("Size of the vocabulary.")]
+    parameters: Annotated[
+        Count, _dimension("Parameters for the weights: 70B.", "parameters", "Without MODEL: the bare equation.")
+    ]
+
+
+class _Revision(TypedDict, total=False):
+    revision: Annotated[
+        str | None, PlanOption("text", "R", "Branch, tag or commit of the model.", in_receipt=False, reads_model=True)
+    ]
+
+
+class _Hub(TypedDict, total=False):
+    offline: Annotated[bool, _hub("flag", "", "Use no network (HF_HUB_OFFLINE=1 does the same).")]
+    token: Annotated[
+        str | None, _hub("secret", "T", "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored.")
+    ]
+    endpoint: Annotated[str | None, _hub("text", "URL", "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co.")]
+
+
+class PlanOptions(
+    _Load, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
+    _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Dimensions, _Revision, _Hub, total=False,
+):  # fmt: skip
+    """All options of a plan."""
+
+
+class CompareOptions(
+    _Gpus, _Instance, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Shared, _Assumed,
+    _Dimensions, _Revision, _Hub, total=False,
+):  # fmt: skip
+    """Options that have the same value in all plans of a comparison."""
+
+
+class SweepOptions(_Weights, _Engine, CompareOptions, total=False):
+    """Options that have the same value in all plans of a sweep."""
+
+
+class RecommendOptions(
+    _Load, _Weights, _Engine, _Utilization, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Policy, _Shared, _Assumed,
+    _Dimensions, _Revision, _Hub, total=False,
+):  # fmt: skip
+    """Options of a plan that name no hardware."""
+
+
+class ReconcileOptions(
+    _Load, _Weights, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Loaded, _Encoder, _EngineOptions, _Prompt,
+    _Policy, _Shared, _Assumed, _Revision, _Hub, total=False,
+):  # fmt: skip
+    """Options of a plan that replace what a log states, or add to it."""
+
+
+class FitOptions(_Load, _Weights, _Engine, _Gpu, _Gpus, _Utilization, _Margin, _EngineOptions, total=False):
+    """Options of a plan that many models share on one kind of GPU."""
+
+
+class StrategiesOptions(
+    _Load, _Weights, _Engine, _Gpu, _Encoder, _EngineOptions, _Prompt, _Assumed, _Dimensions, _Revision, _Hub, total=False
+):
+    """Options of a plan by which ways of allocation differ, or that say how the model is read."""
+
+
+class ExploreOptions(
+    _Load, _Weights, _Engine, _Gpus, _Tp, _Utilization, _Margin, _Encoder, _Assumed, _Dimensions, _Revision, _Hub, total=False
+):
+    """Options of a plan that are chosen when a page opens, that all its states have, or that say how models are read."""
+
+
+OPTIONS: Final[tuple[PlanOption, ...]] = tuple(
+    hint.__metadata__[0]._replace(name=name) for name, hint in PlanOptions.__annotations__.items()
 )
+"""All options of a plan, in the order of the help."""
+ROWS: Final = {row.name: row for row in OPTIONS}
+DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
+"""The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
+OF_POLICY: Final = ("policy_rules", "compaction")
+"""Options that say something of the policy, and need one."""
+_PLAIN: Final = [name for name in ROWS if name not in DIMENSIONS]
+COMMANDS: Final[Mapping[str, Collection[str]]] = {
+    "plan": ROWS,
+    "explain": ROWS,
+    "diff": _PLAIN,
+    "compare": CompareOptions.__annotations__,
+    "sweep": SweepOptions.__annotations__,
+    "plot": ROWS,
+    "recommend": RecommendOptions.__annotations__,
+    "reconcile": {**ReconcileOptions.__annotations__, "engine": None},
+    "probe": _PLAIN,
+    "fit": FitOptions.__annotations__,
+    "strategies": StrategiesOptions.__annotations__,
+    "explore": ExploreOptions.__annotations__,
+    "check": _Hub.__annotations__,
+}
+"""Command -> the options of which it takes one value. Of others it takes a list, where their rows say so."""
 
 
-def with_policy(options: Mapping[str, Any], policy: Chosen | None, axis: Sequence[Chosen | None]) -> dict[str, Any]:
+def options_of(command: str) -> tuple[PlanOption, ...]:
+    """The options that a command takes."""
+    return tuple(row for row in OPTIONS if row.name in COMMANDS[command] or command in row.lists)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes(options: Any) -> Callable[[F], F]:
+    """A decorator for functions with ``**options: Unpack[options]``, which spells each keyword in what :mod:`inspect` tells of them.
+
+    So notebooks complete them, ``help()`` shows their defaults, and pydantic's ``validate_call`` checks them.
+    """
+
+    def spelled(function: F) -> F:
+        from inspect import Parameter, signature
+
+        hints = {name: hint.__origin__ for name, hint in options.__annotations__.items()}
+        own = signature(function)
+        parameters = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        for name, hint in hints.items():
+            default = False if ROWS[name].type == "flag" else ROWS[name].default
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+        vars(function)["__signature__"] = own.replace(parameters=parameters)
+        hints |= {name: hint for name, hint in function.__annotations__.items() if name != "options"}
+        function.__annotations__ = hints
+        return function
+
+    return spelled
+
+
+def with_policy(options: Mapping[str, Any], policy: "Chosen | None", axis: "Sequence[Chosen | None]") -> dict[str, Any]:
     """The options of one plan of several that differ in their policy. A plan without a policy has no options of policies."""
     if policy is not None:
         return {**options, "policy": policy}
     return {name: value for name, value in options.items() if name not in OF_POLICY or not any(axis)}
 
 
-COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "plot", "recommend", "reconcile", "probe")
-"""Commands that take every option, except where ``not_in`` of the option names them."""
+class Access(Record):
+    """How models are fetched: only from this machine or also from the Hub, with which token and from which address."""
+
+    offline: bool = False
+    token: str | None = None
+    endpoint: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without(self, "token")
 
 
-DIMENSIONS: Final[Mapping[str, str]] = {
-    "layers": "Number of layers.",
-    "heads": "Query heads of a layer.",
-    "kv_heads": "Key/value heads of a layer. Default: as many as query heads.",
-    "head_dim": "Width of a head.",
-    "hidden_size": "Width of the hidden states.",
-    "intermediate_size": "Width of the MLP.",
-    "vocab_size": "Size of the vocabulary.",
-    "parameters": "Parameters for the weights: 70B.",
-}
-"""The options that describe a model by its dimensions, with their help. Without a MODEL they are the bare equation."""
+class Asked(Record):
+    """The parsed options of a plan, as attributes: one that was not given has its default.
+
+    Numbers are parsed, but the names of models and GPUs have not been looked up.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The options that the user gave."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ROWS:
+            raise AttributeError(f"there is no option {name}")
+        return self.values.get(name, ROWS[name].default)
+
+    def __repr__(self) -> str:
+        return f"Asked({ {name: value for name, value in self.values.items() if name != 'token'} })"
+
+    @property
+    def engine_options(self) -> Mapping[str, str]:
+        """The engine's own options by its own names."""
+        named: Mapping[str, str] = self.values.get("engine_options", {})
+        return named
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of the options that the user gave."""
+        return frozenset(self.values)
+
+    @property
+    def access(self) -> Access:
+        """How models are fetched."""
+        return Access(**{name: value for name, value in self.values.items() if name in _Hub.__annotations__})
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """The given dimensions of a model, by option."""
+        return {name: value for name, value in self.values.items() if name in DIMENSIONS}
+
+    def keywords(self) -> dict[str, Any]:
+        """The given options about the request, by name. The draft is left out: it is a model that has not been loaded yet."""
+        return {name: value for name, value in self.values.items() if not ROWS[name].reads_model and name != "draft"}
+
+    def changed(self, **values: Any) -> "Asked":
+        """The options with other values."""
+        return Asked(values={**self.values, **values})
 
 
-OPTIONS: Final[tuple[PlanOption, ...]] = (
-    PlanOption(
-        "seq",
-        "tokens",
-        "N",
-        "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
-        helps={
-            "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
-            "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
-            "plot": "Longest sequence that is drawn: 32k; of layers the planned one. Default: each model's own maximum.",
-            "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
-            "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
-        },
-        lists=("compare", "sweep"),
-        document="seq",
-        in_reconciliation=True,
-        group="workload",
-        also_in=("fit", "strategies", "explore"),
-    ),
-    PlanOption(
-        "batch",
-        "count",
-        "N",
-        "Sequences alive at once. Default: 1.",
-        flags=("--batch", "--concurrency"),
-        default=1,
-        helps={
-            "compare": "Sequences alive at once, or several numbers. Default: 1.",
-            "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
-            "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
-        },
-        lists=("compare", "sweep"),
-        check="Sequences alive at once; concurrency is the same. Default: 1.",
-        document="batch",
-        in_reconciliation=True,
-        group="workload",
-        also_in=("fit", "strategies", "explore"),
-    ),
-    PlanOption(
-        "dtype",
-        "text",
-        "D",
-        "KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
-        complete="dtypes",
-        helps={
-            "compare": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: the model's dtype.",
-            "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
-        },
-        lists=("compare", "sweep"),
-        check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.",
-        document="kv_dtype",
-        in_reconciliation=True,
-        group="engine",
-        also_in=("fit", "strategies", "explore"),
-    ),
-    PlanOption(
-        "weights",
-        "text",
-        "W",
-        "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
-        complete="weight_formats",
-        helps={
-            "compare": "Weight formats: bf16,fp8. Default: as published.",
-            "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
-        },
-        lists=("compare",),
-        check="Weight format: bf16, fp8, awq, ... Default: as published.",
-        document="weights",
-        in_reconciliation=True,
-        also_in=("fit", "strategies", "explore"),
-    ),
-    PlanOption(
-        "engine",
-        "text",
-        "E",
-        "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
-        complete="engines",
-        completes=dict.fromkeys(("plan", "compare"), "engines_or_all"),
-        helps={
-            "plan": "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14; all: a row for each. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
-            "compare": "Whose rules: reference,vllm, or all. See: kvplan engines. Default: reference.",
-            "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
-            "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
-        },
-        lists=("compare",),
-        check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
-        document="engine",
-        group="engine",
-        also_in=("fit", "strategies", "explore"),
-    ),
-    PlanOption(
-        "gpu",
-        "text",
-        "G",
-        "Accelerator: l4, h100-sxm5-80gb; without one: cpu-32gb. Default: none, and no verdict.",
-        complete="gpus",
-        helps={
-            "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
-            "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
-            "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
-            "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
-        },
-        lists=("compare", "sweep", "explore"),
-        not_in=("recommend",),
-        check="Accelerator: l4, h100-sxm5-80gb.",
-        in_reconciliation=True,
-        group="hardware",
-        also_in=("fit", "strategies", "explore"),
-    ),
-    PlanOption(
-        "gpus",
-        "count",
-        "N",
-        "How many, shared by tensor parallelism. Default: 1.",
-        not_in=("recommend",),
-        check="How many.",
-        in_receipt=False,
-        group="hardware",
-        also_in=("fit", "explore"),
-    ),
-    PlanOption(
-        "instance",
-        "text",
-        "I",
-        "Cloud instance: p5.48xlarge. Its accelerators, all of them.",
-        complete="instances",
-        not_in=("recommend",),
-        check="A cloud instance type, instead of gpu and gpus.",
-        in_receipt=False,
-        group="hardware",
-    ),
-    PlanOption(
-        "tp",
-        "count",
-        "N",
-        "Tensor parallel size. Default: 1.",
-        default=1,
-        helps={
-            "compare": "Tensor parallel sizes: 1,2,4. Default: 1.",
-            "sweep": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
-        },
-        lists=("compare", "sweep"),
-        not_in=("recommend",),
-        check="Tensor parallel size.",
-        document="tp",
-        in_reconciliation=True,
-        group="hardware",
-        also_in=("explore",),
-    ),
-    *(
-        PlanOption(
-            name,
-            "count",
-            "N",
-            f"{words} parallel size. Default: 1.",
-            default=1,
-            not_in=("recommend",),
-            check=f"{words} parallel size.",
-            document=name,
-            in_reconciliation=True,
-            group="hardware",
+def read_options(given: Mapping[str, Any]) -> Asked:
+    """Parse options from text or Python values. ``None`` counts as not given, unless the option has a default.
+
+    Raises :class:`~hwcalc.errors.UsageError` for the first wrong value, in the order of :data:`OPTIONS`.
+    """
+    values: dict[str, Any] = {}
+    for row in OPTIONS:
+        value = given.get(row.name)
+        if value is None and (row.default is None or row.name not in given):
+            continue
+        # The default stands for itself, and most options of most plans have it.
+        is_default = type(value) is type(row.default) and value == row.default
+        values[row.name] = value if is_default else row.read(_no_list(row, value))
+    return Asked(values=values)
+
+
+def _no_list(row: PlanOption, value: Any) -> Any:
+    """The value of an option that takes a single value.
+
+    Raises an error for a list, whose hint names a command that takes lists.
+    """
+    if row.lists and isinstance(value, str) and _is_list(row, value):
+        raise UsageError(
+            f"--{row.name} {shown(value, 60)} is a list, and one is taken here.",
+            hint=f"Several side by side: kvplan {row.lists[0]} MODEL --{row.name} {brief(value, 60)}",
         )
-        for name, words in {"pp": "Pipeline", "dp": "Data", "dcp": "Decode context", "ep": "Expert"}.items()
-    ),
-    PlanOption(
-        "memory_utilization",
-        "utilization",
-        "F",
-        "Share of the GPU for the engine. Default: the engine's.",
-        check="Share of the GPU that the engine may use.",
-        document="memory_utilization",
-        in_reconciliation=True,
-        of_budget=True,
-        group="engine",
-        also_in=("fit", "explore"),
-    ),
-    PlanOption(
-        "kv_memory",
-        "size",
-        "B",
-        "Bytes per GPU for the cache, given directly: 60GiB.",
-        not_in=("recommend",),
-        document="kv_memory",
-        in_reconciliation=True,
-        group="engine",
-    ),
-    PlanOption(
-        "margin",
-        "share",
-        "F",
-        "Share of the GPU to leave alone: 5%. Default: 5%, none for an engine with a share of its own.",
-        not_in=("reconcile",),
-        check="Share of the GPU to leave alone: 5%.",
-        document="margin",
-        of_budget=True,
-        group="hardware",
-        also_in=("fit", "explore"),
-    ),
-    PlanOption(
-        "lora",
-        "lora",
-        "K=V,...",
-        "Adapters held beside the model: rank=16,count=8.",
-        document="lora",
-        of_budget=True,
-    ),
-    PlanOption(
-        "draft",
-        "model",
-        "MODEL",
-        "Draft model for speculative decoding, loaded beside the model.",
-        complete="models",
-        check="Draft model of speculative decoding: an id or a path.",
-        document="draft",
-        of_budget=True,
-        in_cache_if="drafts_in_cache",
-    ),
-    PlanOption(
-        "encoder_seq",
-        "from zero",
-        "N",
-        "Encoder tokens for cross attention. Default: the model's own.",
-        check="Encoder tokens for cross attention.",
-        document="encoder_seq",
-        group="workload",
-        also_in=("strategies", "explore"),
-    ),
-    PlanOption(
-        "engine_options",
-        "pairs",
-        "K=V",
-        "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.",
-        flags=("--engine-option",),
-        complete="engine_options",
-        check="The engine's own knobs by their own names.",
-        document="options",
-        group="engine",
-        also_in=("fit", "strategies"),
-    ),
-    *POLICY_OPTIONS,
-    PlanOption(
-        "assume",
-        "text",
-        "TYPE",
-        "Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa. "
-        "See: kvplan models --types. Every number is marked as assumed.",
-        complete="assumptions",
-        check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
-        reads_model=True,
-        also_in=("strategies", "explore"),
-    ),
-    *(
-        PlanOption(
-            name,
-            "parameters" if name == "parameters" else "count",
-            "N",
-            f"{words} Without MODEL: the bare equation." if name == "parameters" else f"{words} With MODEL: what if.",
-            not_in=("diff", "reconcile", "probe"),
-            check=None,
-            in_receipt=False,
-            reads_model=True,
-            also_in=("strategies", "explore"),
-        )
-        for name, words in DIMENSIONS.items()
-    ),
-    PlanOption(
-        "revision",
-        "text",
-        "R",
-        "Branch, tag or commit of the model.",
-        in_receipt=False,
-        reads_model=True,
-        also_in=("strategies", "explore"),
-    ),
-    PlanOption(
-        "offline",
-        "flag",
-        "",
-        "Use no network (HF_HUB_OFFLINE=1 does the same).",
-        also_in=("check", "strategies", "explore"),
-        check=None,
-        in_receipt=False,
-        reads_model=True,
-    ),
-    PlanOption(
-        "token",
-        "secret",
-        "T",
-        "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored.",
-        also_in=("check", "strategies", "explore"),
-        check=None,
-        in_receipt=False,
-        reads_model=True,
-    ),
-    PlanOption(
-        "endpoint",
-        "text",
-        "URL",
-        "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co.",
-        also_in=("check", "strategies", "explore"),
-        check=None,
-        in_receipt=False,
-        reads_model=True,
-    ),
-)
-"""All options of a plan, in the order of the help."""
+    return value
 
 
-def options_of(command: str) -> tuple[PlanOption, ...]:
-    """The options that a command takes."""
-    return tuple(row for row in OPTIONS if command in row.also_in or (command in COMMANDS and command not in row.not_in))
+def _is_list(row: PlanOption, value: str) -> bool:
+    """Whether this text holds several values with commas between."""
+    if row.type == "policy" and "," in value:
+        from hwcalc.policies.parse import policy_texts
+
+        return len(policy_texts(value)) > 1
+    return row.type == "text" and "," in value.strip(", ")
+
+
+def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:
+    """Check and parse the options of ``command`` that take one value.
+
+    Returns the given options about the request, unparsed, and all options, parsed. Raises :class:`~hwcalc.errors.UsageError` for an
+    unknown name or a wrong value.
+    """
+    known = {row.name: row for row in options_of(command) if command not in row.lists}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"Known: {', '.join(sorted(known))}.")
+    asked = read_options(given)
+    return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

@@ -11,9 +11,9 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.encoder import has_cross
+from hwcalc.engines.memory import Section
+from hwcalc.engines.models import has_cross
 from hwcalc.engines.setup import UNSHARED
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -527,7 +527,7 @@ def _chosen_bytes(opened: Occupancy) -> int | None:
     evicted = opened.evicted
     if evicted is None or evicted.read is evicted.most:
         return None
-    from hwcalc.engines.peaks import page_keys_bytes
+    from hwcalc.engines.policies import page_keys_bytes
 
     return _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
 

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import TensorGroup
-from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weights
-from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
+from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, Noted, WeightFacts
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from msgspec import field
 
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.steps import Step
+from hwcalc.engines.stored import SharedBlocks
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Span

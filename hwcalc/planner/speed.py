@@ -29,18 +29,18 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
-from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import HOST, DeviceReads
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import measurements
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Role
-from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_work import UNCOUNTED, Passes, Use, WeightShare, fastest, layer_bytes, work_of, workload_of
 from hwcalc.profiles.calibration import BANDWIDTH
@@ -136,7 +136,7 @@ def time_steps(
     return tuple(steps)
 
 
-class Divided(NamedTuple):
+class Divided(Struct, frozen=True):
     """The work of the devices: a decode step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
 
     batch: int
@@ -214,7 +214,7 @@ def divided(
     )
 
 
-class _Reads(NamedTuple):
+class _Reads(Struct, frozen=True):
     """Bytes that one device reads for a step and for each pass of a prompt, and its bytes per second, 0 if they are not known."""
 
     device: str

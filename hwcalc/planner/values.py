@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
@@ -12,7 +14,7 @@ from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_share, p
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.policies.base import Chosen
 
 AUTO: Final = "auto"
@@ -49,7 +51,7 @@ def _utilization(value: Any, name: str) -> float:
 
 def _lora(value: Any, name: str) -> Lora:
     text = _text(value, name)
-    from hwcalc.engines.lora import parse_lora
+    from hwcalc.engines.options import parse_lora
 
     return parse_lora(text)
 
@@ -135,7 +137,7 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
     return options
 
 
-class ValueType(NamedTuple):
+class ValueType(Struct, frozen=True):
     """A type of option values: its parser, called with the value and the name of the option, its JSON Schema, and its text.
 
     ``write`` is the reverse of ``read``: the text that is read as the same value.

@@ -10,11 +10,10 @@ from typing import Any, Final, Unpack
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import each_model
-from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import PlanOptions, load_request
-from hwcalc.model import ModelSpec
-from hwcalc.planner.asked import take_options
+from hwcalc.library.plan import load_request
+from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.auto_weights import refuse_auto
+from hwcalc.planner.options import PlanOptions, take_options, takes
 from hwcalc.plot.series import KINDS, Chart, chart_of
 from hwcalc.text import brief, shown
 
@@ -48,6 +47,7 @@ class Picture(Record):
         return in_characters(self.chart, width, ascii_only=ascii_only)
 
 
+@takes(PlanOptions)
 def plot(models: ModelLike | Sequence[ModelLike], *, kind: str = "memory", **options: Unpack[PlanOptions]) -> Picture:
     """A picture of one model or several; ``options`` are further keywords of :func:`hwcalc.plan`.
 

@@ -1,10 +1,6 @@
-"""What a policy is, what it is told of a model, and what it leaves in the cache.
+"""A cache policy: what it is told of a model, what it leaves in the cache, its options, and what is published of its quality.
 
-Options that several policies have.
-
-A cache policy as a plan is asked for it.
-
-What is published of the quality of a policy: figures of others, with their source, and no promise.
+Figures of quality are those of others, with their source, and no promise.
 """
 
 from __future__ import annotations

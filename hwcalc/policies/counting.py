@@ -1,12 +1,7 @@
-"""How many tokens are kept: of the prompt, and step by step while text is generated.
+"""How many tokens a policy keeps: of the prompt, and step by step while text is generated.
 
-How many tokens are kept, with the rounding of kvpress 0.5.5.
-
-The lengths of a layer while text is generated: step by step, and what they come to without following the steps.
-
-Policies that cut again and again while text is generated: to a budget, at each step or at each so many tokens.
-
-What a policy keeps as arithmetic: a formula, and the numbers of its symbols, for explanations.
+Counts are rounded as kvpress 0.5.5 rounds them. Policies that cut again and again have a closed form of their lengths, so that no step is
+followed. Explanations show what is kept as arithmetic: a formula with the numbers of its symbols.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Policies that act while text is generated, and policies with code outside kvpress.
 
-Policies with code of their own, outside kvpress: H2O, Scissorhands, R-KV, TriAttention and Quest.
-
-Policies that act between decode steps: a cut every so many steps, to a number of tokens or a share of the text.
-
-CaM: values of tokens that go are added to those of others, step by step.
+These are cuts every so many decode steps, to a number of tokens or to a share of the text; H2O, Scissorhands, R-KV, TriAttention and Quest;
+and CaM, which adds the values of dropped tokens to those of others.
 """
 
 from __future__ import annotations

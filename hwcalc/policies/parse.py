@@ -1,14 +1,8 @@
 """A policy from text (``snapkv:compression_ratio=0.5,window_size=32``) or from a name and its options, which may be policies again.
 
-How policies are written: ``NAME:key=value,key=value``, with a policy inside another in brackets.
-
-The values of options, from text or Python.
-
-The table of policies. A new one is a file of this room, or a row of one, and its name here.
-
-A list of policies: ``snapkv:compression_ratio=0.5,window_size=64,knorm,none``.
-
-How the text of a policy can go on, for a shell: names, then options of the named policy, and policies in brackets again.
+The text is ``NAME:key=value,key=value``, with a policy inside another in brackets; a list is ``none,snapkv:window_size=64,knorm``. The module
+also has the table of policies, and for a shell how the text can go on. A new policy is a module of this folder, or a row of one, and its
+name in the table.
 """
 
 from __future__ import annotations
@@ -48,14 +42,14 @@ def split_at(text: str, sign: str) -> Iterator[str]:
     yield text[start:]
 
 
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NUMBER: Final = r"(?a)[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?"
 _MOST_VALUES: Final = 100_000
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _real(value: Any, what: str, allowed: str) -> float:
     """A finite number. A string is read as a number is written; a flag is none."""
-    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+    written = isinstance(value, str) and re.fullmatch(_NUMBER, value.strip())
     try:
         number = math.nan if isinstance(value, (str, bool)) and not written else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -136,7 +130,7 @@ def _any(value: Any, what: str, option: PolicyOption) -> Any:
         raise UsageError(f"{what} takes one word: {quoted(value)}", hint="Leave out commas and brackets.")
     if word.lower() in {"true", "false"}:
         return word.lower() == "true"
-    return (float(word) if not word.isdigit() else int(word)) if _NUMBER.fullmatch(word) else word
+    return (float(word) if not word.isdigit() else int(word)) if re.fullmatch(_NUMBER, word) else word
 
 
 KINDS: Final[Mapping[str, Callable[[Any, str, PolicyOption], Any]]] = {

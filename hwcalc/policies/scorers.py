@@ -1,12 +1,6 @@
-"""Policies that score the prompt once and keep a share of it: by scores, by the last queries, by chunks, or sinks and a window.
+"""Policies that score the prompt once and keep a share of it, the same number of tokens in every layer and head.
 
-Scorers that keep a share of the prompt, the same number in every layer and head.
-
-Policies whose last queries score the prompt: SnapKV, PyramidKV and Finch.
-
-Policies that choose within or among chunks of the prompt.
-
-Sinks and a window: StreamingLLM.
+They choose by scores, by the last queries (SnapKV, PyramidKV, Finch), by chunks, or keep sinks and a window (StreamingLLM).
 """
 
 from __future__ import annotations

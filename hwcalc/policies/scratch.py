@@ -1,9 +1,7 @@
-"""Memory that a policy takes beside the cache while it works.
+"""Memory that a policy takes besides the cache while it works: the peak of a prefill of kvpress above the weights, step by step.
 
-The most memory that a prefill of kvpress takes above the weights, on transformers' Llama and Qwen3: what lives at once, step by step.
-
-Each number is one tensor that the code of transformers 5.2.0 or kvpress 0.5.5 holds at that point; peaks of the CPU allocator, one thread,
-confirm them byte by byte in fp32. Oracle rows: tests/golden/eviction.json and eviction_more.json.
+Each number is a tensor that the code of transformers 5.2.0 or kvpress 0.5.5 holds at that point, on Llama and Qwen3. Peaks of the CPU
+allocator, one thread, confirm them byte by byte in fp32. Oracle rows: tests/golden/eviction.json and eviction_more.json.
 """
 
 from __future__ import annotations

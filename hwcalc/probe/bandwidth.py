@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.allocation import ITEM_BYTES
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import ITEM_BYTES
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve

@@ -1,15 +1,8 @@
-"""A small model with random weights: its config, its size, and its cache when the library's class runs it.
+"""A small model with random weights, built from the library's own class, and what its cache takes when it runs.
 
-Shrink a config: fewer layers, a small vocabulary, short windows, few experts, and if necessary fewer heads and channels.
-
-These are pure functions from dictionaries to dictionaries. What a cache keeps for each token (heads, widths, states, latents) stays the
-same unless ``factor`` divides it.
-
-Build a small model with random weights from the library's own class, run it, and measure its cache.
-
-Nothing is downloaded and no code of a repository is run: the installed transformers has the class of the model type.
-
-Find the size of the small model: the planned widths if they are affordable, else fewer heads and channels in the same ratios.
+A config is shrunk: fewer layers, a small vocabulary, short windows, few experts, and, where the planned widths are not affordable, fewer
+heads and channels in the same ratios. What a cache keeps for each token stays the same unless ``factor`` divides it. Nothing is downloaded
+and no code of a repository is run: the installed transformers has the class of the model type.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.probe.allocator import AllocatorSettings, predict

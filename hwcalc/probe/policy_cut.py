@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.evicting import Evicted
+from hwcalc.engines.policies import Evicted
+from hwcalc.engines.pool import Allocation
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.outcome import course_of

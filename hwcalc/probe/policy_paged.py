@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.evicting import Evicted
+from hwcalc.engines.policies import Evicted
 from hwcalc.formulas.record import Record
 from hwcalc.planner.result import PolicyBlocks
 from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
@@ -21,7 +21,7 @@ from hwcalc.probe.policy_cut import Lengths, lengths_of
 from hwcalc.probe.result import BLOCKS, SLOTS, PolicyFigure
 
 if TYPE_CHECKING:
-    from hwcalc.engines.policies import PagedGroup
+    from hwcalc.engines.stored import PagedGroup
 
 _PATTERNS: Final = 251
 _HEAD_STEP: Final = 31

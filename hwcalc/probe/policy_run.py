@@ -44,7 +44,7 @@ from hwcalc.text import brief
 from hwcalc.units import GIB, MIB, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.policies import Evicted
     from hwcalc.policies.base import AskedPolicy
 
 _LEAST_TOKENS: Final = 64

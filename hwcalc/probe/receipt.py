@@ -18,8 +18,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import ConfigError, KvplanError, UnwritableFileError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
-from hwcalc.planner.asked import read_options
-from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.options import OPTIONS, read_options
 from hwcalc.probe.allocator import parse_settings, predict
 from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More
@@ -79,7 +78,7 @@ def make_receipt(opened: Occupancy, probed: Probed, more: More | None = None) ->
 
 
 def _arguments(opened: Occupancy, probed: Probed) -> dict[str, Any]:
-    """The options of the request that differ from their defaults, as :func:`~hwcalc.planner.asked.read_options` reads them."""
+    """The options of the request that differ from their defaults, as :func:`~hwcalc.planner.options.read_options` reads them."""
     model, request = opened.model, opened.request
     gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
     looked_up = {
@@ -91,7 +90,7 @@ def _arguments(opened: Occupancy, probed: Probed) -> dict[str, Any]:
         "engine_options": dict(request.options) or None,
         "assume": model.assumption,
     }
-    kept = {row.name: looked_up[row.name] if row.name in looked_up else values[row.name] for row in _KEPT}
+    kept = {row.name: looked_up[row.name] if row.name in looked_up else values.get(row.name) for row in _KEPT}
     return {name: value for name, value in kept.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])}
 
 

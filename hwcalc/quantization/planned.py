@@ -1,10 +1,7 @@
 """The quantisation of a plan: that of ``--weights`` if it is set, otherwise that of the checkpoint.
 
-Weight formats whose name says their bits: ``exl2 4.0bpw``, ``exl3 3.5bpw``, ``mlx-4bit``.
-
-Find a quantised format in the name of a checkpoint. Some configs do not say how the weights are quantised.
-
-Whether the weight files beside a config hold the whole model. Files that hold less say nothing about its size.
+Some formats have names that say their bits (``exl2 4.0bpw``, ``mlx-4bit``), and some configs do not say how the weights are
+quantised, but the model's name does. Weight files that do not hold the whole model say nothing about its size.
 """
 
 from __future__ import annotations
@@ -19,36 +16,18 @@ from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.weights import Part, WeightRole, Weights
 from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.quantization.scheme import Rule, Scheme
-from hwcalc.text import shown
+from hwcalc.text import by_word, shown
 
-_SPELLINGS: Final = {
-    "float32": "fp32",
-    "f32": "fp32",
-    "float16": "fp16",
-    "f16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "fp8_e4m3": "fp8",
-    "nf4": "bnb4",
-    "bnb_nf4": "bnb4",
-    "bnb_fp4": "bnb4",
-    "bnb_4bit": "bnb4",
-    "bnb_8bit": "bnb8",
-    "bnb_int8": "bnb8",
-    "llm_int8": "bnb8",
-    "awq_4bit": "awq",
-    "awq_int4": "awq",
-    "gptq_4bit": "gptq",
-    "gptq_int4": "gptq",
-    "w4a16": "int4",
-    "w8a8": "int8",
-    "w8a16": "int8",
-    "q3_k": "q3_k_m",
-    "q4_k": "q4_k_m",
-    "q5_k": "q5_k_m",
-}
+_SPELLINGS: Final = by_word(
+    {
+        "fp32": "float32 f32", "fp16": "float16 f16 half", "bf16": "bfloat16", "fp8": "fp8_e4m3",
+        "bnb4": "nf4 bnb_nf4 bnb_fp4 bnb_4bit", "bnb8": "bnb_8bit bnb_int8 llm_int8", "awq": "awq_4bit awq_int4",
+        "gptq": "gptq_4bit gptq_int4", "int4": "w4a16", "int8": "w8a8 w8a16", "q3_k_m": "q3_k", "q4_k_m": "q4_k",
+        "q5_k_m": "q5_k",
+    }
+)  # fmt: skip
 """Other names of formats, in lower case, their words joined by underscores."""
-_BY_HAND: Final = re.compile(r"^ud_|_k_?(xl|l)$|_(xxl|xl)$")
+_BY_HAND: Final = r"^ud_|_k_?(xl|l)$|_(xxl|xl)$"
 """Names of files that are made otherwise than ``llama-quantize`` makes them: unsloth's dynamic ones, and those with larger tables."""
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose model ids are the names that publishers chose."""
@@ -84,7 +63,7 @@ def format_name(text: str | None) -> str | None:
         return name
 
     by_bits = named_by_bits(name)
-    if by_bits is None and _BY_HAND.search(name):
+    if by_bits is None and re.search(_BY_HAND, name):
         nearest = next(part for part in (re.sub(r"_k_?(xl|l)$", "_k_m", name.removeprefix("ud_")), "q4_k_m") if part in known)
         raise UnknownNameError(
             f"--weights {shown(text, 40)} is a mix that its publisher chooses tensor by tensor: no rule says what is in it.",
@@ -166,8 +145,8 @@ def named_in_the_id(model: ModelSpec) -> Note | None:
 EXAMPLES: Final = ("exl2_4bpw", "exl3_4bpw", "mlx_4bit", "mlx_8bit")
 """Names to list: the bits may be others."""
 
-_EXL: Final = re.compile(r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?")
-_MLX: Final = re.compile(r"mlx_?(?:q|int)?([234568])_?(?:bits?)?")
+_EXL: Final = r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?"
+_MLX: Final = r"mlx_?(?:q|int)?([234568])_?(?:bits?)?"
 _HEAD_BITS: Final = 6
 """Bits of the output head: the default of ExLlama's converters."""
 _MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
@@ -179,7 +158,7 @@ def named_by_bits(name: str) -> str | None:
     >>> named_by_bits("exl2_4.0bpw"), named_by_bits("exl3_3.5"), named_by_bits("mlx_4bit"), named_by_bits("exl2")
     ('exl2_4bpw', 'exl3_3.5bpw', 'mlx_4bit', None)
     """
-    exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
+    exl, mlx = re.fullmatch(_EXL, name), re.fullmatch(_MLX, name)
     if exl is not None and float(exl[2]) <= 8:
         return f"{exl[1]}_{float(exl[2]):g}bpw"
     return None if mlx is None else f"mlx_{mlx[1]}bit"
@@ -191,7 +170,7 @@ def by_bits(name: str) -> Scheme | None:
     ExLlama's converters reach the bits as an average over the matrices of the layers; the head has six, the embedding stays in 16.
     MLX quantises every matrix and the embedding in groups of 64 numbers with a scale and a bias of 16 bits.
     """
-    exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
+    exl, mlx = re.fullmatch(_EXL, name), re.fullmatch(_MLX, name)
     if exl is not None:
         from fractions import Fraction
 
@@ -207,26 +186,14 @@ def by_bits(name: str) -> Scheme | None:
     )
 
 
-_FORMATS: Final = {
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "mxfp8": "mxfp8",
-    "fp8": "fp8",
-    "w8a8": "int8",
-    "w8a16": "int8",
-    "int8": "int8",
-    "8bit": "int8",
-    "w4a16": "int4",
-    "w4a8": "int4",
-    "int4": "int4",
-    "4bit": "int4",
-    "awq": "awq",
-    "gptq": "gptq",
-    "bnb": "bnb4",
-}
+_FORMATS: Final = by_word(
+    {
+        "nvfp4": "nvfp4 fp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8", "fp8": "fp8", "int8": "w8a8 w8a16 int8 8bit",
+        "int4": "w4a16 w4a8 int4 4bit", "awq": "awq", "gptq": "gptq", "bnb4": "bnb",
+    }
+)  # fmt: skip
 """A word of a name -> the nearest format that ``--weights`` takes."""
-_WORD: Final = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
+_WORD: Final = rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])"
 
 
 def named_format(model_id: str) -> tuple[str, str] | None:
@@ -239,7 +206,7 @@ def named_format(model_id: str) -> tuple[str, str] | None:
     """
     name = model_id.rpartition("/")[2]
     lower = name.lower()
-    word = _WORD.search(lower) if any(word in lower for word in _FORMATS) else None
+    word = re.search(_WORD, lower) if any(word in lower for word in _FORMATS) else None
     return None if word is None else (name[word.start() : word.end()], _FORMATS[word[0]])
 
 

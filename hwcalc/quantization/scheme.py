@@ -1,10 +1,9 @@
 """Which format a quantisation gives to each weight, and which weights it leaves unquantised.
 
-Read the names by which a quantiser selects modules: literal names, endings, globs, or regular expressions after ``re:``.
-
-A name with a layer number is valid for that layer alone, and a table finds it. All other names are compared with every name that
-a module may have in its checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested
-repetition and compile to patterns that match in linear time. Names that are refused make the whole quantisation unknown.
+A quantiser selects modules by literal names, endings, globs, or regular expressions after ``re:``. A name with a layer number is
+valid for that layer alone, and a table finds it. All other names are compared with every name that a module may have in its
+checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested repetition and compile to
+patterns that match in linear time. Names that are refused make the whole quantisation unknown.
 """
 
 from __future__ import annotations
@@ -14,26 +13,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.formulas.formats import (
-    AWQ,
-    BNB4,
-    BNB4_DOUBLE,
-    BNB8,
-    FP8,
-    FP8_BLOCK,
-    FP8_CHANNEL,
-    GPTQ,
-    INT4,
-    INT8,
-    MXFP4,
-    MXFP8,
-    NVFP4,
-    WeightFormat,
-)
+from hwcalc.formulas import formats
+from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 
@@ -50,19 +36,19 @@ _MOST_BY_NUMBER: Final = 128
 _MOST_FORMS: Final = 64
 _LONGEST: Final = 500
 _CONTAINER: Final = "layers|blocks|layer|block|resblocks|h"
-_LAYER: Final = re.compile(rf"(^|[.*])({_CONTAINER})\.([0-9]{{1,5}})(\.|$)")
-_LAYER_IN_REGEX: Final = re.compile(rf"^((?:\^|\.\*|\\\.|[\w.])*?)(?<!\w)({_CONTAINER})\\?\.([0-9]{{1,5}})(\\?\.|\$|$)")
-_IN_TOWER: Final = re.compile(rf"(^|\.)({_CONTAINER})\.")
-_EXPERT: Final = re.compile(r"(^|\.)experts\.[0-9]+(?=\.|$)")
+_LAYER: Final = rf"(^|[.*])({_CONTAINER})\.([0-9]{{1,5}})(\.|$)"
+_LAYER_IN_REGEX: Final = rf"^((?:\^|\.\*|\\\.|[\w.])*?)(?<!\w)({_CONTAINER})\\?\.([0-9]{{1,5}})(\\?\.|\$|$)"
+_IN_TOWER: Final = rf"(^|\.)({_CONTAINER})\."
+_EXPERT: Final = r"(^|\.)experts\.[0-9]+(?=\.|$)"
 _IN_LAYER: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers", "transformer.h")
 _OUTER: Final = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
 _FAMILIES: Final = (
-    (Part.VISION, re.compile(r"(^|[._*])(vision|visual|vit|image|img)")),
-    (Part.AUDIO, re.compile(r"(^|[._*])(audio|speech|sound)")),
-    (Part.MTP, re.compile(r"(^|[._*])(mtp|nextn)")),
+    (Part.VISION, r"(^|[._*])(vision|visual|vit|image|img)"),
+    (Part.AUDIO, r"(^|[._*])(audio|speech|sound)"),
+    (Part.MTP, r"(^|[._*])(mtp|nextn)"),
 )
 _SYNONYMS: Final = (("block_sparse_moe", "mlp"), ("index_q_proj", "indexer.q_proj"), ("index_k_proj", "indexer.k_proj"))
-_NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
+_NO_LOSS: Final = r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln"
 Pattern = re.Pattern[str]
 
 
@@ -163,7 +149,7 @@ class Names(Record):
                 window for module, part in listed for name in _spellings(module, part, 0, self.depth) for window in _windows(name)
             }
             unknown |= towers - spelled
-        return tuple(sorted(name for name in unknown if not _NO_LOSS.search(name)))
+        return tuple(sorted(name for name in unknown if not re.search(_NO_LOSS, name)))
 
     @cached_property
     def _numbers_of(self) -> Mapping[Part, Mapping[str, set[int]]]:
@@ -206,17 +192,17 @@ def read_names(names: Iterable[str]) -> Names | None:
         if count >= MOST_NAMES or len(name) > _LONGEST:
             return None
         text = _renamed(name[3:].strip() if regex else name)
-        match = (_LAYER_IN_REGEX.match if regex else _LAYER.search)(text)
+        match = re.match(_LAYER_IN_REGEX, text) if regex else re.search(_LAYER, text)
         if match:
             rest = text[match.end() :]
             key = (_part(text[: match.start(3)]), int(match[3]))
             if is_literal:
-                texts.setdefault(key, set()).add(_EXPERT.sub(r"\1experts", rest))
+                texts.setdefault(key, set()).add(re.sub(_EXPERT, r"\1experts", rest))
                 continue
             compiled = (_regex if regex or not rest else _glob)(rest)
             kept = patterns.setdefault(key, {})
         elif is_literal:
-            literal[_EXPERT.sub(r"\1experts", text)] = None
+            literal[re.sub(_EXPERT, r"\1experts", text)] = None
             continue
         else:
             compiled = (_regex if regex else _glob)(text)
@@ -241,7 +227,7 @@ def _renamed(name: str) -> str:
 
 def _part(prefix: str) -> Part:
     """The part of the model that a layer belongs to, from the text before its number."""
-    return next((part for part, sign in _FAMILIES if sign.search(prefix)), Part.LANGUAGE)
+    return next((part for part, sign in _FAMILIES if re.search(sign, prefix)), Part.LANGUAGE)
 
 
 def _inner(module: str) -> str:
@@ -252,7 +238,7 @@ def _inner(module: str) -> str:
 
 def _container(module: str) -> re.Match[str] | None:
     """Where the path of a module names the layer that it is in."""
-    return _IN_TOWER.search(module) if "layer" in module or "block" in module or "h." in module else None
+    return re.search(_IN_TOWER, module) if "layer" in module or "block" in module or "h." in module else None
 
 
 @lru_cache(maxsize=8192)
@@ -287,11 +273,11 @@ def _glob(text: str) -> tuple[Pattern | None, ...]:
     return re.compile(translate(text)), re.compile(translate(f"{text}.*"))
 
 
-_TOKEN: Final = re.compile(
+_TOKEN: Final = (
     r"(?P<star>\.\*\??)|(?P<plus>\.\+\??)|(?P<digits>(?:\\d|\[0-9\])\+)|(?P<one>\\d|\[[0-9a-zA-Z_-]+\](?![+*?{])|\.(?![+*?{]))"
     r"|(?P<plain>\\[./_-]|[\w/-])(?![+*?{])"
 )
-_GROUP: Final = re.compile(r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])")
+_GROUP: Final = r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])"
 
 
 @lru_cache(maxsize=1024)
@@ -303,7 +289,7 @@ def _regex(text: str) -> tuple[Pattern | None, ...]:
     >>> _regex("(a+)+$")
     (None,)
     """
-    parts = _GROUP.split(text.removeprefix("^"))
+    parts = re.split(_GROUP, text.removeprefix("^"))
     choices = [part.split("|") if i % 2 else [part] for i, part in enumerate(parts)]
     size = 1
     for choice in choices:
@@ -322,7 +308,7 @@ def _linear(text: str) -> Pattern | None:
     text = text.removesuffix("$")
     segments, after_digits, at = [""], False, 0
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = re.compile(_TOKEN).match(text, at)
         if match is None:
             return None
         kind, at = match.lastgroup, match.end()
@@ -344,7 +330,22 @@ def _linear(text: str) -> Pattern | None:
 
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {
-    item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
+    item.name: item
+    for item in (
+        formats.FP8,
+        formats.FP8_BLOCK,
+        formats.FP8_CHANNEL,
+        formats.MXFP8,
+        formats.MXFP4,
+        formats.NVFP4,
+        formats.INT8,
+        formats.INT4,
+        formats.GPTQ,
+        formats.AWQ,
+        formats.BNB4,
+        formats.BNB4_DOUBLE,
+        formats.BNB8,
+    )
 }
 """Quantised formats by their names for ``--weights``."""
 
@@ -381,7 +382,7 @@ class Rule(Record):
         return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
-class Portion(NamedTuple):
+class Portion(Struct, frozen=True):
     """Parameters that are stored in one format, and their bytes."""
 
     format: WeightFormat

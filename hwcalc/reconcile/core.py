@@ -1,7 +1,4 @@
-"""Read a log, plan what the log says it runs, and compare the two.
-
-A log as numbered lines. Their length and number are bounded, whatever the log holds.
-"""
+"""Read a log, plan what the log says it runs, and compare the two. Length and number of the lines that are read are bounded."""
 
 from __future__ import annotations
 
@@ -18,14 +15,12 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
-from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.asked import Access, take_options
+from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.options import OPTIONS, Access, ReconcileOptions, take_options, takes
 from hwcalc.profiles.engines import planned_version
-from hwcalc.reconcile.dialects import DIALECTS, Dialect, Parser, find_dialect
+from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
 from hwcalc.text import brief
@@ -34,7 +29,6 @@ from hwcalc.units import parse_share
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.library.plan import ReconcileOptions
 
 LONGEST_LINE: Final = 256 * 1024
 """Bytes of a line that are read. An engine prints its whole configuration in one line."""
@@ -186,6 +180,7 @@ _STATED_AS: Final = {
 }
 
 
+@takes(ReconcileOptions)
 def reconcile(
     model: ModelLike,
     log: LogLike,
@@ -229,7 +224,7 @@ def reconcile(
 class _Choices(Record):
     """What the user chose: how to read the log, and what to do with the result. ``engine`` is as the user named it."""
 
-    dialect: Dialect | None
+    dialect: type[Dialect] | None
     engine: str | None
     tolerance: float
     calibrate: bool
@@ -239,11 +234,10 @@ class _Choices(Record):
 
 
 class _Log(Record):
-    """A log that was read: its facts, its dialect, the number of its lines, and notes about it."""
+    """A log that was read: what its dialect took from it, the number of its lines, and notes about it."""
 
     given: LogLike
     dialect: Dialect
-    facts: Facts
     lines: int
     unread: Unread
     notes: tuple[Note, ...]
@@ -269,15 +263,15 @@ def _tolerance(share: float | str) -> float:
 
 def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict[str, Any]) -> Reconciliation:
     read = _read(log, choices.dialect)
-    stated, stated_options = read.dialect.inputs(read.facts)
-    if spec.quantization is None and (online := read.dialect.online_format(read.facts)) is not None:
+    stated, stated_options = read.dialect.inputs()
+    if spec.quantization is None and (online := read.dialect.online_format()) is not None:
         stated["weights"] = online
     options = keywords.pop("engine_options", {})
     inputs = _Inputs(stated=stated, stated_options=stated_options, keywords=keywords, options=options)
     notes = list(read.notes)
     name = _engine_of(read, choices.engine, notes)
-    opened, rows, remarks = _compared(spec, name, read, inputs, choices)
-    notes += [*opened.notes, *_same_model(read.facts, spec), *remarks]
+    occupancy, rows, remarks = _compared(spec, name, read, inputs, choices)
+    notes += [*occupancy.notes, *_same_model(read.dialect.facts, spec), *remarks]
     if read.unread.count and not choices.verbose:
         notes.append(Note(code="lines-unread", message=_unread_message(read.unread.count)))
     if not rows:
@@ -291,16 +285,16 @@ def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict
         kvplan_version=__version__,
         model=spec.id,
         engine=read.dialect.engine,
-        engine_version=opened.version or None,
+        engine_version=occupancy.version or None,
         dialect=read.dialect.name,
         log=log_name(log),
         lines=read.lines,
         tolerance=choices.tolerance,
         within=all(row.within for row in rows),
-        inputs=_shown_inputs(read.facts, inputs, opened),
+        inputs=_shown_inputs(read.dialect.facts, inputs, occupancy),
         rows=tuple(rows),
-        facts=read.facts.all(),
-        saved=_calibrate(read, opened) if choices.calibrate else None,
+        facts=read.dialect.facts.all(),
+        saved=_calibrate(read, occupancy) if choices.calibrate else None,
         unread=read.unread.lines if choices.verbose else (),
         unread_lines=read.unread.count,
         notes=tuple(dict.fromkeys(notes)),
@@ -317,13 +311,15 @@ def _compared(
 ) -> tuple[Occupancy, list[Row], list[Note]]:
     """The plan of what the log says it runs, the rows that compare it with the log, and notes about what could not be compared."""
     try:
-        opened = _planned(spec, name, {**inputs.stated, **inputs.keywords}, {**inputs.stated_options, **inputs.options}, choices)
-        rows, remarks = read.dialect.compare(read.facts, opened, choices.tolerance)
+        occupancy = _planned(
+            spec, name, {**inputs.stated, **inputs.keywords}, {**inputs.stated_options, **inputs.options}, choices
+        )
+        rows, remarks = read.dialect.compare(occupancy, choices.tolerance)
     except UsageError as error:
         # If the user's own options cannot be planned, this raises their UsageError; else the log is at fault.
         _planned(spec, name, inputs.keywords, inputs.options, choices)
         raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
-    return opened, rows, remarks
+    return occupancy, rows, remarks
 
 
 def _planned(
@@ -335,22 +331,21 @@ def _planned(
     return planned.engine.open(spec, planned.request.changed(calibrated=False), planned.notes)
 
 
-def _read(log: LogLike, chosen: Dialect | None) -> _Log:
+def _read(log: LogLike, chosen: type[Dialect] | None) -> _Log:
     """Read the log in the chosen dialect, or in the one that knows most of its lines."""
-    dialects = DIALECTS if chosen is None else (chosen,)
-    parsers = [dialect.parser() for dialect in dialects]
+    dialects = [dialect() for dialect in (DIALECTS if chosen is None else (chosen,))]
     lines, unread = Reader(log), [Unread() for _ in dialects]
     for number, text in lines:
-        missed = [left for parser, left in zip(parsers, unread, strict=True) if not _takes(parser, number, text)]
+        missed = [left for dialect, left in zip(dialects, unread, strict=True) if not _takes(dialect, number, text)]
         about = about_memory(text) if missed else False
         if about:
             for left in missed:
                 left.add(number, text)
-        if about or len(missed) < len(parsers):
+        if about or len(missed) < len(dialects):
             lines.note_known(text)
-    best = max(range(len(parsers)), key=lambda index: (len(parsers[index].facts), -index))
-    parser, dialect = parsers[best], dialects[best]
-    if not len(parser.facts):
+    best = max(range(len(dialects)), key=lambda index: (len(dialects[index].facts), -index))
+    dialect = dialects[best]
+    if not len(dialect.facts):
         sought = "; ".join(line for one in dialects for line in one.sought)
         what = (
             "is empty"
@@ -359,17 +354,17 @@ def _read(log: LogLike, chosen: Dialect | None) -> _Log:
         )
         raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {sought}.")
     notes = [Note(code="log-cut", message=remark) for remark in lines.remarks]
-    if parser.starts > 1:
-        message = f"The log holds {parser.starts:,} starts of the engine: the last one is compared."
+    if dialect.starts > 1:
+        message = f"The log holds {dialect.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
-    return _Log(given=log, dialect=dialect, facts=parser.facts, lines=lines.count, unread=unread[best], notes=tuple(notes))
+    return _Log(given=log, dialect=dialect, lines=lines.count, unread=unread[best], notes=tuple(notes))
 
 
-def _takes(parser: Parser, number: int, text: str) -> bool:
-    """Feed a line to a parser. Returns whether it states a fact."""
-    before = parser.facts.taken
-    parser.feed(number, text)
-    return parser.facts.taken > before
+def _takes(dialect: Dialect, number: int, text: str) -> bool:
+    """Feed a line to a dialect. Returns whether it states a fact."""
+    before = dialect.facts.taken
+    dialect.feed(number, text)
+    return dialect.facts.taken > before
 
 
 def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
@@ -385,7 +380,7 @@ def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
             f"the log is of {read.dialect.engine}, not of {rules.name}.",
             hint=f"Leave out --engine, or use {read.dialect.engine}@VERSION.",
         )
-    return _versioned(read.facts, rules, notes) if version is None and read.dialect.states_version else name
+    return _versioned(read.dialect.facts, rules, notes) if version is None and read.dialect.states_version else name
 
 
 def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
@@ -410,13 +405,13 @@ def _order(version: str) -> int:
     return 1000 * major + minor
 
 
-def _shown_inputs(facts: Facts, inputs: _Inputs, opened: Occupancy) -> tuple[Input, ...]:
+def _shown_inputs(facts: Facts, inputs: _Inputs, occupancy: Occupancy) -> tuple[Input, ...]:
     """Each input of the plan with its source: an option, a line of the log, or a default."""
-    values, gpu, keywords = opened.request.flat(), opened.request.hardware.gpu, inputs.keywords
+    values, gpu, keywords = occupancy.request.flat(), occupancy.request.hardware.gpu, inputs.keywords
     shown = {name: values.get(name) for name in _SHOWN}
-    shown |= {"gpu": None if gpu is None else gpu.id, "dtype": opened.dtypes.kv}
+    shown |= {"gpu": None if gpu is None else gpu.id, "dtype": occupancy.dtypes.kv}
     out = []
-    if gpu is None and (assumed := opened.engine.assumed_gpu) is not None:
+    if gpu is None and (assumed := occupancy.engine.assumed_gpu) is not None:
         out.append(Input(name="gpu", value=assumed, source="assumed", line=None))
     for name, value in shown.items():
         if value is None:
@@ -448,31 +443,31 @@ def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     return [Note(code="other-model", message=f"The log is of {brief(name, 80)}; it is compared with {spec.id}.")]
 
 
-def _calibrate(read: _Log, opened: Occupancy) -> Saved:
+def _calibrate(read: _Log, occupancy: Occupancy) -> Saved:
     """Save the overheads that the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured none."""
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from hwcalc.engines.calibration import conditions
+    from hwcalc.engines.memory import conditions
     from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 
-    gpu = opened.request.hardware.gpu
+    gpu = occupancy.request.hardware.gpu
     assert gpu is not None
-    values = read.dialect.overheads(read.facts, opened)
+    values = read.dialect.overheads(occupancy)
     if not values:
         raise LogError(
             "the log measures no overheads: nothing to keep.",
             hint='vLLM states them in "Actual usage is ..." and "non_torch_memory takes ...".',
         )
-    tokens, rows = read.dialect.batch_shape(opened)
-    version = f" {opened.version}" if opened.version else ""
+    tokens, rows = read.dialect.batch_shape(occupancy)
+    version = f" {occupancy.version}" if occupancy.version else ""
     source = f"{read.dialect.engine}{version}, {brief(Path(log_name(read.given)).name, 80)}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
     reading = Measurement(
         values=values,
         measured=measured,
-        conditions=conditions(opened.model.id, opened.request.parallel, tokens=tokens, rows=rows),
+        conditions=conditions(occupancy.model.id, occupancy.request.parallel, tokens=tokens, rows=rows),
     )
     with keeping(LogError):
         path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)

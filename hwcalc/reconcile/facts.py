@@ -1,8 +1,7 @@
-"""The facts that a log states. Each has its line, its process, and for numbers the range that rounding leaves open.
+"""The facts that a log states, and the rows that compare them with a plan.
 
-One figure twice: as planned, and as the log states it.
-
-What logs that print a pool of blocks and its tokens have in common.
+A fact has its line, its process, and for a number the range that rounding leaves open. A row is a figure twice: as planned, and as the log
+states it.
 """
 
 from __future__ import annotations
@@ -332,18 +331,18 @@ def compared(
 
 
 def budget_rows(
-    facts: Facts, opened: Occupancy, tolerance: float, *, size: int | None
+    facts: Facts, occupancy: Occupancy, tolerance: float, *, size: int | None
 ) -> tuple[list[Row], PoolInfo | None, list[Note]]:
     """Rows for blocks and tokens of the pool of ``size`` bytes, or of the budget of the plan, which is an estimate, without one."""
-    named = opened.request.hardware.kv_memory
+    named = occupancy.request.hardware.kv_memory
     budget = size if size is not None else named
     known = budget is not None
-    if budget is None and opened.request.hardware.gpu is not None and opened.budget is not None:
-        budget = opened.budget.expected
+    if budget is None and occupancy.request.hardware.gpu is not None and occupancy.budget is not None:
+        budget = occupancy.budget.expected
     if budget is None:
         message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
         return [], None, [Note(code="budget-unknown", message=message)]
-    pool = opened.pool(max(0, budget))
+    pool = occupancy.pool(max(0, budget))
     if pool is None:
         return [], None, []
     rows: list[Row] = []
@@ -357,6 +356,6 @@ def budget_rows(
     return rows, pool, []
 
 
-def forward_shape(opened: Occupancy) -> tuple[int, int]:
+def forward_shape(occupancy: Occupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits."""
-    return opened.forward_tokens()[1], opened.request.replica_batch
+    return occupancy.forward_tokens()[1], occupancy.request.replica_batch

@@ -1,23 +1,13 @@
 """The result of a run of checks in each of its formats: text, Markdown, CSV, annotations of GitHub Actions, JUnit and SARIF.
 
-The result of a run of checks in each of its formats.
-
-Results of checks as text: a table for the terminal, Markdown for a job's summary, CSV with a row for each requirement.
-
-Checks as workflow commands of GitHub Actions: one annotation at the line of each check that fails or only probably holds.
-
-The format is described in "Workflow commands for GitHub Actions": ``::error file=F,line=L,col=C,title=T::MESSAGE``. Messages escape
-``%``, CR and LF; properties escape ``:`` and ``,`` too. GitHub shows at most ten errors and ten warnings of a step; the log has all.
-
-Checks as JUnit XML, in the form that Jenkins, GitLab and readers of pytest's JUnit files accept.
-
-There is one ``testsuite`` for each check file and one ``testcase`` for each check. A requirement that fails is a ``failure``; a check
-that could not be made is an ``error``. A check that only probably holds passes and says so in its ``system-out``.
-
-Checks as SARIF 2.1.0 (OASIS), for code scanning: a rule for each kind of requirement, a result for each one that fails or only probably holds.
-
-A result points to the line and column of its check. Its fingerprint is made of the file, the check's name and the rule: it does not
-change when lines are added above the check.
+- Annotations are workflow commands (``::error file=F,line=L,col=C,title=T::MESSAGE``), one at the line of each check that fails or only
+  probably holds. Messages escape ``%``, CR and LF; properties escape ``:`` and ``,`` too. GitHub shows at most ten errors and ten warnings of
+  a step; the log has all.
+- JUnit XML has the form that Jenkins, GitLab and readers of pytest's files accept: a ``testsuite`` for each check file, a ``testcase`` for each
+  check. A requirement that fails is a ``failure``, a check that could not be made an ``error``; one that only probably holds passes and
+  says so in ``system-out``.
+- SARIF 2.1.0 (OASIS) has a rule for each kind of requirement and a result for each one that fails or only probably holds, at the line and
+  column of its check. Its fingerprint is made of file, check and rule: it does not change when lines are added above the check.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _OPTION: Final = r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])"
 _LABEL: Final = 36
 """Characters of a label; a longer one takes several lines, so that there is room for its text."""
 # rich pads a cell up to the column's width before it ends the cell's style.
-_PADDING: Final = re.compile(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
+_PADDING: Final = r"[ ]+((?:\x1b\[[0-9;]*m)*)$"
 
 
 class Text(RichText):
@@ -101,7 +101,7 @@ def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_
     with console.capture() as captured:
         for part in parts:
             console.print(_renderable(part), width=_room(part, width), crop=False)
-    lines = [_PADDING.sub(r"\1", line) for line in captured.get().splitlines()]
+    lines = [re.sub(_PADDING, r"\1", line) for line in captured.get().splitlines()]
     return "\n".join(lines).replace(BOUND, " ") + "\n"
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.devices import HOST
 from hwcalc.engines.engine import Engine
+from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA

@@ -1,12 +1,6 @@
-"""What every report of a plan shows: its lines and its figures.
+"""What every report of a plan shows: its lines and its figures, where it puts the layers, the cache by kind of layer, and what would help.
 
-Where a plan puts the layers, in words and as rows: for engines that leave some of a model in the memory of the host.
-
-What stands below a table of several models: whose numbers follow from a config that is not as published, or is not understood.
-
-The share of the cache of each kind of layer, and how many positions it keeps.
-
-The changes that would help, as lines: the command to paste, then what it gives and what the engine itself is told.
+Below a table of several models stands whose numbers follow from a config that is not as published, or is not understood.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span, Strided
 from hwcalc.formulas.record import Record
-from hwcalc.library.indexing import beside_title, kind_title, stored
+from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.planner.result import DeviceInfo, FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.planner.verdict import UNLIMITED, Layout

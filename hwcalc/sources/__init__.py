@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -18,19 +18,27 @@ from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
-from hwcalc.sources.hub import find_cached
-from hwcalc.sources.local import from_path, from_standard_input, from_stream, has_path_syntax, no_such_path
+from hwcalc.sources.caches import cache_place, cached_weights, keep_weights, locate
+from hwcalc.sources.local import (
+    from_path,
+    from_standard_input,
+    from_stream,
+    has_path_syntax,
+    no_such_path,
+    read_config,
+    weights_beside,
+)
 from hwcalc.sources.request import Absent, Source, Wanted, split_revision
-from hwcalc.text import operand, shown
+from hwcalc.text import operand, printable, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["resolve", "resolve_stream"]
+__all__ = ["find_cached", "resolve", "resolve_stream"]
 
-_LIKE_OLLAMA = re.compile(r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*")
+_LIKE_OLLAMA: Final = r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*"
 """What ``ollama list`` prints: llama3.1:8b."""
-_HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", re.DOTALL)
+_HUB_ADDRESS: Final = r"(?s)(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*"
 _LONGEST = 4096
 
 
@@ -82,7 +90,7 @@ def resolve(
     if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, revision, access, refresh=refresh)):
         return found
     if not looks_like_id:
-        raise no_such_path(text) if has_path_syntax(text) and not _HUB_ADDRESS.fullmatch(text) else _not_a_model(text)
+        raise no_such_path(text) if has_path_syntax(text) and not re.fullmatch(_HUB_ADDRESS, text) else _not_a_model(text)
     model_id, asked = split_revision(text, revision)
     folder = (
         Absent(place="the folder of that name here (it has no config.json)")
@@ -101,7 +109,7 @@ def _as_gguf(text: str, revision: str | None, access: Wanted, *, refresh: bool) 
         # As a path it is not there, which the error says.
         return (
             from_path(_path(os.path.expanduser(text)))
-            if text.lower().endswith(".gguf") and not _HUB_ADDRESS.fullmatch(text)
+            if text.lower().endswith(".gguf") and not re.fullmatch(_HUB_ADDRESS, text)
             else None
         )
     model_id, asked = split_revision(
@@ -126,6 +134,43 @@ def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
     if wanted.revision or wanted.token:
         return (find_cached, _find_gguf_here, _find_by_name, _find_on_hub, find_in_catalog)
     return (find_cached, find_in_catalog, _find_gguf_here, _find_by_name, _find_on_hub, _find_base)
+
+
+def find_cached(wanted: Wanted) -> RawModel | Absent:
+    """The model from the cache. Raises :class:`~hwcalc.errors.ConfigError` for a broken config."""
+    located = locate(wanted.id, wanted.revision)
+    if isinstance(located, str):
+        return Absent(place=f"the Hugging Face cache ({printable(cache_place())})", remark=located)
+    path, commit, remark = located
+    notes = [Note(code="revision", message=remark)] if remark else []
+    config = read_config(path, notes)
+    raw = RawModel(
+        id=wanted.id,
+        config=config,
+        source="hf-cache",
+        location=f"Hugging Face cache, commit {commit[:12]}",
+        revision=commit,
+        notes=tuple(notes),
+    )
+    return _with_weights(raw, wanted, path, commit) if wanted.weights else raw
+
+
+def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> RawModel:
+    """The model with its weight facts, from an earlier reading of this commit, from downloaded files, or from the Hub."""
+    kept = cached_weights(wanted.id, commit)
+    if kept is not None and kept.facts is not None:
+        return replace(raw, weights=kept.facts, notes=(*raw.notes, *kept.notes))
+    notes: list[Note] = []
+    facts = weights_beside(config, notes)
+    if facts is not None:
+        keep_weights(wanted.id, commit, facts)
+    elif kept is not None:
+        notes = list(kept.notes)
+    elif not wanted.offline and re.fullmatch(r"[0-9a-f]{40}", commit):
+        from hwcalc.sources.hub import with_weights
+
+        return with_weights(raw, wanted, commit, params=config.name == "params.json")
+    return replace(raw, weights=facts, notes=(*raw.notes, *notes))
 
 
 def _find_gguf_here(wanted: Wanted) -> RawModel | Absent:
@@ -268,11 +313,11 @@ def _sentence(text: str) -> str:
 
 
 def _not_a_model(text: str) -> KvplanError:
-    address = _HUB_ADDRESS.fullmatch(text)
+    address = re.fullmatch(_HUB_ADDRESS, text)
     if address and is_model_id(address[1]):
         hint = f"Give the id alone: kvplan {address[1]}"
     else:
-        pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if _LIKE_OLLAMA.fullmatch(text) else ""
+        pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if re.fullmatch(_LIKE_OLLAMA, text) else ""
         known = " ".join(filter(None, (_guess(text), pulled)))
         hint = known or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
     what = "the model is an empty string." if not text else f"{shown(text)} is neither a file here nor a model's id."

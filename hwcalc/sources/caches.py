@@ -1,23 +1,19 @@
 """What this machine keeps of the Hub: the folder of the Hugging Face cache, and weight facts per commit.
 
-The folder of the Hugging Face cache, and which commits of a repository it has.
-
-Put small files into the Hugging Face cache in the layout of huggingface_hub, so that other programs find them too.
-
-``blobs/<key>`` holds the content, ``snapshots/<commit>/<name>`` links to it, ``refs/<branch>`` holds the commit. The key is git's
-hash of the content. The Hub uses the same hash as the ETag of such files.
+The folder is the first of these: ``$HF_HUB_CACHE``, ``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``,
+``$XDG_CACHE_HOME/huggingface/hub``, ``~/.cache/huggingface/hub``. In ``<cache>/models--<org>--<name>``, ``blobs/<key>`` holds the
+content of a file, ``snapshots/<commit>/<name>`` links to it, and ``refs/<branch>`` holds the commit. The key is git's hash of the
+content, which the Hub uses as the ETag of such files. Small files are put there in the same layout, so that other programs find them.
 Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 
-A cache of weight facts per commit. The files of a commit never change, so it is enough to read their headers once.
-
-The files are ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` if the variable is not set). If a file
-is missing, broken or cannot be written, the headers are read again, without an error. The cache also remembers that a commit has
-no weight files or damaged ones, and it keeps the notes of the reading.
+The files of a commit never change, so it is enough to read the headers of its weights once. The facts are in
+``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` if the variable is not set). If a file is missing,
+broken or cannot be written, the headers are read again, without an error. That a commit has no weight files or damaged ones is
+remembered too, with the notes of the reading.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -30,8 +26,8 @@ from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note, WeightFacts
 
-_COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
-_COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
+_COMMIT: Final = r"[0-9A-Za-z_-]{1,128}"
+_COMMIT_START: Final = r"[0-9a-f]{4,64}"
 
 
 def cache_place() -> str:
@@ -40,24 +36,18 @@ def cache_place() -> str:
     home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     place = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
     place = os.path.expandvars(os.path.expanduser(place))
-    return place if os.path.normpath(place) == place else str(_path(place))
+    return place if os.path.normpath(place) == place else str(Path(place))
 
 
 def cache_folder() -> Path:
     """The folder of the cache, whether or not it exists."""
-    return _path(cache_place())
-
-
-def _path(place: str) -> Path:
-    from pathlib import Path
-
-    return Path(place)
+    return Path(cache_place())
 
 
 def repository_folder(model_id: str) -> Path | None:
     """The folder of one repository; ``None`` if the cache does not have it."""
     place = os.path.join(cache_place(), f"models--{model_id.replace('/', '--')}")
-    return _path(place) if os.path.isdir(place) else None
+    return Path(place) if os.path.isdir(place) else None
 
 
 def snapshot(model_id: str, revision: str | None) -> tuple[Path, str] | None:
@@ -74,7 +64,7 @@ def _snapshots(folder: Path) -> Iterator[str]:
         names = os.listdir(folder)
     except OSError:
         return
-    yield from sorted(name for name in names if _COMMIT.fullmatch(name))
+    yield from sorted(name for name in names if re.fullmatch(_COMMIT, name))
 
 
 def commit_of(folder: Path, revision: str | None) -> tuple[str | None, str]:
@@ -90,7 +80,7 @@ def commit_of(folder: Path, revision: str | None) -> tuple[str | None, str]:
             return commits[0], f"The cache holds one commit, {commits[0][:12]}, and does not say that it is the main branch."
         return None, f"{known}, but no main branch{listed}"
     start = revision.lower()
-    matches = [name for name in commits if _COMMIT_START.fullmatch(start) and name.startswith(start)]
+    matches = [name for name in commits if re.fullmatch(_COMMIT_START, start) and name.startswith(start)]
     if len(matches) == 1:
         return matches[0], ""
     return None, f"{known}, but {'more than one' if matches else 'no'} revision {revision}{listed}"
@@ -104,7 +94,40 @@ def _reference(path: Path) -> str | None:
             commit = file.read(256).strip()
     except (OSError, ValueError):
         return None
-    return commit if _COMMIT.fullmatch(commit) else None
+    return commit if re.fullmatch(_COMMIT, commit) else None
+
+
+def cached_ids() -> tuple[str, ...]:
+    """The ids of all models with a folder in the cache, in alphabetical order. The folder may lack a config."""
+    try:
+        names = os.listdir(cache_place())
+    except OSError:
+        return ()
+    ids = (name.removeprefix("models--").replace("--", "/", 1) for name in names if name.startswith("models--"))
+    return tuple(sorted((model_id for model_id in ids if model_id), key=str.lower))
+
+
+def cached_config(model_id: str) -> Path | None:
+    """The path of the config of the main branch, or ``None`` if the cache does not have it."""
+    located = locate(model_id, None)
+    return None if isinstance(located, str) else located[0]
+
+
+def locate(model_id: str, revision: str | None) -> tuple[Path, str, str] | str:
+    """Config, commit and a remark, or only the reason why the cache has no config. The reason is empty for an unknown model."""
+    folder = repository_folder(model_id)
+    if folder is None:
+        return ""
+    commit, remark = commit_of(folder, revision)
+    if commit is None:
+        return remark
+    path = folder / "snapshots" / commit / "config.json"
+    for name in ("config.json", "params.json"):
+        if os.path.isfile(path.with_name(name)):
+            return path.with_name(name), commit, remark
+    if os.path.islink(path):
+        return f"the Hugging Face cache has {model_id}, but its config.json is a link to a file that is gone"
+    return f"the Hugging Face cache has {model_id} at commit {commit[:12]}, but without a config.json"
 
 
 def blob_key(data: bytes) -> str:
@@ -113,6 +136,8 @@ def blob_key(data: bytes) -> str:
     >>> blob_key(b"")
     'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
     """
+    import hashlib
+
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 

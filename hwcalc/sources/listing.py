@@ -1,10 +1,8 @@
-"""The models that this machine knows: for ``kvplan models``, and for a name that is not whole.
+"""The models that this machine knows, and the one that a name means: an id in other capitals, a name without its org, or its
+beginning.
 
-The models that this machine knows, for ``kvplan models``: the catalog, the user's own files and the Hugging Face cache.
-
-Find the one model that a name means: an id in other capitals, a name without its org, or the beginning of a name.
-
-The GGUF models that are on this machine already, by their names and sizes. No file is opened.
+They are in the catalog, the user's own files and the Hugging Face cache; and GGUF models by their names and sizes, no file of
+which is opened.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ from hwcalc.model import OLLAMA
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
 from hwcalc.profiles.compiled import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
-from hwcalc.sources.caches import snapshot
+from hwcalc.sources.caches import cached_config, cached_ids, snapshot
 from hwcalc.sources.document import read_document
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
-from hwcalc.sources.hub import cached_config, cached_ids
 from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.ollama import model_file, ollama_models, ollama_stores
 from hwcalc.text import printable, shown

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Note, RawModel, WeightFacts
@@ -19,7 +19,7 @@ from hwcalc.sources.document import read_document
 from hwcalc.text import printable, shown
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
-_SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+_SNAPSHOT: Final = r"(?a)models--(?:([\w.-]+?)--)?([\w.-]+)"
 
 MODEL_FILES = ("config.json", "params.json")
 """A file with one of these names describes the model of its folder. Any other file describes only itself."""
@@ -95,7 +95,7 @@ def _identity(file: Path) -> tuple[str, str | None]:
 
     where = Path(os.path.abspath(file))
     folder = where.parent
-    if folder.parent.name == "snapshots" and (match := _SNAPSHOT.fullmatch(folder.parent.parent.name)):
+    if folder.parent.name == "snapshots" and (match := re.fullmatch(_SNAPSHOT, folder.parent.parent.name)):
         return (f"{match[1]}/{match[2]}" if match[1] else match[2]), folder.name
     return (folder.name if where.name in MODEL_FILES and folder.name else where.stem), None
 

@@ -8,7 +8,7 @@ from typing import Final
 
 _LONGEST = 200
 _SIMILAR = 0.72
-_PARTS: Final = re.compile(r"(?:nvfp|mxfp|fp|bf|int)[0-9]+|[a-z]+|[0-9]+")
+_PARTS: Final = r"(?:nvfp|mxfp|fp|bf|int)[0-9]+|[a-z]+|[0-9]+"
 
 
 def name_parts(name: str) -> tuple[str, ...]:
@@ -18,7 +18,7 @@ def name_parts(name: str) -> tuple[str, ...]:
     >>> name_parts("gemma3-27b") == name_parts("Gemma-3-27B"), name_parts("Llama-3.1-8B")
     (True, ('llama', '3', '1', '8', 'b'))
     """
-    return tuple(_PARTS.findall(name.lower()))
+    return tuple(re.findall(_PARTS, name.lower()))
 
 
 def nearest(text: str, ids: Iterable[str], count: int = 3) -> tuple[str, ...]:

@@ -30,11 +30,11 @@ _TAG: Final = "latest"
 _SERVICE: Final = "/usr/share/ollama/.ollama/models"
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PLACE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}(?::\d{1,5})?")
-_DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
+_DIGEST: Final = r"sha256[:-]([0-9a-f]{64})"
 _MEDIA: Final = "application/vnd.ollama.image."
 _MOST_LAYERS: Final = 10_000
 _LISTED: Final = 12
-_NUMBERS: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_NUMBERS: Final = r"[a-z][a-z0-9_]{0,40}"
 
 
 class OllamaModel(Record):
@@ -207,7 +207,7 @@ def _blob(store: Path, layers: list[Mapping[str, Any]], kind: str, word: str, mo
         raise ConfigError(f"the manifest of {word} has no model: it may be one that runs elsewhere.", hint=again)
     if len(found) > 1:
         raise ConfigError(f"the manifest of {word} has {len(found):,} files of the model.", hint=again)
-    match = _DIGEST.fullmatch(found[0]["digest"])
+    match = re.fullmatch(_DIGEST, found[0]["digest"])
     if match is None:
         raise ConfigError(f"the manifest of {word} names a file by {shown(found[0]['digest'])}, which is no digest.", hint=again)
     path = store / "blobs" / f"sha256-{match[1]}"
@@ -232,7 +232,7 @@ def _settings(store: Path, layers: list[Mapping[str, Any]], word: str, model: Ol
         keys = {
             f"ollama.{name}": value
             for name, value in given.items()
-            if _NUMBERS.fullmatch(name) and type(value) in (int, float, bool) and abs(value) < 2**53
+            if re.fullmatch(_NUMBERS, name) and type(value) in (int, float, bool) and abs(value) < 2**53
         }
         if "ollama.num_ctx" in keys:
             notes.append(Note(code="ollama-num-ctx", message=f"The model sets num_ctx {keys['ollama.num_ctx']}."))

@@ -1,9 +1,4 @@
-"""The request to a source, its answers, and reports of progress.
-
-The request to a source and its answers.
-
-Progress reports of the sources. Only a command on a terminal shows them.
-"""
+"""The request to a source, its answers, and reports of progress, which only a command on a terminal shows."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record, repr_without
@@ -18,7 +14,7 @@ from hwcalc.model import RawModel
 from hwcalc.text import shown
 
 # The characters that git allows in a branch or tag name. Names that could leave the cache folder are refused below.
-_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
+_REVISION: Final = r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}"
 
 
 class Wanted(Record):
@@ -71,7 +67,7 @@ def split_revision(text: str, revision: str | None) -> tuple[str, str | None]:
     if sign and revision is not None and revision != named:
         raise UsageError(f"two revisions: {shown(named)} in the id and {shown(revision)} as an option.", hint="Give one.")
     asked = named if sign else revision
-    if asked is not None and not (_REVISION.fullmatch(asked) and ".." not in asked and "//" not in asked):
+    if asked is not None and not (re.fullmatch(_REVISION, asked) and ".." not in asked and "//" not in asked):
         raise UsageError(
             f"the revision {shown(asked)} is not one.", hint="Allowed: a branch, a tag, or a commit such as 1a2b3c4d."
         )

@@ -134,7 +134,7 @@ def _chosen(columns: Sequence[Column], chosen: Any) -> Column:
     """The column with the value of ``columns[chosen]`` at each point."""
     import numpy as np
 
-    used = np.unique(chosen).tolist()
+    used: list[int] = np.unique(chosen).tolist()
     if len(used) == 1:
         return columns[used[0]]
     objects = objects_of(columns[used[0]], chosen.size)

@@ -15,11 +15,11 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
-from hwcalc.library.load import ModelLike, load, load_each
+from hwcalc.library.load import load, load_each
 from hwcalc.library.plan import option_draft
-from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.asked import Asked, take_options
+from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.auto_weights import refuse_auto
+from hwcalc.planner.options import Asked, SweepOptions, take_options, takes
 from hwcalc.planner.plan import no_encoder, without_effect
 from hwcalc.planner.values import read_flag
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
@@ -29,8 +29,6 @@ from hwcalc.sweep.records import SweepDocument, SweepPoint
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-    from hwcalc.library.plan import SweepOptions
 
 
 class Sweep(Answer, Record):
@@ -75,6 +73,7 @@ class Sweep(Answer, Record):
     __repr__ = Answer.__repr__
 
 
+@takes(SweepOptions)
 def sweep(
     models: ModelLike | Sequence[ModelLike] = (),
     *,

@@ -16,10 +16,10 @@ from math import ceil
 from typing import Any, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Turns
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
+from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger

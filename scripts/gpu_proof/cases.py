@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from hwcalc.documents import document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.plan import load_request
-from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import read_options
 from hwcalc.probe.devices import Device
 from hwcalc.probe.policy_run import run_policy
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, judged

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import MemoryForm
+from hwcalc.engines.memory import Section
 from hwcalc.planner.result import Plan
 from hwcalc.planner.solve import closed_form, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Verdict

@@ -102,7 +102,7 @@ def test_every_field_of_a_setup_tells_deployments_apart() -> None:
     other = {
         "dtype": "fp8", "engine_version": "0.20", "parallel": Parallel(tp=2), "hardware": Hardware(gpu=find_gpu("l4")), "weights": "fp8",
         "lora": object(), "draft": load_model("Qwen/Qwen3-0.6B"), "option_draft": load_model("Qwen/Qwen3-0.6B"), "options": {"a": "b"},
-        "policy": object(),
+        "policy": object(), "others": {"keeping": "all"},
     }  # fmt: skip
     assert other.keys() == set(Setup.__struct_fields__)
     for name, value in other.items():

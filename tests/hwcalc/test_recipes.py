@@ -23,7 +23,8 @@ from hwcalc.check.fields import REQUIREMENTS, Field
 from hwcalc.check.file import check_file_schema
 from hwcalc.cli import completion
 from hwcalc.cli.options import COMMANDS
-from hwcalc.engines import ENGINES, transformers, transformers_layers
+from hwcalc.engines import ENGINES
+from hwcalc.engines.transformers import engine, layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.explore.axes import PageAxes
 from hwcalc.explore.build import PageModel, payload_of
@@ -132,9 +133,9 @@ def test_a_layer_kind(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
 
         with pytest.raises(UnsupportedError, match="retention"):
             plan(model, seq=1, engine="transformers")
-        rules: Any = {**transformers_layers.RULES, kind: transformers_layers._plain}
-        monkeypatch.setattr(transformers, "RULES", rules)
-        monkeypatch.setattr(transformers.Transformers, "kinds", frozenset(rules))
+        rules: Any = {**layers.RULES, kind: layers._plain}
+        monkeypatch.setattr(layers, "RULES", rules)
+        monkeypatch.setattr(engine.Transformers, "kinds", frozenset(rules))
         assert plan(model, seq=1, engine="transformers").cache.total_bytes == 12 * 4 * 64 * 128 * 4
     finally:
         KINDS.clear()
@@ -302,19 +303,8 @@ def test_a_command(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capt
 def test_a_dialect(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log is recognised by its lines, planned, and compared."""
     module = follow("hwcalc/reconcile/dialects", "script")
-    dialect = dialects.Dialect(
-        name=module.NAME,
-        title=module.TITLE,
-        engine="reference",
-        sought=module.SOUGHT,
-        parser=module.ScriptParser,
-        inputs=module.plan_inputs,
-        compare=module.compare,
-        overheads=module.overheads,
-        batch_shape=module.batch_shape,
-    )
     for place in (core, dialects):
-        monkeypatch.setattr(place, "DIALECTS", (*dialects.DIALECTS, dialect))
+        monkeypatch.setattr(place, "DIALECTS", (*dialects.DIALECTS, module.ScriptLog))
     # 1,024 tokens x 144 KiB
     agrees, differs = (reconcile(QWEN, ["starting", f"cache: {size}.00 MiB"], seq=1024) for size in (144, 150))
 

@@ -6,30 +6,30 @@ Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.options import OPTIONS
-from hwcalc.engines.llamacpp.settings import ContextOptions
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput, EmittedFile
+    from collections.abc import Iterator, Mapping
+
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.engine import Turns
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.options import CommandInput, EmittedFile
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.hardware_file import Gpu

@@ -1,4 +1,4 @@
-"""Cache policies in llama.cpp, and what sequences share.
+"""Cache policies in llama.cpp, what sequences share, and what can be set so that it takes less memory of a GPU.
 
 A context has its cells from the start, so that nothing is freed; fewer cells is what a policy can give. Context shift (``--context-shift``,
 ``--keep``) is a form of sinks and a window: when the cells are full, half of the tokens behind the first ``n_keep`` go at once, and the keys of
@@ -9,24 +9,28 @@ What sequences share are cells of one buffer, where all sequences use it. A cell
 own gets a copy of the cells (src/llama-kv-cache.cpp ``seq_cp``). llama-server copies a prompt for the completions of one request (``n_cmpl``,
 tools/server/server-context.cpp ``copy_state_to``), and nothing between requests; llama-batched-bench and llama-parallel copy a common prompt to
 all (``-pps``).
+
+Formats of weights are other files, or the one that ``llama-quantize`` makes. Experts in host memory cost least of
+what lies there: of each token's work they are the smallest part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
+from hwcalc.engines.devices import Cost, Saving, host_holds
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
-from hwcalc.engines.policies import Support
+from hwcalc.engines.options import is_on
+from hwcalc.engines.stored import Support
 from hwcalc.policies.base import Chosen, Effect
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
-    from hwcalc.engines.setup import Request
-    from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+    from hwcalc.engines.policies import Evicted
 
 _TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "qwen3tts"})
 """Architectures with several positions a token (``LLAMA_ROPE_TYPE_MROPE`` and ``_IMROPE``, src/llama-model.cpp)."""
@@ -34,8 +38,21 @@ _LAYERWISE: Final = "step35"
 """Its layers turn keys by unlike widths."""
 
 
-def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
-    """Why the context of a model cannot shift; ``None`` if it can."""
+def unshifted(occupancy: LlamacppOccupancy) -> str | None:
+    """Why context shift does not do what the policy of the request does; ``None`` if it does, in its own form."""
+    asked, prompt, read, plain = (
+        occupancy.request.policy,
+        occupancy.request.prompt_tokens,
+        occupancy.hparams,
+        occupancy.plain_settings,
+    )
+    assert asked is not None
+    chosen, cuts_prompts = asked.chosen, occupancy.cuts_prompts
+    budget = chosen.get("budget")
+    if not chosen.policy.by_place or budget is None:
+        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
+    if prompt >= rounded_up(budget) and not cuts_prompts:
+        return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
     if read.arch in _TURNED:
         return f"{read.arch} has several positions a token, and its context cannot shift"
     if read.arch == _LAYERWISE or read.architecture.memory == "compressed":
@@ -46,19 +63,6 @@ def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | No
     return None
 
 
-def shifts(chosen: Chosen, prompt: int, read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
-    """Why context shift does not do what this policy does; ``None`` if it does, in its own form.
-
-    ``cuts_prompts`` is for Ollama, which cuts a prompt that is longer than the context.
-    """
-    budget = chosen.get("budget")
-    if not chosen.policy.by_place or budget is None:
-        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
-    if prompt >= rounded_up(budget) and not cuts_prompts:
-        return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
-    return _no_shift(read, plain, cuts_prompts=cuts_prompts)
-
-
 def _needs(chosen: Chosen) -> str:
     """A sentence on what the engine would need to have this policy."""
     effects = {one.policy.effect for one in chosen.whole}
@@ -67,19 +71,14 @@ def _needs(chosen: Chosen) -> str:
     return "this one would take scores of the keys, cells given back one by one, and a context of fewer cells"
 
 
-def support(
-    occupancy: Occupancy, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
-) -> Support:
-    """The support of a policy: whether the engine has it, and how.
-
-    ``why`` is the reason against it; ``shift_words`` gives the flags for it.
-    """
-    if why is not None:
-        return Support(offered=False, how=f"{occupancy.engine.label}: {why}")
+def support(occupancy: LlamacppOccupancy, chosen: Chosen) -> Support:
+    """The support of a policy: whether the engine has it, and how."""
+    if occupancy.unshifted is not None:
+        return Support(offered=False, how=f"{occupancy.engine.label}: {occupancy.unshifted}")
     # A context that is longer than its text is of no use.
     cells, sinks = min(rounded_up(chosen["budget"]), rounded_up(occupancy.tokens)), chosen["n_sink"]
     context = cells * occupancy.request.replica_batch
-    words, flags = shift_words(cells, sinks)
+    words, flags = occupancy.shift_words(cells, sinks)
     drops = f"when {cells:,} cells are full, half of the tokens behind the first {sinks:,} go, and no memory is freed"
     return Support(offered=True, how=f"context shift ({words}): {drops}", options={"n_ctx": f"{context}"}, flags=flags)
 
@@ -99,20 +98,10 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
     return min(most * batch + whole * at_once, plain.n_ctx_asked)
 
 
-def cut_settings(made: Settings, plain: Settings, *, shifted: bool) -> Settings:
-    """The settings with fewer cells. Layers with a window keep their number of cells."""
-    return made if shifted else replace(made, cells_swa=plain.cells_swa)
-
-
-def is_unified(request: Request) -> bool:
-    """Whether all sequences use one buffer."""
-    return request.options.get("kv_unified", "false").lower() in ("true", "1", "on", "yes")
-
-
 def sharing_support(occupancy: Occupancy) -> Support:
     """The support of sharing: whether sequences share cells, and by which program."""
     request = occupancy.request
-    if not is_unified(request):
+    if request.options.get("kv_unified", "false").lower() not in ("true", "1", "on", "yes"):
         how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"
         return Support(offered=False, how=how)
     if "n_ctx" in request.options:
@@ -126,3 +115,90 @@ def sharing_support(occupancy: Occupancy) -> Support:
         offered=True,
         how="a cell of the one buffer belongs to all sequences that begin with its tokens, and n_ctx is as much smaller",
     )
+
+
+_FORMATS: Final = (
+    (Cost.WEIGHTS, "q8_0"),
+    (Cost.WEIGHTS, "q6_k"),
+    (Cost.WEIGHTS, "q5_k_m"),
+    (Cost.WEIGHTS, "q4_k_m"),
+    (Cost.FEW_BITS, "iq4_xs"),
+    (Cost.FEWER_BITS, "q3_k_m"),
+    (Cost.FEWER_BITS, "iq3_xxs"),
+    (Cost.FEWER_BITS, "q2_k"),
+)
+"""Formats that publishers offer, the larger first. Q4_K_M is what most people run: nobody buys a card to do without it."""
+_EIGHT_BITS: Final = "q8_0"
+_FOUR_BITS: Final = "q4_0"
+_SPARE: Final = (0, GIB // 2, 2 * GIB)
+"""Bytes that the card needs besides, where experts are multiplied on it from a copy (:mod:`~hwcalc.engines.llamacpp.graph`)."""
+_BATCH: Final = 512
+_SMALL_BATCH: Final = 128
+
+
+def savings(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
+    """The savings for the planned GPU, of which it lacks ``short_bytes``."""
+    yield from _free(occupancy)
+    yield from _cache(occupancy)
+    for cost, name in _FORMATS:
+        yield Saving(cost, f"a file in {name.upper()}", {"weights": name})
+    settings = occupancy.settings
+    if settings.n_ubatch > _SMALL_BATCH:
+        size = _BATCH if settings.n_ubatch > _BATCH else _SMALL_BATCH
+        yield Saving(Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"n_ubatch": str(size)}})
+    yield from _on_host(occupancy, short_bytes)
+
+
+def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
+    """The savings that cost nothing, or nearly nothing: settings of the user that are taken back."""
+    one, options = occupancy.settings, occupancy.request.options
+    if one.swa_full and any(occupancy.hparams.is_swa):
+        yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
+    if one.n_seq_max > occupancy.request.replica_batch:
+        count = str(occupancy.request.replica_batch)
+        yield Saving(Cost.NOTHING, f"slots for {count} at once", {"engine_options": {"n_seq_max": count}})
+    if one.flash_attn_asked is False and "flash_attn" in options:
+        yield Saving(Cost.NOTHING, "flash attention", {"engine_options": {"flash_attn": "on"}})
+
+
+def _cache(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
+    """The savings by caches of eight and of four bits, which need flash attention."""
+    one, options = occupancy.settings, occupancy.request.options
+    flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
+    for cost, name in ((Cost.CACHE, _EIGHT_BITS), (Cost.FEW_CACHE_BITS, _FOUR_BITS)):
+        separate = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
+        settings = ({} if separate else {"dtype": name}) | (
+            {"engine_options": {**separate, **flash}} if separate or flash else {}
+        )
+        yield Saving(cost, f"{name} cache", settings)
+
+
+def _on_host(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
+    """The savings by host memory: experts of as few layers as needed, those of all layers, or all layers that do not fit."""
+    gpu, weighed = occupancy.request.hardware.gpu, occupancy.deployment.weighed
+    if short_bytes <= 0 or weighed is None or occupancy.request.hardware.kv_memory is not None:
+        return
+    if not host_holds(gpu, short_bytes) or is_on(occupancy.request.options.get("cpu_moe")):
+        return
+    experts = [experts for experts, _ in weighed.blocks]
+    if any(experts):
+        before = int(occupancy.request.options.get("n_cpu_moe", "0"))
+        enough = (_layers(experts, before, (short_bytes + spare) * occupancy.request.gpus) for spare in _SPARE)
+        for count in dict.fromkeys(filter(None, enough)):
+            what = f"experts of the first {count} layers in host memory, slower"
+            yield Saving(Cost.PARTLY, what, {"engine_options": {"n_cpu_moe": str(count)}})
+        yield Saving(Cost.PARTLY, "all experts in host memory, slower", {"engine_options": {"cpu_moe": "true"}})
+    yield Saving(Cost.PARTLY, "layers in host memory as far as needed, much slower", {"engine_options": {"n_gpu_layers": "auto"}})
+
+
+def _layers(experts: Sequence[int], before: int, wanted: int) -> int | None:
+    """The number of first layers whose experts have ``wanted`` bytes more than those of the first ``before`` layers.
+
+    It is ``None`` if all have fewer.
+    """
+    moved = 0
+    for number, size in enumerate(experts):
+        moved += size if number >= before else 0
+        if moved >= wanted:
+            return number + 1
+    return None

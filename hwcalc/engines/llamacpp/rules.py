@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.llamacpp.settings import STATE_DTYPE
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor
+from hwcalc.engines.stored import OwnRule, StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.parsers.gguf.parse import CSA_RATIO
 

@@ -1,44 +1,63 @@
-"""What LMDeploy makes of a model and of its settings, and what its pool holds."""
+"""What LMDeploy makes of a model and of its settings, what its pool holds, and the budget: a share of what is free once the weights are loaded.
+
+PyTorch takes the state slots off what is free, then ``(max_prefill_token_num + 2 x max_batch_size) x vocab_size x 2`` bytes for a forward
+pass, and gives ``cache_max_entry_count`` of the rest to blocks. If those are fewer than 16, it halves the tokens of a prompt until they are
+not. TurboMind takes its share of all that is free, and the state slots off that.
+
+Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs, pytorch/engine/engine.py _get_max_session_len,
+pytorch/paging/block_manager; src/turbomind/models/llama/{BlockManager,SequenceManager}.cc and engine/engine.cc of 0.14.0.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS, Piece, PoolLayout, kept_by, plan_layout
-from hwcalc.engines.lmdeploy.pool import LmdeployPool, plan_budget, plan_pool
 from hwcalc.engines.lmdeploy.settings import TURBOMIND, LmdeploySettings, read_settings
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.setup import Load
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, blocks_in_common, held_blocks
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.steps import Step, figure, step
+from hwcalc.engines.stored import (
+    Blocks,
+    Dtypes,
+    Held,
+    OwnRule,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    blocks_in_common,
+    held_blocks,
+)
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
+from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.tensor import Once
-from hwcalc.model import Note
+from hwcalc.model import Definition, Note, Noted
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, Term
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
-    from hwcalc.formulas.weights import Weight
     from hwcalc.policies.base import Chosen
 
 _OLDEST_GPU: Final = 70
+_LEAST_BLOCKS: Final = 16
+"""PyTorch does not start with fewer."""
+_TOO_FEW: Final = 2
+"""With so few it does not even look for a smaller forward pass."""
 _ROLE_FORMATS: Final = {"none": None, "int4": "int4", "int8": "int8", "fp8": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "turbo_quant": "int4"}  # fmt: skip
 _FP32_STATES: Final = "LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1"
 _NO_LAYERS: Final = LayerNumbers()
@@ -80,8 +99,54 @@ class LmdeployDeployment(PooledDeployment):
 
     @cached_property
     def budget_of_gpu(self) -> Noted[Budget | None]:
-        """The bytes that each GPU has left for the cache, the same under every load."""
-        return plan_budget(self.at(Load(seq=1)), self.block_pool)
+        """The bytes that each GPU has left for the cache, the same under every load; ``None`` if memory or weights are unknown."""
+        occupancy, settings, pool, words = self.at(Load(seq=1)), self.settings, self.block_pool, self.model.vocab_size or 0
+        memory_and_weights = loaded(occupancy)
+        if memory_and_weights.value is None:
+            return Noted(None, memory_and_weights.notes)
+        gpu, memory, weights = memory_and_weights.value
+        extra = beside(occupancy)
+        # Kernels are loaded by the first forward pass, which comes later.
+        context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
+        parts = (*weights, *extra.value, context, *communication(self.setup.parallel, gpu))
+        before, notes = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
+        ends = [shares_of(pool, words, free) for free in (before.low, before.expected, before.high)]
+        # What PyTorch keeps for a forward pass is a part: less where little is free.
+        runtime, parts = [each.runtime for each in ends], before.parts
+        if max(runtime):
+            sizes = (min(runtime), runtime[1], max(runtime))
+            low, expected, high = (size // (2 * words) - 2 * settings.max_batch_size for size in sizes)
+            passed = step(
+                "forward pass",
+                "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
+                prefill_tokens=(low, expected, high),
+                max_batch_size=settings.max_batch_size,
+                vocab_size=words,
+            )
+            part = BudgetPart(
+                name="forward pass",
+                section=Section.ACTIVATIONS,
+                low=sizes[0],
+                expected=sizes[1],
+                high=sizes[2],
+                source="LMDeploy 0.14 executor/base.py _get_runtime_size",
+                definition=Definition.ENGINE,
+                steps=(passed,),
+            )
+            parts = (*parts, part)
+        # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
+        low, expected, high = (size - ends[1].unused for size in before.usable)
+        budget = replace(
+            before,
+            requested_bytes=expected,
+            usable=(low, expected, high),
+            margin_bytes=before.total_bytes - expected,
+            parts=parts,
+            low=low - sum(part.high for part in parts),
+            expected=expected - sum(part.expected for part in parts),
+            high=high - sum(part.low for part in parts),
+        )
+        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
@@ -106,7 +171,34 @@ class LmdeployDeployment(PooledDeployment):
     @cached_property
     def accepted(self) -> tuple[Note, ...]:
         """Notes on the settings. Raises an error for what LMDeploy does not have or cannot lay out, or kvplan does not know of it."""
-        self._check_setup()
+        parallel, gpu = self.setup.parallel, self.setup.hardware.gpu
+        if parallel.pp > 1:
+            raise UnsupportedError("LMDeploy has no pipeline parallelism.", hint="Leave out --pp, or use --tp")
+        if parallel.dcp > 1:
+            raise UnsupportedError(
+                "LMDeploy's context parallelism (TurboMind's --cp) is not known to kvplan.",
+                hint="Leave out --dcp, or use --engine vllm",
+            )
+        ranks = parallel.tp * parallel.dp
+        if parallel.ep not in (1, ranks):
+            raise UsageError(
+                f"ep {parallel.ep} is not tp x dp: LMDeploy deals experts out over all {ranks} ranks.",
+                hint=f"Use --ep {ranks}, or leave it out.",
+            )
+        blocks = () if self.model.counted is None else self.model.counted.blocks
+        if parallel.ep > 1 and not any(weight.copies > 1 for block in blocks for weight in block.weights):
+            raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")
+        if self.setup.draft is not None:
+            raise UnsupportedError(
+                "kvplan does not know what drafts take in LMDeploy.", hint="Leave out --draft, or use --engine vllm"
+            )
+        if self.setup.policy is not None:
+            raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
+        if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
+            raise UnsupportedError(
+                f"LMDeploy's rules for {gpu.name} are not known.",
+                hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",
+            )
         self.layout  # noqa: B018
         return tuple(self._remarks())
 
@@ -123,39 +215,6 @@ class LmdeployDeployment(PooledDeployment):
         return Support(
             offered=False, how="LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
         )
-
-    def _check_setup(self) -> None:
-        parallel, gpu = self.setup.parallel, self.setup.hardware.gpu
-        if parallel.pp > 1:
-            raise UnsupportedError("LMDeploy has no pipeline parallelism.", hint="Leave out --pp, or use --tp")
-        if parallel.dcp > 1:
-            raise UnsupportedError(
-                "LMDeploy's context parallelism (TurboMind's --cp) is not known to kvplan.",
-                hint="Leave out --dcp, or use --engine vllm",
-            )
-        ranks = parallel.tp * parallel.dp
-        if parallel.ep not in (1, ranks):
-            raise UsageError(
-                f"ep {parallel.ep} is not tp x dp: LMDeploy deals experts out over all {ranks} ranks.",
-                hint=f"Use --ep {ranks}, or leave it out.",
-            )
-        if parallel.ep > 1 and not any(weight.copies > 1 for weight in self._weights()):
-            raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")
-        if self.setup.draft is not None:
-            raise UnsupportedError(
-                "kvplan does not know what drafts take in LMDeploy.", hint="Leave out --draft, or use --engine vllm"
-            )
-        if self.setup.policy is not None:
-            raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
-        if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
-            raise UnsupportedError(
-                f"LMDeploy's rules for {gpu.name} are not known.",
-                hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",
-            )
-
-    def _weights(self) -> Iterator[Weight]:
-        for block in () if self.model.counted is None else self.model.counted.blocks:
-            yield from block.weights
 
     def _remarks(self) -> Iterator[Note]:
         settings, options = self.settings, self.setup.options
@@ -252,12 +311,21 @@ class LmdeployOccupancy(PooledOccupancy):
         return self.blocks_for(self.request.replica_requests) * pool.block_bytes + pool.state_bytes
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        """The pool, with as many blocks as fit into the budget, or those of the planned sequences; and the slots of states."""
-        blocks, pool = self._allocated_blocks(), self.block_pool
-        made = [_buffer("kv_pool", blocks, pool.block_bytes, blocks)] if blocks else []
-        if pool.state_bytes:
-            made.append(_buffer("state_pool", pool.settings.slots, pool.slot_bytes, None))
-        return tuple(made)
+        """The pool, with as many blocks as fit into the budget, or those of the planned sequences and the reserved one; and the slots of states."""
+        from hwcalc.engines.pool import Allocation
+
+        size, pool, settings = self.setup.hardware.kv_memory, self.block_pool, self.deployment.settings
+        if size is None and self.setup.hardware.gpu is not None:
+            size = None if self.budget is None else max(0, self.budget.expected)
+        made = None if size is None and settings.num_gpu_blocks is None else self.pool(size or 0)
+        blocks = self.blocks_for(self.request.replica_requests) + settings.reserved_blocks
+        blocks = blocks if made is None or made.blocks is None else made.blocks
+        buffers = (("kv_pool", blocks, pool.block_bytes, blocks), ("state_pool", settings.slots, pool.slot_bytes, None))
+        return tuple(
+            Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=number)
+            for name, count, width, number in buffers
+            if count * width
+        )
 
     def block_groups(self) -> tuple[PoolGroup, ...]:
         """The layers with keys and values, which share one block table."""
@@ -283,7 +351,45 @@ class LmdeployOccupancy(PooledOccupancy):
         )
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
-        return plan_pool(self, self.block_pool, budget_bytes)
+        own, info, planned, settings = (
+            self.block_pool,
+            super().pool_info(pool, budget_bytes),
+            self.budget,
+            self.deployment.settings,
+        )
+        steps = info.steps
+        if (
+            planned is not None
+            and budget_bytes == planned.expected
+            and not self.setup.hardware.margin
+            and settings.num_gpu_blocks is None
+        ):
+            # What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free.
+            shared = budget_bytes + planned.margin_bytes - (own.state_bytes if settings.pytorch else 0)
+            formula, ratio = "free_after_pass - floor(free_after_pass x cache_max_entry_count)", float(settings.ratio)
+            margin = step("margin", formula, free_after_pass=shared, cache_max_entry_count=ratio)
+            steps = (margin, *steps) if margin.expected == planned.margin_bytes > 0 else steps
+        return replace(
+            info,
+            max_requests=info.max_requests if info.fits else 0,
+            max_seq=min(max(self.tokens, self.model.max_position_embeddings or 0), own.session_tokens(budget_bytes)),
+            state_slots=own.settings.slots or None,
+            needed_bytes=self.request_blocks * own.block_bytes + own.state_bytes,
+            steps=steps,
+        )
+
+    @property
+    def request_blocks(self) -> int:
+        return self.blocks_for(1)
+
+    def most_requests(self, usable: int, steps: list[Step]) -> int:
+        """As usual; where requests begin alike, those behind the first take fewer blocks."""
+        if not self.together.unlike:
+            return super().most_requests(usable, steps)
+        return bisect_right(range(1, usable + 1), usable, key=self.blocks_for)
+
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        return self.block_pool.message(budget_bytes, self.tokens)
 
     def most_sequences(self) -> tuple[int, str]:
         return self.deployment.settings.max_batch_size * self.setup.parallel.dp, "max_batch_size"
@@ -340,7 +446,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
-        from hwcalc.engines.saving import Cost, Saving, computes_fp8
+        from hwcalc.engines.devices import Cost, Saving, computes_fp8
 
         settings, gpu, batch = self.deployment.settings, self.setup.hardware.gpu, self.request.replica_batch
         if settings.max_batch_size > batch:
@@ -370,15 +476,6 @@ class LmdeployOccupancy(PooledOccupancy):
     def environment(self) -> tuple[str, ...]:
         settings = self.deployment.settings
         return (_FP32_STATES,) if settings.slots and settings.state_dtype == "fp32" else ()
-
-    def _allocated_blocks(self) -> int:
-        """Blocks of the pool: of the budget of the plan, or without one those of the planned sequences and the reserved one."""
-        size, settings = self.setup.hardware.kv_memory, self.deployment.settings
-        if size is None and self.setup.hardware.gpu is not None:
-            size = None if self.budget is None else max(0, self.budget.expected)
-        pool = None if size is None and settings.num_gpu_blocks is None else self.pool(size or 0)
-        needed = self.blocks_for(self.request.replica_requests) + settings.reserved_blocks
-        return needed if pool is None or pool.blocks is None else pool.blocks
 
     def _term(self, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
         """The blocks of a sequence, of so many bytes in each layer."""
@@ -431,7 +528,104 @@ class LmdeployOccupancy(PooledOccupancy):
         )
 
 
-def _buffer(name: str, count: int, width: int, blocks: int | None) -> Allocation:
-    from hwcalc.engines.allocation import Allocation
+class LmdeployPool(BlockPool):
+    """Blocks behind the slots of recurrent states, which are there whatever is planned."""
 
-    return Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=blocks)
+    settings: LmdeploySettings
+    slot_bytes: int
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all slots of recurrent states."""
+        return self.settings.slots * self.slot_bytes
+
+    def blocks(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
+        settings = self.settings
+        if settings.num_gpu_blocks is not None:
+            name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
+            return figure(steps, "blocks", name, unit="blocks", **{name: settings.num_gpu_blocks})
+        formula, terms = "floor(budget / bytes_per_block)", {"budget": larger(budget_bytes, 0)}
+        if settings.slots:
+            formula = "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))"
+            terms |= {"slots": settings.slots, "slot_bytes": self.slot_bytes}
+        return figure(steps, "blocks", formula, unit="blocks", **terms, bytes_per_block=max(1, self.block_bytes))
+
+    def starts(self, budget_bytes: int) -> bool:
+        starts: bool = mapped(lambda size: size >= 0 and self.refusal(size) is None, budget_bytes)
+        return starts
+
+    def session_tokens(self, budget_bytes: int) -> int:
+        """The longest session. With a window the blocks behind it are freed, and only the prompt must fit."""
+        settings, blocks = self.settings, self.blocks(budget_bytes)
+        behind = (blocks - self.reserved) * self.block_size
+        if settings.window and settings.window <= behind:
+            return max(0, behind)
+        return max(0, blocks - settings.spare_blocks) * self.block_size
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
+        held = super().hold(budget_bytes, tokens, sequences, demand)
+        # With a window a session has no end.
+        return held if self.settings.window else held & (tokens <= mapped(self.session_tokens, budget_bytes))
+
+    def longest(self, budget_bytes: int, sequences: int, bound: int) -> int:
+        most = bound if self.settings.window else min(bound, self.session_tokens(budget_bytes))
+        return super().longest(budget_bytes, sequences, most)
+
+    def refusal(self, budget_bytes: int) -> str | None:
+        """Why LMDeploy does not start with this budget, in its own words; ``None`` if it does."""
+        settings, blocks = self.settings, self.blocks(budget_bytes)
+        fixed = (settings.num_gpu_blocks or 0) * self.block_bytes
+        if fixed and fixed + self.state_bytes > budget_bytes:
+            return f"CUDA out of memory. Tried to allocate {fixed / GIB:,.2f} GiB."
+        if settings.slots and budget_bytes <= self.state_bytes:
+            if settings.pytorch:
+                return "No enough gpu memory for state cache. Please reduce max_batch_size."
+            return "Please decrease max_batch_size to reduce total linear state size or increase cache_max_entry_count."
+        if settings.pytorch and blocks < _LEAST_BLOCKS:
+            return f"No enough gpu memory for {'kv cache' if blocks <= _TOO_FEW else 'runtime'}."
+        return None
+
+    def message(self, budget_bytes: int, tokens: int) -> str | None:
+        """Why LMDeploy does not start, or takes no request of so many tokens."""
+        refused, longest = self.refusal(budget_bytes), self.session_tokens(budget_bytes)
+        # With a window a session has no end, but its blocks must be there.
+        fits = self.settings.window and self.demand(tokens, 1) <= self.blocks(budget_bytes) - self.reserved
+        if refused is not None or tokens <= longest or fits:
+            return refused
+        if self.settings.pytorch:
+            return f"A session has at most {longest:,} tokens: one block is reserved, and sessions end a block earlier."
+        return f"`session_len` truncated to {longest} due to limited KV cache memory"
+
+
+class Shares(NamedTuple):
+    """What becomes of the free memory: bytes for a forward pass, for the cache (blocks and states), and what stays free."""
+
+    runtime: int
+    cache: int
+    unused: int
+
+
+def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
+    """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
+
+    Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
+    int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608.
+    """
+    settings, states = pool.settings, pool.state_bytes
+    if settings.num_gpu_blocks is not None:
+        return Shares(0, free, 0)
+    if not settings.pytorch:
+        cache = int(free * settings.ratio) if free > 0 else free
+        return Shares(0, cache, free - cache)
+    left, block = free - states, max(1, pool.block_bytes)
+    tokens = settings.prefill_tokens
+    while True:
+        runtime = (tokens + 2 * settings.max_batch_size) * vocab_size * 2
+        shared = int((left - runtime) * settings.ratio)
+        blocks = shared // block
+        if blocks >= _LEAST_BLOCKS or blocks <= _TOO_FEW or tokens <= 1:
+            break
+        tokens //= 2
+    if left < runtime:
+        return Shares(runtime, free - runtime, 0)
+    return Shares(runtime, states + shared, free - runtime - states - shared)

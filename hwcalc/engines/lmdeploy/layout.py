@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import GroupRank, Rank
+from hwcalc.engines.models import model_classes
+from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
+from hwcalc.engines.stored import check_heads
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.devices import compute_capability
+from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LatentAttention, SlidingAttention, SparseIndexer

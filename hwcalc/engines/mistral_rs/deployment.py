@@ -7,6 +7,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.mistral_rs.layers import (
     MISTRAL_RS,
     RULES,
@@ -24,31 +26,27 @@ from hwcalc.engines.mistral_rs.pool import (
     paged_parts,
     paged_slots,
     plan_budget,
-    plan_pool,
     slots_curve,
     slots_for,
 )
-from hwcalc.engines.model_dtypes import known_dtype, model_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
-from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.setup import Load
-from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, stage_groups
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.text import brief
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.formulas import DType, Stack
 
 FRACTION: Final = 0.9
@@ -159,9 +157,6 @@ class MistralDeployment(PooledDeployment):
         if not elements:
             return None
         item_bytes = shortest.dtypes.roles[Role.KEY].block_bytes
-        wanted_mb = settings.memory_mb
-        if settings.context_tokens is not None:
-            wanted_mb = -(-settings.context_tokens * item_bytes * elements // MIB)
         return MistralPool(
             block_size=settings.block_size,
             block_bytes=elements * item_bytes * settings.block_size,
@@ -171,7 +166,8 @@ class MistralDeployment(PooledDeployment):
             item_bytes=item_bytes,
             elements=elements,
             state_bytes=max(states for _, states in self.stages) if self.setup.hardware.kv_memory is None else 0,
-            wanted_mb=wanted_mb,
+            memory_mb=settings.memory_mb,
+            context_tokens=settings.context_tokens,
             is_metal=self.setup.hardware.gpu is not None and self.vendor == "apple",
         )
 
@@ -316,7 +312,25 @@ class MistralOccupancy(PooledOccupancy):
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
         assert isinstance(pool, MistralPool)
-        return plan_pool(self, pool, budget_bytes)
+        info, branches = super().pool_info(pool, budget_bytes), self.load.sharing.branches
+        assert info.needed_bytes is not None
+        return replace(
+            info,
+            max_seq=min(
+                max(self.tokens, self.model.max_position_embeddings or 0), pool.free(budget_bytes) // branches * pool.block_size
+            ),
+            state_slots=self.slots if any(is_state(group.kind) for group in self.stack.groups) else None,
+            needed_bytes=-(-info.needed_bytes // MIB) * MIB + pool.state_bytes,
+        )
+
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        assert isinstance(pool, MistralPool)
+        message, held = pool.message(budget_bytes), pool.blocks(budget_bytes) * pool.block_size
+        if message is not None or requests:
+            return message
+        if self.tokens <= held:
+            return f"Sequence 0 with {self.tokens} tokens cannot be scheduled: KV cache exhausted even after preempting all running sequences."
+        return f"Sequence 0 with {self.tokens} tokens exceeds the total KV cache capacity of {held} tokens."
 
     def most_sequences(self) -> tuple[int, str]:
         return self.deployment.settings.most_sequences * self.setup.parallel.dp, "max_seqs"
@@ -341,7 +355,7 @@ class MistralOccupancy(PooledOccupancy):
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.saving import Cost, Saving
+        from hwcalc.engines.devices import Cost, Saving
 
         latent = any(isinstance(group.kind, LatentAttention) for group in self.model.stack.groups)
         if self.deployment.settings.paged and not latent:

@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.costs import chunk_tokens, forward
-from hwcalc.engines.extra_models import beside
 from hwcalc.engines.forms import ENDS, Amount, Curve, OwnAmount, PartForm, StagedCurve, passed_tokens
 from hwcalc.engines.general_form import growing_parts
-from hwcalc.engines.loaded import budget_of, loaded, outside
-from hwcalc.engines.mistral_rs.layers import is_state, state_copies, words_of
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.pooled import BlockPool, request_steps
-from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.arithmetic import either, larger, largest, mapped, smaller
+from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, chunk_tokens, forward, loaded, outside
+from hwcalc.engines.mistral_rs.layers import state_copies, words_of
+from hwcalc.engines.pooled import BlockPool
+from hwcalc.engines.steps import Step, figure, step
+from hwcalc.formulas.arithmetic import larger, largest, mapped, smaller
 from hwcalc.formulas.record import Record
-from hwcalc.model import Definition
+from hwcalc.model import Noted
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -77,14 +72,15 @@ def mapped_tokens(seq: int, *, paged: bool) -> int:
 class MistralPool(BlockPool):
     """Blocks that are counted in whole MB by ``elements`` of ``item_bytes`` for each token: those of all layers, also with several stages.
 
-    ``state_bytes`` of a budget are for the states; ``wanted_mb`` is what the user asks for in place of all that is free. On Metal the pool has no
+    ``state_bytes`` of a budget are for the states; ``memory_mb`` or ``context_tokens`` are what the user asks for in place of all that is free. On Metal the pool has no
     more MB than the longest context takes: ``cap_mb``, once it is :meth:`under` a load.
     """
 
     item_bytes: int
     elements: int
     state_bytes: int
-    wanted_mb: int | None
+    memory_mb: int | None
+    context_tokens: int | None
     is_metal: bool
     cap_mb: int | None = None
 
@@ -95,25 +91,41 @@ class MistralPool(BlockPool):
         cap = mapped_tokens(tokens, paged=True) * sequences * self.item_bytes * self.elements // MIB
         return replace(self, cap_mb=cap)
 
-    def free_mb(self, budget_bytes: int) -> int:
+    def free_mb(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
         """MB that are left of a budget behind the states."""
-        free: int = larger(budget_bytes - self.state_bytes, 0) // MIB
-        return free
+        terms = {"budget": budget_bytes, "states": self.state_bytes, "mb": MIB}
+        return figure(steps, "pool_mb", "max(0, floor((budget - states) / mb))", unit="MB", **terms)
 
-    def size_mb(self, budget_bytes: int) -> int:
+    def size_mb(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
         """MB of the pool."""
-        size = self.free_mb(budget_bytes) if self.wanted_mb is None else self.wanted_mb
-        capped: int = size if self.cap_mb is None else smaller(size, self.cap_mb)
-        return capped
+        if self.context_tokens is not None:
+            formula = "ceil(context_tokens x item_bytes x elements_per_token / mb)"
+            terms = {"context_tokens": self.context_tokens, "item_bytes": self.item_bytes, "elements_per_token": self.elements}
+            size = figure(steps, "pool_mb", formula, unit="MB", **terms, mb=MIB)
+        elif self.memory_mb is not None:
+            size = figure(steps, "pool_mb", "pa_memory_mb", unit="MB", pa_memory_mb=self.memory_mb)
+        else:
+            size = self.free_mb(budget_bytes, steps)
+        if self.cap_mb is None:
+            return size
+        kept = None if steps is None or size <= self.cap_mb else steps
+        return figure(kept, "capped_mb", "min(pool_mb, model_mb)", unit="MB", pool_mb=size, model_mb=self.cap_mb)
 
-    def blocks(self, budget_bytes: int) -> int:
-        return self.size_mb(budget_bytes) * MIB // self.item_bytes // self.block_size // self.elements
+    def blocks(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
+        return figure(
+            steps,
+            "blocks",
+            "floor(floor(floor(pool_mb x mb / item_bytes) / block_size) / elements_per_token)",
+            unit="blocks",
+            pool_mb=self.size_mb(budget_bytes, steps),
+            mb=MIB,
+            item_bytes=self.item_bytes,
+            block_size=self.block_size,
+            elements_per_token=self.elements,
+        )
 
-    def usable(self, budget_bytes: int) -> int:
-        """Blocks for sequences; -1 where mistral.rs does not start."""
-        starts = (self.size_mb(budget_bytes) <= self.free_mb(budget_bytes)) & (budget_bytes >= 0)
-        usable: int = either(starts, self.blocks(budget_bytes) - self.reserved, -1)
-        return usable
+    def starts(self, budget_bytes: int) -> bool:
+        return (self.size_mb(budget_bytes) <= self.free_mb(budget_bytes)) & (budget_bytes >= 0)
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
         pool = self.under(tokens, sequences) if self.cap_mb is None else self
@@ -125,80 +137,6 @@ class MistralPool(BlockPool):
         if size > free:
             return f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
         return None if self.blocks(budget_bytes) else _NO_BLOCKS
-
-
-def plan_pool(occupancy: MistralOccupancy, pool: MistralPool, budget: int) -> PoolInfo:
-    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
-    tokens, branches = occupancy.tokens, occupancy.load.sharing.branches
-    blocks, per_request, message = pool.blocks(budget), pool.demand(tokens, branches), pool.message(budget)
-    usable = max(0, blocks - pool.reserved)
-    requests = usable // per_request
-    if message is None and not requests:
-        held = blocks * pool.block_size
-        message = f"Sequence 0 with {tokens} tokens exceeds the total KV cache capacity of {held} tokens."
-        if tokens <= held:
-            message = f"Sequence 0 with {tokens} tokens cannot be scheduled: KV cache exhausted even after preempting all running sequences."
-    bound = max(tokens, occupancy.model.max_position_embeddings or 0)
-    needed = (per_request + pool.reserved) * pool.block_bytes
-    return PoolInfo(
-        budget_bytes=budget,
-        tokens=blocks * pool.block_size,
-        bytes_per_token=pool.elements * pool.item_bytes,
-        blocks=blocks,
-        block_size=pool.block_size,
-        bytes_per_block=pool.block_bytes,
-        blocks_per_request=per_request,
-        max_concurrency=None,
-        max_requests=requests,
-        max_seq=min(bound, usable // branches * pool.block_size),
-        swa_tokens=None,
-        state_slots=occupancy.slots if any(is_state(group.kind) for group in occupancy.stack.groups) else None,
-        needed_bytes=-(-needed // MIB) * MIB + pool.state_bytes,
-        fits=message is None,
-        message=message,
-        requires=(),
-        definition=Definition.ENGINE,
-        steps=(
-            *_size_steps(pool, budget, occupancy.deployment.settings.context_tokens),
-            step(
-                "blocks",
-                "floor(floor(floor(pool_mb x mb / item_bytes) / block_size) / elements_per_token)",
-                blocks,
-                unit="blocks",
-                pool_mb=pool.size_mb(budget),
-                mb=MIB,
-                item_bytes=pool.item_bytes,
-                block_size=pool.block_size,
-                elements_per_token=pool.elements,
-            ),
-            *request_steps(blocks, usable, pool.block_size, per_request, kept=pool.reserved_for),
-        ),
-    )
-
-
-def _size_steps(pool: MistralPool, budget: int, context_tokens: int | None) -> tuple[Step, ...]:
-    size, wanted = pool.size_mb(budget), pool.wanted_mb
-    if wanted is not None and context_tokens is not None:
-        made = step(
-            "pool_mb",
-            "ceil(context_tokens x item_bytes x elements_per_token / mb)",
-            wanted,
-            unit="MB",
-            context_tokens=context_tokens,
-            item_bytes=pool.item_bytes,
-            elements_per_token=pool.elements,
-            mb=MIB,
-        )
-    elif wanted is not None:
-        made = step("pool_mb", "pa_memory_mb", wanted, unit="MB", pa_memory_mb=wanted)
-    else:
-        free = pool.free_mb(budget)
-        formula = "max(0, floor((budget - states) / mb))"
-        made = step("pool_mb", formula, free, unit="MB", budget=budget, states=pool.state_bytes, mb=MIB)
-    if pool.cap_mb is None or size == int(made.expected):
-        return (made,)
-    capped = step("capped_mb", "min(pool_mb, model_mb)", size, unit="MB", pool_mb=int(made.expected), model_mb=pool.cap_mb)
-    return (made, capped)
 
 
 class SlotsCurve(Curve):
@@ -266,7 +204,15 @@ def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
     share = occupancy.deployment.settings.fraction
     budget, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows, share=share)
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
-    return Noted(_capped(budget, totals), (*memory_and_weights.notes, *extra.notes, *notes))
+    ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
+    more = [kept_free(*end) for end in ends]
+    if any(more):
+        # What must stay free is a part where the share is nearly the whole GPU. The low end of what is left is the high end of a part.
+        expected, low, high = more[1], min(more[1:]), max(more[:2])
+        part = BudgetPart(name=_KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
+        left = {"low": budget.low - high, "expected": budget.expected - expected, "high": budget.high - low}
+        budget = replace(budget, parts=(*budget.parts, part), **left)
+    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
 
 def predicted_activations(occupancy: MistralOccupancy) -> int | None:
@@ -314,25 +260,6 @@ def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
             steps=(made,),
             grows=(scores,) * 3,
         ),
-    )
-
-
-def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
-    """The budget with a further part for the memory that must stay free, where the share is nearly the whole GPU."""
-    ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
-    more = [kept_free(*end) for end in ends]
-    if not any(more):
-        return budget
-    # The low end of what is left is the high end of a part.
-    high, expected, low = more
-    low, high = min(low, expected), max(high, expected)
-    part = BudgetPart(name=_KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
-    return replace(
-        budget,
-        parts=(*budget.parts, part),
-        low=budget.low - high,
-        expected=budget.expected - expected,
-        high=budget.high - low,
     )
 
 

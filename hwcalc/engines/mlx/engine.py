@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mlx.deployment import BITS_OF_DTYPE, GROUPS, MlxDeployment, MlxOccupancy
 from hwcalc.engines.mlx.layers import RULES, as_read
-from hwcalc.engines.options import Choices, EngineOption, integer_option
+from hwcalc.engines.options import Choices, CommandInput, EngineOption, check_one_replica, integer_option
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec

@@ -10,37 +10,31 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
+from hwcalc.engines.devices import Cost, Saving, check_generation, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.saving import Cost, Saving, computes_fp8
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
-from hwcalc.engines.sglang.models import is_compressed, is_sparse_latent, words_of
-from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, Sizes, slots_per_request
-from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, read_settings
+from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, slots_per_request
+from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, is_compressed, is_sparse_latent, read_settings, words_of
 from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
 from hwcalc.engines.steps import Step
-from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, check_heads
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition, Note, Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
+    from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.sglang.curve import PoolCurve
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+    from hwcalc.engines.sglang.tensors import PoolCurve
 
 _MOST_REQUESTS: Final = 4096
 _DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
@@ -121,7 +115,7 @@ class SglangDeployment(GeneralDeployment):
     @cached_property
     def curve(self) -> PoolCurve:
         """The bytes of the smallest pools that hold sequences which are all alike."""
-        from hwcalc.engines.sglang.curve import pool_curve
+        from hwcalc.engines.sglang.tensors import pool_curve
 
         return pool_curve(self)
 
@@ -280,10 +274,10 @@ class SglangOccupancy(GeneralOccupancy):
         """What the planned sequences of a replica take of its pools."""
         return self.replica.held
 
-    def sizes(self, budget: int) -> Sizes:
+    def sizes(self, budget: int) -> Figures:
         """The pools of a budget on each rank as SGLang logs them."""
         rules = self.deployment.pool_rules
-        return rules.sizes(rules.figures(budget))
+        return rules.logged(rules.figures(budget))[0]
 
     def holds(self, budget_bytes: int) -> bool:
         rules = self.deployment.pool_rules
@@ -332,24 +326,30 @@ class SglangOccupancy(GeneralOccupancy):
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
+        from hwcalc.engines.sglang.memory import fraction_steps
+
         rules, page, steps = self.deployment.pool_rules, self.settings.page_size, list[Step]()
         figures = rules.figures(max(0, budget_bytes), steps)
-        sizes, at_once = rules.sizes(figures), self.at_once(figures, steps)
-        message = sizes.error
+        (sizes, cell), error, at_once = rules.logged(figures), rules.error(figures), self.at_once(figures, steps)
+        message = error
         if message is None and not at_once:
             message = f"The input ({self.tokens} tokens) is longer than the pool ({sizes.tokens} tokens)."
-        starts = sizes.error is None and sizes.tokens and sizes.cell
+        starts = error is None and sizes.tokens and cell
+        longest = 0
+        if error is None:
+            longest = min(max(self.tokens, self.model.max_position_embeddings or 0), figures.tokens)
+            longest = last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1)))
         info = PoolInfo(
             budget_bytes=budget_bytes,
-            tokens=sizes.tokens if sizes.error is None else None,
-            bytes_per_token=round(sizes.cell),
+            tokens=sizes.tokens if error is None else None,
+            bytes_per_token=round(cell),
             blocks=sizes.tokens // page,
             block_size=page,
-            bytes_per_block=round(sizes.cell * page),
+            bytes_per_block=round(cell * page),
             blocks_per_request=self.deployment.pages[0].at(self.tokens),
             max_concurrency=None,
             max_requests=sizes.running,
-            max_seq=self._longest_of_one(figures),
+            max_seq=longest,
             swa_tokens=sizes.swa_tokens,
             state_slots=sizes.slots,
             needed_bytes=self.needed_bytes,
@@ -357,25 +357,10 @@ class SglangOccupancy(GeneralOccupancy):
             message=message,
             requires=(),
             definition=Definition.ENGINE,
-            steps=(*self._share_steps, *steps) if starts else (),
+            steps=(*fraction_steps(self.deployment), *steps) if starts else (),
             at_once=at_once,
         )
         return Noted(info)
-
-    @property
-    def _share_steps(self) -> tuple[Step, ...]:
-        """The steps that give SGLang's share of the GPU."""
-        from hwcalc.engines.sglang.memory import fraction_steps
-
-        return fraction_steps(self.deployment)
-
-    def _longest_of_one(self, figures: Figures) -> int:
-        """The longest sequence that one request could have in these pools."""
-        rules, bound = self.deployment.pool_rules, max(self.tokens, self.model.max_position_embeddings or 0)
-        if rules.error(figures) is not None:
-            return 0
-        longest = min(bound, figures.tokens)
-        return int(last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1))))
 
     def plan_budget(self) -> Noted[Budget | None]:
         """The budget, which is the same for all lengths and batches unless a draft has a cache."""

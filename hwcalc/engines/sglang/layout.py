@@ -1,27 +1,43 @@
-"""What a token costs on each pipeline stage, and what a slot of states costs: the rows of one layer, and their sums.
+"""What a token costs on each pipeline stage, and what a slot of states costs: the rows and states of one layer on a rank, and their sums.
 
 Source: SGLang 0.5.23, ``model_executor/pool_configurator.py`` and ``mem_cache/kv_cache_configurator.py``. Heads are divided and rounded
-down, at least one a rank; a latent and an indexer are whole on every rank.
+down, at least one a rank; a latent and an indexer are whole on every rank. States: ``configs/mamba_utils.py`` (``Mamba2StateShape``,
+``KimiLinearStateShape``). A slot has the state of every recurrent layer. Convolution states are bf16, recurrent ones float32 unless the
+config or the user says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.sglang.models import is_sparse_latent, splits_windows, words_of
-from hwcalc.engines.sglang.settings import BLACKWELL, FOUR_BITS, HOPPER, SglangSettings
-from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
+from hwcalc.engines.sglang.settings import (
+    BLACKWELL,
+    FOUR_BITS,
+    HOPPER,
+    STATE_KINDS,
+    SglangSettings,
+    is_sparse_latent,
+    splits_windows,
+    words_of,
+)
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
     LatentAttention,
     LayerKind,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
     NoCache,
     Role,
     SharedCache,
+    ShortConvolution,
     SlidingAttention,
     SparseIndexer,
     Stack,
@@ -68,7 +84,14 @@ def rows_of(
     ``fp8_index`` says whether an indexer without scales follows a cache in fp8, and ``plain`` that scales are never counted.
     """
     if isinstance(kind, LatentAttention):
-        return (_latent(kind, settings, sparse=sparse),)
+        width = kind.kv_lora_rank + kind.qk_rope_head_dim
+        size = width * settings.element_bytes
+        if settings.kv_dtype in FOUR_BITS:
+            size = width // 2 + width // _FP4_BLOCK
+        elif sparse and settings.kv_dtype == "fp8_e4m3" and settings.dsa_backend not in _RAW_BACKENDS:
+            # Scales of the latent, and the rotary key in 16 bits (``calculate_mla_kv_cache_dim``).
+            size = kind.kv_lora_rank + kind.kv_lora_rank // _SCALED_LATENT * 4 + kind.qk_rope_head_dim * 2
+        return (Row("latent", Role.LATENT, width, size, settings.kv_dtype),)
     if isinstance(kind, SparseIndexer):
         width = kind.index_head_dim
         if kind.index_quantized:
@@ -93,31 +116,11 @@ def _row_bytes(elements: int, settings: SglangSettings, *, split: bool) -> int:
     return elements * settings.element_bytes
 
 
-def _latent(kind: LatentAttention, settings: SglangSettings, *, sparse: bool) -> Row:
-    width = kind.kv_lora_rank + kind.qk_rope_head_dim
-    size = width * settings.element_bytes
-    if settings.kv_dtype in FOUR_BITS:
-        size = width // 2 + width // _FP4_BLOCK
-    elif sparse and settings.kv_dtype == "fp8_e4m3" and settings.dsa_backend not in _RAW_BACKENDS:
-        # Scales of the latent, and the rotary key in 16 bits (``calculate_mla_kv_cache_dim``).
-        size = kind.kv_lora_rank + kind.kv_lora_rank // _SCALED_LATENT * 4 + kind.qk_rope_head_dim * 2
-    return Row("latent", Role.LATENT, width, size, settings.kv_dtype)
-
-
-def workspace_bytes(kind: LayerKind, settings: SglangSettings) -> int:
-    """Bytes that four-bit keys and values take for a token outside of the layers: a place where one layer is unpacked in fp8 for prompts.
-
-    Kernels of Blackwell read four bits themselves (``NVFP4KVCacheMethod``), and ``fp4_mx_block16`` has no such place.
-    """
-    if settings.kv_dtype != "nvfp4" or not settings.unpacks or not isinstance(kind, AttentionKind):
-        return 0
-    return sum(attention_elements(kind, settings.tp))
-
-
 FULL: Final = "full"
 SWA: Final = "swa"
-KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*ROW_KINDS, *STATE_RULES, CompressedAttention, NoCache, SharedCache})
+KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*ROW_KINDS, *STATE_KINDS, CompressedAttention, NoCache, SharedCache})
 """The kinds of layers that have a rule: those of DeepSeek-V4 in :mod:`hwcalc.engines.sglang.deepseek_v4`, the others here."""
+_CONV_BYTES: Final = 2
 _STATE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
 _LAYER_TYPES: Final = {"sliding_attention": SWA, "full_attention": FULL}
 
@@ -155,7 +158,6 @@ class PoolLayout(Record):
     pools: Mapping[LayerKind, str]
     window: int | None
     state_bytes: Mapping[LayerKind, tuple[int, int]]
-    state_dtype: str
 
     @property
     def has_states(self) -> bool:
@@ -186,43 +188,68 @@ def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
 
 def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> PoolLayout:
     """The layout of a model other than DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for a kind without a rule."""
-    kinds = tuple(group.kind for group in stack.groups)
-    states = {kind: kind_state(kind, model, settings) for kind in kinds if type(kind) in STATE_RULES}
-    split = splits_windows(model)
-    usual = _usual(kinds, model, fills=not states)
-    rows = {kind: _counted_rows(kind, usual, model, settings) for kind in kinds}
+    kinds, words = tuple(group.kind for group in stack.groups), words_of(model)
+    split, states = splits_windows(model), dict[LayerKind, tuple[int, int]]()
+    for kind in kinds:
+        if isinstance(kind, STATE_KINDS):
+            conv, state = _STATE_RULES[type(kind)](kind, settings.tp * (settings.dp if "whole_group_states" in words else 1))
+            named = model.state_dtype if isinstance(kind, (GatedDeltaNet, Mamba2)) else None
+            states[kind] = conv * _CONV_BYTES, state * _STATE_BYTES[settings.state_dtype or named or "fp32"]
+    usual = None if states or split else _usual(kinds, model)
+    rows = {kind: () if kind in states else _counted_rows(kind, usual, model, settings) for kind in kinds}
     pools = {kind: SWA if split and isinstance(kind, SlidingAttention | ChunkedAttention) else FULL for kind in kinds}
-    shared = _shared_pools(model, stack) if split else {}
-    spans = stage_spans(len(stack), settings.pp)
-    stages = tuple(_stage(stack, span, (rows, pools, states, shared), usual, settings) for span in spans)
+    shared, splits = _shared_pools(model, stack) if split else {}, SWA in pools.values()
+    latent = any(isinstance(kind, LatentAttention) for kind in pools)
+    like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
+
+    def stage(span: range) -> StageCells:
+        sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
+        for kind, count, named in _counted(stack, span, shared):
+            if kind in states:
+                slot, recurrent = slot + count * sum(states[kind]), recurrent + count
+            pool = pools[kind] if named is None else named
+            row_kind = kind if named is None else like[pool]
+            size = sum(row.bytes for row in rows[row_kind]) if row_kind is not None else 0
+            if not size:
+                continue
+            sizes[pool] += count * size
+            if isinstance(kind, SparseIndexer):
+                # Only with latents does a draft have an indexer of its own in each layer.
+                index, indexers = (index + count * size, indexers + count) if latent else (index, indexers)
+                continue
+            layers[pool] += count
+            counted = usual or kind
+            # Four-bit keys and values take a place where one layer is unpacked in fp8 for prompts; pools of windows have none. Kernels of
+            # Blackwell read four bits themselves (``NVFP4KVCacheMethod``), and ``fp4_mx_block16`` has no such place.
+            if not splits and settings.kv_dtype == "nvfp4" and settings.unpacks and isinstance(counted, AttentionKind):
+                workspace = max(workspace, sum(attention_elements(counted, settings.tp)))
+        return StageCells(
+            full_bytes=sizes[FULL],
+            full_layers=layers[FULL],
+            swa_bytes=sizes[SWA],
+            swa_layers=layers[SWA],
+            index_bytes=index,
+            index_layers=indexers,
+            workspace_bytes=workspace,
+            slot_bytes=slot,
+            state_layers=recurrent,
+        )
+
     windows = [kind.window if isinstance(kind, SlidingAttention) else kind.chunk for kind in kinds if pools[kind] == SWA]  # type: ignore[attr-defined]
-    exclusive = "window_less_one" in words_of(model)
     return PoolLayout(
-        stages=stages,
+        stages=tuple(map(stage, stage_spans(len(stack), settings.pp))),
         rows=rows,
         pools=pools,
-        window=max(windows) - exclusive if windows else None,
+        window=max(windows) - ("window_less_one" in words) if windows else None,
         state_bytes=states,
-        state_dtype=settings.state_dtype or model.state_dtype or "fp32",
     )
 
 
-def kind_state(kind: LayerKind, model: ModelSpec, settings: SglangSettings) -> tuple[int, int]:
-    """Bytes of the convolution state and of the recurrent state of one layer on a rank."""
-    ranks = settings.tp * settings.dp if "whole_group_states" in words_of(model) else settings.tp
-    conv, state = state_elements(kind, ranks)
-    dtype = settings.state_dtype or (model.state_dtype if isinstance(kind, CONFIG_NAMES_DTYPE) else None) or "fp32"
-    return conv * CONV_BYTES, state * _STATE_BYTES[dtype]
-
-
-def _usual(kinds: Iterable[LayerKind], model: ModelSpec, *, fills: bool) -> LayerKind | None:
-    """The attention that every layer is counted as, also those that keep nothing, where only a model with states has a list of layers.
+def _usual(kinds: Iterable[LayerKind], model: ModelSpec) -> LayerKind | None:
+    """The attention that every layer is counted as, also those that keep nothing: only a model with states has a list of layers.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` where layers differ: SGLang counts one size for all.
     """
-    kinds = tuple(kinds)
-    if not fills or splits_windows(model):
-        return None
     counted_kinds = [kind for kind in kinds if isinstance(kind, ROW_KINDS) and not isinstance(kind, SparseIndexer)]
     # The config's first numbers of heads and their width are those of the layers that keep every token.
     counted_kinds = [kind for kind in counted_kinds if isinstance(kind, FullAttention)] or counted_kinds
@@ -236,8 +263,6 @@ def _usual(kinds: Iterable[LayerKind], model: ModelSpec, *, fills: bool) -> Laye
 
 
 def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: SglangSettings) -> tuple[Row, ...]:
-    if type(kind) in STATE_RULES:
-        return ()
     if isinstance(kind, NoCache | SharedCache):
         if usual is None:
             return ()
@@ -270,50 +295,6 @@ def _shared_pools(model: ModelSpec, stack: Stack) -> Mapping[int, str]:
     return {number: _LAYER_TYPES.get(str(types[number]), FULL) for number in layers}
 
 
-def _stage(
-    stack: Stack,
-    span: range,
-    tables: tuple[
-        Mapping[LayerKind, tuple[Row, ...]], Mapping[LayerKind, str], Mapping[LayerKind, tuple[int, int]], Mapping[int, str]
-    ],
-    usual: LayerKind | None,
-    settings: SglangSettings,
-) -> StageCells:
-    rows, pools, states, shared = tables
-    sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
-    latent = any(isinstance(kind, LatentAttention) for kind in pools)
-    like = {
-        pool: next((kind for kind, row_kind in pools.items() if row_kind == pool and rows[kind]), None) for pool in (FULL, SWA)
-    }
-    for kind, count, named in _counted(stack, span, shared):
-        if kind in states:
-            slot, recurrent = slot + count * sum(states[kind]), recurrent + count
-        pool = pools[kind] if named is None else named
-        row_kind = kind if named is None else like[pool]
-        size = sum(row.bytes for row in rows[row_kind]) if row_kind is not None else 0
-        if not size:
-            continue
-        sizes[pool] += count * size
-        if isinstance(kind, SparseIndexer):
-            # Only with latents does a draft have an indexer of its own in each layer.
-            index, indexers = (index + count * size, indexers + count) if latent else (index, indexers)
-            continue
-        layers[pool] += count
-        if not splits_four_bits(pools):
-            workspace = max(workspace, workspace_bytes(usual or kind, settings))
-    return StageCells(
-        full_bytes=sizes[FULL],
-        full_layers=layers[FULL],
-        swa_bytes=sizes[SWA],
-        swa_layers=layers[SWA],
-        index_bytes=index,
-        index_layers=indexers,
-        workspace_bytes=workspace,
-        slot_bytes=slot,
-        state_layers=recurrent,
-    )
-
-
 def _counted(stack: Stack, span: range, shared: Mapping[int, str]) -> Iterator[tuple[LayerKind, int, str | None]]:
     """The kinds of some layers, how often each is there, and the pool that the number of a layer names where it shares a cache."""
     for group in stack.groups if len(span) == len(stack) else stack.groups_of(span):
@@ -326,6 +307,56 @@ def _counted(stack: Stack, span: range, shared: Mapping[int, str]) -> Iterator[t
                     yield kind, 1, shared[number]
 
 
-def splits_four_bits(pools: Mapping[LayerKind, str]) -> bool:
-    """Whether windows have a pool, which has no place to unpack."""
-    return SWA in pools.values()
+def _groups(groups: int, tp: int) -> int:
+    """Groups that are not divided evenly are repeated, one for each rank."""
+    return groups if groups % tp == 0 else tp
+
+
+def _share(count: int, tp: int, what: str) -> int:
+    if count % tp:
+        raise UsageError(
+            f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}.", hint="Use another tp."
+        )
+    return count // tp
+
+
+def _delta_net(kind: GatedDeltaNet, tp: int) -> tuple[int, int]:
+    inner = kind.num_value_heads * kind.value_head_dim
+    conv = _share(inner + 2 * _groups(kind.num_key_heads, tp) * kind.key_head_dim, tp, "channels of a convolution")
+    heads = _share(kind.num_value_heads, tp, "heads of a state")
+    return conv * (kind.d_conv - 1), heads * kind.value_head_dim * kind.key_head_dim
+
+
+def _mamba2(kind: Mamba2, tp: int) -> tuple[int, int]:
+    conv = _share(kind.num_heads * kind.head_dim + 2 * _groups(kind.n_groups, tp) * kind.d_state, tp, "channels of a convolution")
+    return conv * (kind.d_conv - 1), _share(kind.num_heads, tp, "heads of a state") * kind.head_dim * kind.d_state
+
+
+def _mamba1(kind: Mamba1, tp: int) -> tuple[int, int]:
+    channels = _share(kind.d_inner, tp, "channels")
+    return channels * (kind.d_conv - 1), channels * kind.d_state
+
+
+def _kimi(kind: KimiDeltaAttention, tp: int) -> tuple[int, int]:
+    heads = _share(kind.num_heads, tp, "heads of a state")
+    return 3 * heads * kind.head_dim * (kind.d_conv - 1), heads * kind.head_dim * kind.head_dim
+
+
+def _lightning(kind: LightningAttention, tp: int) -> tuple[int, int]:
+    return 0, _share(kind.num_heads, tp, "heads of a state") * kind.head_dim * kind.head_dim
+
+
+def _convolution(kind: ShortConvolution, tp: int) -> tuple[int, int]:
+    return _share(kind.channels, tp, "channels of a convolution") * (kind.d_conv - 1), 0
+
+
+_STATE_RULES: Final[Mapping[type[LayerKind], Callable[[Any, int], tuple[int, int]]]] = MappingProxyType(
+    {
+        GatedDeltaNet: _delta_net,
+        Mamba2: _mamba2,
+        Mamba1: _mamba1,
+        KimiDeltaAttention: _kimi,
+        LightningAttention: _lightning,
+        ShortConvolution: _convolution,
+    }
+)

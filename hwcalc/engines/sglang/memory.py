@@ -16,19 +16,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.costs import communication, device_context, exact, ranked
-from hwcalc.engines.draft_weights import mtp_bytes_rank
-from hwcalc.engines.extra_models import beside
-from hwcalc.engines.loaded import budget_of, loaded
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.sglang.models import shows_images, words_of
-from hwcalc.engines.sglang.settings import prompt_tokens
-from hwcalc.engines.shards import GroupRank, Rank
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.memory import Budget, Section, beside, budget_of, communication, device_context, exact, loaded, ranked
+from hwcalc.engines.rank_weights import GroupRank, Rank, Rules, mtp_bytes_rank
+from hwcalc.engines.sglang.settings import prompt_tokens, shows_images, words_of
+from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
+from hwcalc.model import Noted
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -39,8 +33,7 @@ if TYPE_CHECKING:
 _ALWAYS_MIB: Final = 512
 _TOKEN_MIB: Final = 1.5
 _LEAST_TOKENS: Final = 2048
-_RANK_MIB: Final = 1024
-_RANKS: Final = 8
+_RANK_MIB: Final = 128
 _GRAPH_MIB: Final = 2
 _REPLICA_GRAPH_MIB: Final = 3
 _LARGE_GRAPHS: Final = 300
@@ -88,140 +81,93 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
     if memory_and_weights.value is None:
         return Noted(None, memory_and_weights.notes)
     gpu, memory, weights = memory_and_weights.value
-    share = _fraction(deployment)
+    named, model = deployment.settings.fraction or deployment.setup.hardware.memory_utilization, deployment.model
+    share = default_fraction(deployment) if named is None else named
     extra = beside(occupancy)
-    outside = (device_context(gpu), *communication(deployment.setup.parallel, gpu))
-    parts = (
-        *weights,
-        *extra.value,
-        *_drafts(deployment),
-        *(_of_free(part, share) for part in outside),
-        *_images(deployment.model),
-    )
+    parts = [*weights, *extra.value]
+    if deployment.settings.drafts and model.facts.mtp_modules:
+        # Layers that draft come with the model; they are loaded before the pools are sized.
+        size = mtp_bytes_rank(model, deployment.parallel, rules=SGLANG)
+        parts += [] if size is None else [ranked("draft weights", Section.WEIGHTS, size)]
+    for part in (device_context(gpu), *communication(deployment.setup.parallel, gpu)):
+        # It is allocated before the weights: the pools lose so much, the rest comes off what stays free.
+        source = f"{part.source}; {share:g} of it, since the share is of what is free"
+        low, expected, high = int(part.low * share), ceil(part.expected * share), ceil(part.high * share)
+        parts.append(replace(part, low=low, expected=expected, high=high, source=source, steps=()))
+    if shows_images(model):
+        steps = (step("image cache", "cache_mib x mib", cache_mib=_IMAGES_MIB, mib=MIB),)
+        source = "SGLang 0.5.23 SGLANG_VLM_CACHE_SIZE_MB: embeddings of images"
+        parts.append(replace(exact("image cache", Section.OVERHEAD, _IMAGES_MIB * MIB, source), steps=steps))
     rows = occupancy.request.replica_batch
-    budget, notes = budget_of(occupancy, memory, parts, tokens=deployment.settings.chunk, rows=rows, share=share)
+    budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=deployment.settings.chunk, rows=rows, share=share)
     return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
 
-def _fraction(deployment: SglangDeployment) -> float:
-    """``mem_fraction_static``: the share of memory that the user names, or the default."""
-    named = deployment.settings.fraction
-    if named is not None:
-        return named
-    if deployment.setup.hardware.memory_utilization is not None:
-        return deployment.setup.hardware.memory_utilization
-    return default_fraction(deployment)
-
-
-def _of_free(part: BudgetPart, share: float) -> BudgetPart:
-    """A part that is allocated before the weights, times ``share``: the pools lose that much, the rest comes off what stays free."""
-    return replace(
-        part,
-        low=int(part.low * share),
-        expected=ceil(part.expected * share),
-        high=ceil(part.high * share),
-        source=f"{part.source}; {share:g} of it, since the share is of what is free",
-        steps=(),
-    )
-
-
-def default_fraction(deployment: SglangDeployment) -> float:
-    """The default of ``mem_fraction_static``.
+def default_fraction(deployment: SglangDeployment, steps: list[Step] | None = None) -> float:
+    """The default of ``mem_fraction_static``: activations, ranks and CUDA graphs have the rest.
 
     An H100 of 81,559 MiB reserves 512 + 1.5 x 8192 + 128 + 2 x 256 + 8 x 58 = 13,904 MiB: 0.83.
     """
-    gpu = deployment.setup.hardware.gpu
+    gpu, settings = deployment.setup.hardware.gpu, deployment.settings
     assert gpu is not None
     if gpu.memory_total_mib is None:
         return 0.95
-    return round((gpu.memory_total_mib - _reserved_mib(deployment)) / gpu.memory_total_mib, 3) * _times(deployment)
+    formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB} x ranks + graphs_mib"
+    reserved = figure(
+        steps,
+        "reserved_mib",
+        f"max({formula}, {_LEAST_RESERVED_MIB})" if gpu.memory_total_mib > _LARGE_GPU_MIB else formula,
+        unit="MiB",
+        chunk_tokens=max(prompt_tokens(deployment.setup), _LEAST_TOKENS),
+        ranks=settings.tp * settings.dp * settings.pp,
+        graphs_mib=_graphs_mib(deployment, gpu.memory_total_mib),
+    )
+    # What a vision tower and AMD's kernels leave of the share.
+    beside = _of_tower(deployment.model) if shows_images(deployment.model) else 1.0
+    if gpu.vendor.lower() == "amd" and settings.context > _LONG:
+        beside *= _AITER_SHARE
+    return figure(
+        steps,
+        "mem_fraction_static",
+        "round((gpu_mib - reserved_mib) / gpu_mib, 3)" + ("" if beside == 1 else " x share_beside"),
+        unit="of the GPU",
+        gpu_mib=gpu.memory_total_mib,
+        reserved_mib=reserved,
+        **({} if beside == 1 else {"share_beside": beside}),
+    )
 
 
 def fraction_steps(deployment: SglangDeployment) -> tuple[Step, ...]:
     """How the default comes about; nothing where the share is named, or no GPU is."""
-    hardware = deployment.setup.hardware
-    total = None if hardware.gpu is None or hardware.kv_memory is not None else hardware.gpu.memory_total_mib
-    if total is None or deployment.settings.fraction is not None or hardware.memory_utilization is not None:
-        return ()
-    graphs, times = _graphs_mib(deployment), _times(deployment)
-    ranks = deployment.settings.tp * deployment.settings.dp * deployment.settings.pp
-    formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB // _RANKS} x ranks + graphs_mib"
-    chunk, reserved = max(prompt_tokens(deployment.setup), _LEAST_TOKENS), _reserved_mib(deployment)
-    return (
-        step(
-            "reserved_mib",
-            f"max({formula}, {_LEAST_RESERVED_MIB})" if total > _LARGE_GPU_MIB else formula,
-            reserved,
-            unit="MiB",
-            chunk_tokens=chunk,
-            ranks=ranks,
-            graphs_mib=graphs,
-        ),
-        step(
-            "mem_fraction_static",
-            "round((gpu_mib - reserved_mib) / gpu_mib, 3)" + ("" if times == 1 else " x share_beside"),
-            default_fraction(deployment),
-            unit="of the GPU",
-            gpu_mib=total,
-            reserved_mib=reserved,
-            **({} if times == 1 else {"share_beside": times}),
-        ),
-    )
+    hardware, steps = deployment.setup.hardware, list[Step]()
+    known = hardware.gpu is not None and hardware.gpu.memory_total_mib is not None and hardware.kv_memory is None
+    if known and deployment.settings.fraction is None and hardware.memory_utilization is None:
+        default_fraction(deployment, steps)
+    return tuple(steps)
 
 
-def _reserved_mib(deployment: SglangDeployment) -> float:
-    """What stays free for activations, ranks and CUDA graphs."""
-    gpu, settings = deployment.setup.hardware.gpu, deployment.settings
-    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(deployment.setup), _LEAST_TOKENS)
-    reserved += settings.tp * settings.dp * settings.pp / _RANKS * _RANK_MIB
-    reserved += _graphs_mib(deployment)
-    large = gpu is not None and (gpu.memory_total_mib or 0) > _LARGE_GPU_MIB
-    return max(reserved, _LEAST_RESERVED_MIB) if large else reserved
-
-
-def _graphs_mib(deployment: SglangDeployment) -> float:
-    """What graphs of decode steps and of prompts reserve."""
-    gpu, settings, options = deployment.setup.hardware.gpu, deployment.settings, deployment.setup.options
-    graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, settings.tp * settings.dp)
+def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
+    """What graphs of decode steps and of prompts reserve: for prompts a flat amount for latents, else by the number of lengths."""
+    settings, options, model = deployment.settings, deployment.setup.options, deployment.model
+    few = settings.tp * settings.dp < _FEW_RANKS
+    batches = (batch if few else many for below, batch, many in _GRAPHS if total_mib < below * 1024)
+    graph = next(batches, _LARGEST_GRAPH)
     if "max_running_requests" in options:
         # What SGLang limits by itself comes later.
         graph = min(graph, int(options["max_running_requests"]))
     size: float = _GRAPH_MIB * graph
     if settings.dp > 1:
         size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * settings.dp
-    return size + (_prompt_graphs_mib(deployment, prompt_tokens(deployment.setup)) if _prompts_in_graphs(deployment) else 0)
-
-
-def _times(deployment: SglangDeployment) -> float:
-    """What a vision tower and AMD's kernels leave of the share."""
-    gpu, share = deployment.setup.hardware.gpu, 1.0
-    if shows_images(deployment.model):
-        share *= _of_tower(deployment.model)
-    if gpu is not None and gpu.vendor.lower() == "amd" and deployment.settings.context > _LONG:
-        share *= _AITER_SHARE
-    return share
-
-
-def _prompts_in_graphs(deployment: SglangDeployment) -> bool:
-    """Whether graphs of prompts are captured (``disable_breakable_cudagraph_if_incompatible``)."""
-    model = deployment.model
-    if (
-        deployment.settings.pp > 1
-        or deployment.compressed is not None
-        or (shows_images(model) and "graphs_with_images" not in words_of(model))
-    ):
-        return False
-    return not any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack.groups)
-
-
-def _prompt_graphs_mib(deployment: SglangDeployment, chunk: int) -> int:
-    """What graphs of prompts reserve: a flat amount for latents, else by the number of lengths."""
-    if _is_latent(deployment.model):
-        return _LATENT_PREFILL_MIB
-    longest = min(chunk, deployment.settings.total_tokens or chunk)
-    if "llama-2" in deployment.model.id.lower():
-        longest = min(longest, _LLAMA_2_TOKENS)
-    return _BUCKET_MIB * prefill_buckets(longest)
+    kinds = {type(group.kind) for group in model.stack.groups}
+    # Graphs of prompts are not captured everywhere (``disable_breakable_cudagraph_if_incompatible``).
+    pictures = shows_images(model) and "graphs_with_images" not in words_of(model)
+    if settings.pp > 1 or deployment.compressed is not None or pictures or KimiDeltaAttention in kinds:
+        return size
+    if LatentAttention in kinds:
+        return size + _LATENT_PREFILL_MIB
+    chunk = prompt_tokens(deployment.setup)
+    longest = min(chunk, settings.total_tokens or chunk)
+    return size + _BUCKET_MIB * prefill_buckets(min(longest, _LLAMA_2_TOKENS) if "llama-2" in model.id.lower() else longest)
 
 
 def prefill_buckets(most: int) -> int:
@@ -232,17 +178,6 @@ def prefill_buckets(most: int) -> int:
     """
     ranges: Iterable[range] = (*(range(*one) for one in _BUCKETS), range(4608, most + 1, 512))
     return sum(size <= most for one in ranges for size in one)
-
-
-def _graph_batch(total_mib: int, ranks: int) -> int:
-    for below, few, many in _GRAPHS:
-        if total_mib < below * 1024:
-            return few if ranks < _FEW_RANKS else many
-    return _LARGEST_GRAPH
-
-
-def _is_latent(model: ModelSpec) -> bool:
-    return any(isinstance(group.kind, LatentAttention) for group in model.stack.groups)
 
 
 def _of_tower(model: ModelSpec) -> float:
@@ -259,20 +194,3 @@ def _of_tower(model: ModelSpec) -> float:
         sizes.append(named_sizes[0] if named_sizes else usual)
     ratio = sizes[0] * sizes[1] ** 2 / (_TOWER[0] * _TOWER[1] ** 2)
     return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))
-
-
-def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
-    if not shows_images(model):
-        return ()
-    source = "SGLang 0.5.23 SGLANG_VLM_CACHE_SIZE_MB: embeddings of images"
-    part = exact("image cache", Section.OVERHEAD, _IMAGES_MIB * MIB, source)
-    steps = (step("image cache", "cache_mib x mib", _IMAGES_MIB * MIB, unit="bytes", cache_mib=_IMAGES_MIB, mib=MIB),)
-    return (replace(part, steps=steps),)
-
-
-def _drafts(deployment: SglangDeployment) -> tuple[BudgetPart, ...]:
-    """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
-    if not deployment.settings.drafts or not deployment.model.facts.mtp_modules:
-        return ()
-    size = mtp_bytes_rank(deployment.model, deployment.parallel, rules=SGLANG)
-    return () if size is None else (ranked("draft weights", Section.WEIGHTS, size),)

@@ -1,36 +1,186 @@
-"""What SGLang is started with, every default filled in.
+"""What SGLang is started with: its options by its own names, what it asks of the class of a model, and every default filled in.
 
 A server first settles its arguments by model and accelerator (``arg_groups/``), and then sizes its pools by them. Without an accelerator
 nothing is settled: a bare byte budget is divided as the arguments say, and kernels are those of an H100.
 
 Source: SGLang 0.5.23, ``arg_groups/model_override_base.py`` (``get_default_attn_backend``), ``arg_groups/model_overrides/`` and the page
-constraints of ``arg_groups/overrides.py``.
+constraints of ``arg_groups/overrides.py``; ``configs/model_config.py`` and ``models/``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.sglang.models import (
-    context_tokens,
-    is_compressed,
-    is_sparse_latent,
-    words_of,
+from hwcalc.engines.devices import compute_capability
+from hwcalc.engines.models import model_classes
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on, number_option
+from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.formulas import (
+    CompressedAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    ShortConvolution,
+    SparseIndexer,
 )
-from hwcalc.engines.sglang.options import OPTIONS
-from hwcalc.engines.sglang.states import STATE_RULES
-from hwcalc.errors import UnknownNameError
-from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
-from hwcalc.text import shown
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
     from hwcalc.model import ModelSpec
+
+ATTENTION_BACKENDS: Final = (
+    *("auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention"),
+    *("trtllm_mha", "trtllm_mla", "cutedsl_mla"),
+)
+ARGUMENTS: Final = (
+    *(
+        "page_size",
+        "mem_fraction_static",
+        "chunked_prefill_size",
+        "max_running_requests",
+        "max_total_tokens",
+        "swa_full_tokens_ratio",
+    ),
+    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype"),
+)
+"""Options that have the name of a server argument, whose value stands in the log of a start."""
+SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
+"""The same, without a value."""
+
+STRATEGIES: Final = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
+DSA_BACKENDS: Final = (
+    "auto",
+    "flashmla_sparse",
+    "flashmla_kv",
+    "flashmla_auto",
+    "flashinfer_sparse_mla",
+    "fa3",
+    "trtllm",
+    "tilelang",
+)
+_FLAG: Final = choice_option("true", "false", "on", "off")
+_STATE_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
+_MOST_LAYERS: Final = 64
+
+
+def share(name: str, value: str) -> float:
+    """A number above 0 and up to 1."""
+    number = number_option(1)(name, value)
+    if not number:
+        raise UsageError(f"engine option {name}={brief(value, 40)} is not in range.", hint="Allowed: above 0, up to 1.")
+    return number
+
+
+def _mamba_ratio(name: str, value: str) -> float:
+    number = number_option(1_000)(name, value)
+    if not number:
+        raise UsageError(f"engine option {name}={brief(value, 40)} is not in range.", hint="Allowed: above 0.")
+    return number
+
+
+def eagle_of(name: str, value: str) -> tuple[int, int]:
+    """Layers of the draft and tokens that it proposes, of ``eagle:1:4``."""
+    words = value.lower().split(":")
+    counts = words[1:]
+    if (
+        words[0] not in ("eagle", "mtp", "nextn")
+        or len(counts) > 2
+        or not all(one.isascii() and one.isdecimal() for one in counts)
+    ):
+        raise UsageError(
+            f"engine option {name}={brief(value, 40)} is not known.",
+            hint="Allowed: eagle:DRAFT_LAYERS:DRAFT_TOKENS, such as eagle:1:4.",
+        )
+    layers, tokens = (int(one[:9]) for one in (*counts, *("1", "4")[len(counts) :]))
+    if not 1 <= layers <= _MOST_LAYERS or not 1 <= tokens <= _MOST_LAYERS:
+        raise UsageError(
+            f"engine option {name}={brief(value, 40)} is out of range.", hint=f"Allowed: 1 to {_MOST_LAYERS} layers and tokens."
+        )
+    return layers, tokens
+
+
+OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
+    {
+        name: EngineOption(name=name, help=text, default=default, check=check)
+        for name, text, default, check in (
+            ("page_size", "tokens in a page", "1, or what the attention backend needs", integer_option(1, 2**20)),
+            ("mem_fraction_static", "share of the GPU for weights and pools", "by GPU", share),
+            ("chunked_prefill_size", "tokens of a prompt in a batch", "by GPU: 2048 to 16384", integer_option(1, 2**30)),
+            ("max_running_requests", "requests at once", "2048 to 4096, by the pool", integer_option(1, 2**30)),
+            ("max_total_tokens", "most tokens of the pool", "by memory", integer_option(1, 2**50)),
+            ("swa_full_tokens_ratio", "window tokens for each token", "0.8, DeepSeek-V4 0.1", share),
+            ("disable_radix_cache", "keep nothing of finished requests", "false", _FLAG),
+            ("disable_overlap_schedule", "wait for each batch before the next one", "false", _FLAG),
+            ("mamba_full_memory_ratio", "bytes of states for each byte of attention", "0.9", _mamba_ratio),
+            ("max_mamba_cache_size", "slots for states", "by memory", integer_option(1, 2**30)),
+            ("mamba_scheduler_strategy", "how the prefix cache copies states", "auto", choice_option(*STRATEGIES)),
+            ("mamba_ssm_dtype", "dtype of recurrent states", "auto", choice_option(*_STATE_DTYPES)),
+            ("attention_backend", "kernel of attention", "by model and GPU", choice_option(*ATTENTION_BACKENDS)),
+            ("dsa_backend", "kernel of sparse latent attention", "auto", choice_option(*DSA_BACKENDS)),
+            ("enable_dp_attention", "replicas divide attention alone", "false", _FLAG),
+            ("speculative", "eagle:DRAFT_LAYERS:DRAFT_TOKENS", "none", eagle_of),
+        )
+    }
+)
+
+_LENGTHS: Final = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+"""Keys of the longest sequence; the first that the text part has counts (``CONTEXT_LENGTH_KEYS``)."""
+_NO_LENGTH: Final = 2048
+_CLASS_LENGTHS: Final = {"step3p5": 128_000, "step3p7": 128_000}
+"""``max_seq_len`` of classes of SGLang's own, whatever ``max_position_embeddings`` says (``Step3p5Config``)."""
+_TEXT_ONLY_READ: Final = frozenset({"step3p7"})
+"""Model types whose class reads the text part alone, and has defaults where there is none."""
+_STRETCHED: Final = frozenset({"linear", "dynamic"})
+"""Kinds of rotary embeddings whose factor counts; those of the others are already part of the length."""
+
+
+def words_of(model: ModelSpec) -> Mapping[str, str]:
+    """What the row of the model's class says in ``profiles/engines/sglang/classes.yaml``."""
+    return model_classes("sglang").row(model).words
+
+
+def context_tokens(model: ModelSpec) -> int:
+    """The longest sequence as SGLang reads it (``get_context_length``); requests at once follow from it."""
+    text, top = model.config.get("text_config"), model.config.get("model_type")
+    own: Mapping[str, Any] = text if isinstance(text, Mapping) else {} if top in _TEXT_ONLY_READ else model.config
+    defaults = {"max_seq_len": _CLASS_LENGTHS.get(str(top)), "max_position_embeddings": model.max_position_embeddings}
+    lengths = {**defaults, **own}
+    longest = next((length for key in _LENGTHS if isinstance(length := lengths.get(key), int) and length > 0), _NO_LENGTH)
+    scalings = model.facts.rope_scalings
+    # A factor for one kind of layer (Gemma 3) is none of the model.
+    factor = scalings[0].factor if len(scalings) == 1 and "gemma3" not in model.model_type else None
+    return int(longest * factor) if factor and scalings[0].kind in _STRETCHED and not scalings[0].original_tokens else longest
+
+
+def is_compressed(model: ModelSpec) -> bool:
+    """DeepSeek-V4: a window, and one entry for every group of tokens."""
+    return any(isinstance(group.kind, CompressedAttention) for group in model.stack.groups)
+
+
+def is_sparse_latent(model: ModelSpec) -> bool:
+    """DeepSeek-V3.2 and its kin: latents with an indexer (``is_deepseek_dsa``)."""
+    kinds = {type(group.kind) for group in model.stack.groups}
+    return kinds >= {LatentAttention, SparseIndexer}
+
+
+def splits_windows(model: ModelSpec) -> bool:
+    """Whether windows have a pool of their own."""
+    return "splits_windows" in words_of(model) or is_compressed(model)
+
+
+def shows_images(model: ModelSpec) -> bool:
+    """Whether SGLang loads the towers of a model, so that it reserves memory for images (``enable_multimodal``)."""
+    parts = model.facts.part_types
+    return bool(parts.keys() & {"vision", "audio"}) and "text_alone" not in words_of(model)
+
 
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 """What ``--kv-cache-dtype`` takes."""
@@ -91,6 +241,10 @@ _DSV4_PAGE: Final = 256
 _MINIMAX_PAGE: Final = 128
 
 
+STATE_KINDS: Final = (GatedDeltaNet, Mamba2, Mamba1, KimiDeltaAttention, LightningAttention, ShortConvolution)
+"""Kinds of layers with a recurrent state."""
+
+
 class SglangSettings(Record):
     """The settings by which pools are sized. ``requests`` is ``None`` where SGLang takes as many as it thinks right.
 
@@ -134,18 +288,13 @@ class SglangSettings(Record):
         return self.draft_layers > 0
 
 
-def capability_of(setup: Setup) -> tuple[int, int]:
-    """The compute capability of the accelerator; that of an H100 if there is none or it has none."""
-    return divmod(compute_capability(setup.hardware.gpu), 10)
-
-
 def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     """The settings of a setup. Raises the error of SGLang for a KV dtype that it does not take."""
-    options, major = setup.options, capability_of(setup)[0]
+    options, major = setup.options, compute_capability(setup.hardware.gpu) // 10
     kv_dtype = _kv_dtype(model, setup.dtype, major)
     radix = not is_on(options.get("disable_radix_cache"))
     settled = setup.hardware.gpu is not None
-    states = any(type(group.kind) in STATE_RULES for group in model.stack.groups)
+    states = any(isinstance(group.kind, STATE_KINDS) for group in model.stack.groups)
     overlap, stages = not is_on(options.get("disable_overlap_schedule")), setup.parallel.pp
     page, named_strategy = _option(options, "page_size"), options.get("mamba_scheduler_strategy", "auto")
     layers, tokens = _option(options, "speculative") or (0, 0)
@@ -156,17 +305,21 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     backend = attention_backend(
         model, major, named=kernel, kv_dtype=kv_dtype, cached=cached, tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4"
     )
-    strategy = "none"
-    if states and radix:
-        strategy = _strategy(
-            model,
-            named_strategy,
-            copies=settled and (overlap or (page or 1) > 1 or pages_states(model, backend, drafts=layers > 0)),
+    strategy = named_strategy if states and radix else "none"
+    if strategy == "auto":
+        # States of some classes are copied while the next batch is computed; pages that SGLang sets before it settles that allow it too.
+        paged = (page or 1) > 1 or (
+            backend == "trtllm_mha"
+            and (model.architecture in _ON_TRITON_IF_CACHED or (layers > 0 and model.architecture in _NEMOTRON))
         )
+        copies = settled and (overlap or paged) and "copies_states" in words_of(model)
+        strategy = "extra_buffer" if copies else "no_buffer"
     # Four bits are decoded by one kernel; prompts are unpacked first where it is not that of the model, too.
     own_backend = "trtllm_mha" if kv_dtype == "nvfp4" and is_blackwell(major) and backend not in ("dsa", "dsv4") else backend
     if named is None:
-        named = _requests(model, drafts=layers > 0, settled=settled, states=states)
+        # States of drafts cannot be counted without a number.
+        usual = _EAGLE_REQUESTS if layers > 0 and (settled or states) else None
+        named = _DSV4_REQUESTS if settled and is_compressed(model) else usual
     ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(
         kv_dtype=kv_dtype,
@@ -255,13 +408,6 @@ def prompt_tokens(setup: Setup) -> int:
     return next((chunk for below, chunk in _CHUNKS if gpu.memory_total_mib < below * 1024), _LARGEST_CHUNK)
 
 
-def _requests(model: ModelSpec, *, drafts: bool, settled: bool, states: bool) -> int | None:
-    """Requests at once where the user names no number; states of drafts cannot be counted without one."""
-    if settled and is_compressed(model):
-        return _DSV4_REQUESTS
-    return _EAGLE_REQUESTS if drafts and (settled or states) else None
-
-
 def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix: bool, settled: bool) -> float | None:
     """Window tokens for each token; ``None`` where their number follows from that of the requests.
 
@@ -272,13 +418,6 @@ def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix
     if by_request and not radix:
         return None
     return named or _SWA_RATIO
-
-
-def _strategy(model: ModelSpec, named: str, *, copies: bool) -> str:
-    """How the prefix cache copies states; those of some classes are copied while the next batch is computed."""
-    if named != "auto":
-        return named
-    return "extra_buffer" if copies and "copies_states" in words_of(model) else "no_buffer"
 
 
 def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str:
@@ -313,10 +452,6 @@ def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str
         return "triton" if latent else "flashinfer"
     if latent:
         return "trtllm_mla" if model.architecture in _DEEPSEEK else "flashinfer"
-    return _on_blackwell(model, kv_dtype, cached=cached, tree=tree)
-
-
-def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) -> str:
     name = model.architecture
     if name in _ON_FLASHINFER:
         return "flashinfer"
@@ -329,13 +464,6 @@ def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) 
         return "flashinfer"
     unlike = any(isinstance(kind, AttentionKind) and kind.head_dim != kind.v_head_dim for kind in kinds)
     return "fa4" if unlike or name in _ON_FA4 else "trtllm_mha"
-
-
-def pages_states(model: ModelSpec, backend: str, *, drafts: bool) -> bool:
-    """Whether SGLang sets pages before it settles how states are copied, which they allow."""
-    return backend == "trtllm_mha" and (
-        model.architecture in _ON_TRITON_IF_CACHED or (drafts and model.architecture in _NEMOTRON)
-    )
 
 
 def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, settled: bool, chosen: bool) -> int:

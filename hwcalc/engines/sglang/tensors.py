@@ -1,81 +1,80 @@
-"""What the planned sequences have in SGLang's pools, layer by layer, and the buffers that a rank allocates.
+"""What sequences have in SGLang's pools, layer by layer, at every length and number of them; and the buffers that a rank allocates.
 
-A buffer is one row of one layer, in pages, of which it has one more than the pool's tokens take, and one slot more.
+A buffer is one row of one layer, in pages, of which it has one more than the pool's tokens take, and one slot more. What sequences need is
+the least budget whose pools hold them, which is no sum of terms: :class:`PoolCurve` asks the rules of the pools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.allocation import ITEM_BYTES, Allocation
+from hwcalc.engines.forms import Curve, Term
+from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.engines.sglang.layout import SWA, stage_spans
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
+from hwcalc.engines.stored import OwnRule, StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
+from hwcalc.formulas.arithmetic import larger
+from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
-    from hwcalc.engines.sglang.layout import Row
-    from hwcalc.engines.sglang.pools import Sizes
+    from hwcalc.formulas.hybrid import Group
 
 _FLOAT8: Final = "fp8_e4m3"
 _RATIOS: Final = (4, 128)
 
 
 def layer_tensors(kind: LayerKind, occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
-    """The rows of all sequences in one layer of this kind, and their slots for states, on all tensor-parallel ranks."""
-    deployment = occupancy.deployment
+    """The rows of all sequences in one layer of this kind, and both states in every slot of a request, on all tensor-parallel ranks."""
+    deployment, settings, held = occupancy.deployment, occupancy.settings, occupancy.held
+    tp, page = settings.tp, settings.page_size
+    ranks = f" x {tp} ranks" if tp > 1 else ""
     if deployment.compressed is not None:
         assert isinstance(kind, CompressedAttention)
-        return tuple(_paged(row, occupancy) for row in page_rows(kind, deployment.compressed))
-    layout = deployment.layout
-    rows = tuple(_stored_row(occupancy, row, windows=layout.pools[kind] == SWA) for row in layout.rows[kind])
-    return rows if kind not in layout.state_bytes else (*rows, *_states(kind, occupancy))
-
-
-def _stored_row(occupancy: SglangOccupancy, row: Row, *, windows: bool) -> StoredTensor:
-    demand, held, ranks = occupancy.deployment.demand(occupancy.tokens, 1), occupancy.held, occupancy.settings.tp
-    places, total = (demand.window_places, held.window_places) if windows else (demand.places, held.places)
-    each = (
-        f"{total:,} tokens in pages of {occupancy.settings.page_size:,}"
-        if occupancy.together.unlike
-        else _of_all(occupancy, f"{places:,} tokens")
-    )
-    return StoredTensor(
-        name=row.name,
-        role=row.role,
-        axes=("numbers of a token on a rank",),
-        shape=(row.elements,),
-        dtype=row.dtype,
-        positions=places,
-        span=OwnRule(f"{places:,} tokens", places),
-        bytes=total * row.bytes * ranks,
-        rule=f"{each} x {row.bytes:,} B{_on_ranks(ranks)}",
-    )
-
-
-def _states(kind: LayerKind, occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
-    """Both states of a layer in every slot of a request."""
-    slots, ranks = occupancy.deployment.slots, occupancy.settings.tp
-    names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, occupancy.dtypes.state))
-    return tuple(
-        StoredTensor(
-            name=name,
-            role=role,
-            axes=("bytes of a slot on a rank",),
-            shape=(size,),
-            dtype=dtype,
-            positions=slots,
-            span=OwnRule(f"{slots:,} slots", slots),
-            bytes=occupancy.batch * slots * size * ranks,
-            rule=f"{_of_all(occupancy, f'{slots:,} slots')} x {size:,} B{_on_ranks(ranks)}",
-            why=f"state x {slots:,} slots" if slots > 1 else None,
+        return tuple(
+            _paged(row, (held.window_places if row.windows else held.places) // page, page, tp, ranks)
+            for row in page_rows(kind, deployment.compressed)
         )
-        for (name, role, dtype), size in zip(names, occupancy.deployment.layout.state_bytes[kind], strict=True)
-        if size
-    )
+    sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 else ""
+    layout, one, tensors = deployment.layout, deployment.demand(occupancy.tokens, 1), list[StoredTensor]()
+    windows = layout.pools[kind] == SWA
+    places, total = (one.window_places, held.window_places) if windows else (one.places, held.places)
+    each = f"{total:,} tokens in pages of {page:,}" if occupancy.together.unlike else f"{sequences}{places:,} tokens"
+    for row in layout.rows[kind]:
+        tensors.append(
+            StoredTensor(
+                name=row.name,
+                role=row.role,
+                axes=("numbers of a token on a rank",),
+                shape=(row.elements,),
+                dtype=row.dtype,
+                positions=places,
+                span=OwnRule(f"{places:,} tokens", places),
+                bytes=total * row.bytes * tp,
+                rule=f"{each} x {row.bytes:,} B{ranks}",
+            )
+        )
+    names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, occupancy.dtypes.state))
+    slots = deployment.slots
+    for (name, role, dtype), size in zip(names, layout.state_bytes.get(kind, (0, 0)), strict=True):
+        if size:
+            tensors.append(
+                StoredTensor(
+                    name=name,
+                    role=role,
+                    axes=("bytes of a slot on a rank",),
+                    shape=(size,),
+                    dtype=dtype,
+                    positions=slots,
+                    span=OwnRule(f"{slots:,} slots", slots),
+                    bytes=occupancy.batch * slots * size * tp,
+                    rule=f"{sequences}{slots:,} slots x {size:,} B{ranks}",
+                    why=f"state x {slots:,} slots" if slots > 1 else None,
+                )
+            )
+    return tuple(tensors)
 
 
 class PageRow(NamedTuple):
@@ -101,9 +100,7 @@ def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[P
         yield row("indexer_keys", Role.INDEX, layout.index_bytes, ratio)
 
 
-def _paged(row: PageRow, occupancy: SglangOccupancy) -> StoredTensor:
-    page, ranks, held = occupancy.settings.page_size, occupancy.settings.tp, occupancy.held
-    pages = (held.window_places if row.windows else held.places) // page
+def _paged(row: PageRow, pages: int, page: int, tp: int, ranks: str) -> StoredTensor:
     return StoredTensor(
         name=row.name,
         role=row.role,
@@ -112,8 +109,8 @@ def _paged(row: PageRow, occupancy: SglangOccupancy) -> StoredTensor:
         dtype=_FLOAT8,
         positions=pages,
         span=OwnRule(f"{pages:,} pages of {page:,} tokens", pages),
-        bytes=pages * row.bytes * ranks,
-        rule=f"{pages:,} pages of {page:,} tokens x {row.bytes:,} B{_on_ranks(ranks)}",
+        bytes=pages * row.bytes * tp,
+        rule=f"{pages:,} pages of {page:,} tokens x {row.bytes:,} B{ranks}",
     )
 
 
@@ -122,54 +119,51 @@ def extras(occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
     ranks = occupancy.settings.tp * occupancy.setup.parallel.dp
     stored = sum(group.count * bytes_of(occupancy.kind_tensors[group.kind]) for group in occupancy.stack.groups)
     rest = occupancy.needed_bytes * occupancy.settings.pp * ranks - stored
-    states, requests = _compressor_states(occupancy)
-    # Where no pools hold the sequences there are none.
-    states = min(states * ranks, max(0, rest))
+    states, requests, deployment = 0, 0, occupancy.deployment
+    if deployment.compressed is not None:
+        from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+        # The compressors of 128 tokens. Where no pools hold the sequences there are none.
+        rules, stages = deployment.pool_rules, deployment.compressed.stages
+        assert isinstance(rules, CompressedPools)
+        counts = [rules.requests_with_states(place, occupancy.needed_bytes) for place in range(len(stages))]
+        states, requests = min(ranks * sum(map(rules.states_bytes, stages, counts)), max(0, rest)), max(counts)
+    ratio, unfilled = deployment.settings.swa_ratio, "states have a fixed share of the memory"
+    if deployment.window is not None:
+        unfilled = f"window pool for {'all running requests' if ratio is None else f'{ratio:g} of the tokens'}"
     extras = (
         ("compressor_states", states, f"compressors of {requests:,} requests", f"compressors for {requests:,} requests"),
-        (
-            "unfilled_pools",
-            rest - states,
-            "pools have fixed shares of the memory, and one is full before the others",
-            _why_unfilled(occupancy.deployment),
-        ),
+        ("unfilled_pools", rest - states, "pools have fixed shares of the memory, and one is full before the others", unfilled),
     )
     return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in extras if size > 0)
 
 
-def _compressor_states(occupancy: SglangOccupancy) -> tuple[int, int]:
-    """Bytes of the compressors of 128 tokens of DeepSeek-V4 on one rank of each stage, and the requests that they are for."""
-    if occupancy.deployment.compressed is None:
-        return 0, 0
-    from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
-
-    rules, stages = occupancy.deployment.pool_rules, occupancy.deployment.compressed.stages
-    assert isinstance(rules, CompressedPools)
-    counts = [rules.requests_with_states(place, occupancy.needed_bytes) for place in range(len(stages))]
-    return sum(map(rules.states_bytes, stages, counts)), max(counts)
-
-
-def _why_unfilled(deployment: SglangDeployment) -> str:
-    """The pool that is larger than it need be, because its share is fixed."""
-    if deployment.window is None:
-        return "states have a fixed share of the memory"
-    ratio = deployment.settings.swa_ratio
-    return "window pool for all running requests" if ratio is None else f"window pool for {ratio:g} of the tokens"
-
-
-def _of_all(occupancy: SglangOccupancy, each: str) -> str:
-    return f"{occupancy.batch:,} sequences x {each}" if occupancy.batch > 1 else each
-
-
-def _on_ranks(ranks: int) -> str:
-    return f" x {ranks} ranks" if ranks > 1 else ""
-
-
 def allocations(occupancy: SglangOccupancy, stage: int) -> tuple[Allocation, ...]:
     """The buffers of a rank of pipeline stage ``stage``; none is empty."""
-    sizes, deployment, page = _planned_sizes(occupancy), occupancy.deployment, occupancy.settings.page_size
+    deployment, hardware, page = occupancy.deployment, occupancy.setup.hardware, occupancy.settings.page_size
+    size = hardware.kv_memory
+    if size is None and hardware.gpu is not None and occupancy.budget is not None:
+        size = max(0, occupancy.budget.expected)
+    # Without a budget, the smallest pools that hold the planned sequences.
+    sizes = occupancy.sizes(occupancy.needed_bytes if size is None else size)
     if deployment.compressed is not None:
-        return _compressed_buffers(occupancy, sizes, stage)
+        from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+        # The pools of DeepSeek-V4, each of all layers of the stage together.
+        rules, compressed = deployment.pool_rules, deployment.compressed
+        assert isinstance(rules, CompressedPools)
+        kept = compressed.stages[stage]
+        pages, swa, states = (
+            sizes.tokens // page + 1,
+            (sizes.swa_tokens or 0) // page + 1,
+            rules.states_bytes(kept, sizes.running),
+        )
+        buffers = (
+            _buffer("windows", -1, "uint8", swa, round(page * compressed.swa_bytes(kept))),
+            _buffer("compressed", -1, "uint8", pages, round(page * compressed.compressed_bytes(kept))),
+            Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
+        )
+        return tuple(buffer for buffer in buffers if buffer.bytes)
     layout, layers = deployment.layout, occupancy.plain_stack.layers
     out: list[Allocation] = []
     for number in stage_spans(len(layers), occupancy.settings.pp)[stage]:
@@ -186,15 +180,6 @@ def allocations(occupancy: SglangOccupancy, stage: int) -> tuple[Allocation, ...
     return tuple(buffer for buffer in out if buffer.bytes)
 
 
-def _planned_sizes(occupancy: SglangOccupancy) -> Sizes:
-    """The pools of the planned budget; without one, the smallest that hold the planned sequences."""
-    hardware = occupancy.setup.hardware
-    size = hardware.kv_memory
-    if size is None and hardware.gpu is not None and occupancy.budget is not None:
-        size = max(0, occupancy.budget.expected)
-    return occupancy.sizes(occupancy.needed_bytes if size is None else size)
-
-
 def _buffer(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocation:
     item = ITEM_BYTES.get(dtype)
     if item is None or size % item:
@@ -202,18 +187,72 @@ def _buffer(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocati
     return Allocation(name=name, layer=layer, dtype=dtype, shape=(rows, size // item), bytes=rows * size, blocks=rows)
 
 
-def _compressed_buffers(occupancy: SglangOccupancy, sizes: Sizes, stage: int) -> tuple[Allocation, ...]:
-    """The pools of DeepSeek-V4, each of all layers of the stage together."""
-    from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+class PoolCurve(Curve):
+    """The cache: the smallest pools that hold the sequences, on as many ``ranks`` as all ``dp`` replicas have.
 
-    rules = occupancy.deployment.pool_rules
-    assert isinstance(rules, CompressedPools)
-    layers, page = rules.layout.stages[stage], rules.layout.page_size
-    pages, swa = sizes.tokens // page + 1, (sizes.swa_tokens or 0) // page + 1
-    states = rules.states_bytes(layers, sizes.running)
-    buffers = (
-        _buffer("windows", -1, "uint8", swa, round(page * rules.layout.swa_bytes(layers))),
-        _buffer("compressed", -1, "uint8", pages, round(page * rules.layout.compressed_bytes(layers))),
-        Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
+    The terms are what the sequences themselves take.
+    """
+
+    deployment: SglangDeployment
+    dp: int
+    ranks: int
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes of the pools on the fullest GPU, for ``sequences`` sequences of a replica with ``tokens`` tokens each."""
+        # A sweep asks for the bytes of one GPU and then of all with the same arrays; a search takes most of its time.
+        known: tuple[int, int, int] | None = vars(self).get("_known")
+        if known is None or known[0] is not tokens or known[1] is not sequences:
+            demand, own_bytes = self.deployment.demand(tokens, sequences), Curve.needed_bytes(self, tokens, sequences)
+            known = vars(self)["_known"] = tokens, sequences, self.deployment.pool_rules.least(demand, own_bytes)
+        return known[2]
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes on all GPUs, for all sequences: those of the pools, or of the sequences where no pools hold them."""
+        needed = self.needed_bytes(tokens, sequences if self.dp == 1 else -(-sequences // self.dp))
+        total: int = larger(self.ranks * needed, Curve.total_bytes(self, tokens, sequences))
+        return total
+
+
+def pool_curve(deployment: SglangDeployment) -> PoolCurve:
+    """The cache of a deployment."""
+    stack, settings, dp = deployment.plain_stack, deployment.settings, deployment.setup.parallel.dp
+    stages = (stack.groups,) if settings.pp == 1 else map(stack.groups_of, stage_spans(len(stack), settings.pp))
+    return PoolCurve(
+        gpus=tuple(dict.fromkeys(_terms(deployment, groups) for groups in stages)),
+        total=_terms(deployment, stack.groups, settings.tp),
+        deployment=deployment,
+        dp=dp,
+        ranks=settings.pp * settings.tp * dp,
     )
-    return tuple(buffer for buffer in buffers if buffer.bytes)
+
+
+def _terms(deployment: SglangDeployment, groups: Iterable[Group], ranks: int = 1) -> tuple[Term, ...]:
+    """What one sequence has in the pools, on so many tensor-parallel ranks together, by kinds of layers."""
+    return tuple(
+        Term(
+            kind=group.kind.name,
+            layers=group.layers,
+            count=group.count,
+            unit_bytes=ranks * size,
+            stairs=((stair,),),
+            rule=rule,
+            unit_tokens=stair.per,
+        )
+        for group in groups
+        for rule, stair, size in _units(deployment, group.kind)
+        if size
+    )
+
+
+def _units(deployment: SglangDeployment, kind: LayerKind) -> Iterator[tuple[str, Stair, int]]:
+    """The pages of a sequence in one layer and its slots for states, in words and numbers, and the bytes of one page or of all slots."""
+    pages = deployment.pages
+    if deployment.compressed is not None:
+        assert isinstance(kind, CompressedAttention)
+        for row in page_rows(kind, deployment.compressed):
+            yield "pages", pages[row.windows], row.bytes
+        return
+    layout = deployment.layout
+    rows = sum(row.bytes for row in layout.rows[kind])
+    yield "pages", pages[layout.pools[kind] == SWA], deployment.settings.page_size * rows
+    yield "slots", Stair(most=1), deployment.slots * sum(layout.state_bytes.get(kind, ()))

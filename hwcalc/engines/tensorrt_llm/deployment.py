@@ -1,42 +1,63 @@
-"""A model on TensorRT-LLM: the rules that do not depend on the load, and what a load takes of the manager's pools."""
+"""A model on TensorRT-LLM: the rules that do not depend on the load, what a load takes of the manager's pools, and what a rank allocates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.policies import Support
-from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
+from hwcalc.engines.models import known_dtype
+from hwcalc.engines.pool import Allocation, PoolGroup
 from hwcalc.engines.setup import Load, Setup
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, blocks_in_common, held_blocks
-from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.tensorrt_llm.layout import Piece, Stage, pieces_of
-from hwcalc.engines.tensorrt_llm.needs import Needs
-from hwcalc.engines.tensorrt_llm.options import is_attention_dp
-from hwcalc.engines.tensorrt_llm.pools import FOREVER, Layout
-from hwcalc.engines.tensorrt_llm.settings import Settings, check_supported, read_settings, runs_states
-from hwcalc.engines.tensorrt_llm.tensors import buffers, extra_tensors, group_infos, stored_piece
+from hwcalc.engines.stored import (
+    Blocks,
+    Dtypes,
+    Held,
+    OwnRule,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    beside_layers,
+    blocks_in_common,
+    check_heads,
+    held_blocks,
+)
+from hwcalc.engines.tensorrt_llm.layout import Layout, Piece, Stage, pieces_of
+from hwcalc.engines.tensorrt_llm.pool import Needs
+from hwcalc.engines.tensorrt_llm.settings import Settings, check_supported, is_attention_dp, read_settings, runs_states
+from hwcalc.engines.tensorrt_llm.storage import FOREVER, in_pages, page_bytes
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CompressedAttention, LayerKind, Role, SlidingAttention, Stack
+from hwcalc.formulas import CompressedAttention, LayerKind, LayerNumbers, Role, SlidingAttention, Stack
 from hwcalc.formulas.arithmetic import ceil_div
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.memory import Budget
+    from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas.hybrid import Group
 
 _SMALL_BATCH: Final = 2048
+_BESIDE: Final = {
+    "idle_states": ("states of max_batch_size requests, and of dummy requests", "states for max_batch_size requests"),
+    "prompt_read": (
+        "one prompt lies whole in the pools of windows while it is read",
+        "a prompt whole in the windows while it is read",
+    ),
+    "other_pools": (
+        "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
+        "several pools with fixed shares",
+    ),
+    "whole_pages": ("the pool has whole pages of the driver", "whole pages of memory"),
+    "unequal_windows": ("each window has an equal share of the memory", "an equal share for each window"),
+}
+"""What the manager keeps besides blocks, and the same in fewer words, for a comparison with other engines."""
 
 
 class TensorrtDeployment(GeneralDeployment):
@@ -114,7 +135,7 @@ class TensorrtDeployment(GeneralDeployment):
         return next(layout for last, layout in self.layouts if last is None or length <= last)
 
     def _layout(self, length: int) -> Layout:
-        from hwcalc.engines.ranks import stage_spans
+        from hwcalc.engines.stored import stage_spans
 
         stack = self.plain_stack
         pieces = self.pieces(stack, length)
@@ -227,19 +248,126 @@ class TensorrtOccupancy(GeneralOccupancy):
         return Needs(self.layout, self.tokens, self.batch, blocks)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return tuple(stored_piece(self, piece) for piece in self.pieces.get(kind, ()))
+        """The buffers of one layer, of all sequences on all tensor-parallel ranks together."""
+        size, tp, batch, stored = self.settings.block, self.request.parallel.tp, self.batch, list[StoredTensor]()
+        for piece in self.pieces.get(kind, ()):
+            blocks, held, words = 1, batch, f"{batch:,} x {piece.state:,} B"
+            positions, span, width = 1, OwnRule("1 slot", 1), piece.state
+            if not piece.state:
+                blocks, held = self.layout.blocks(piece.window, self.tokens), self.needs.blocks[piece.window]
+                positions, width = blocks * size, piece.row
+                span = OwnRule(f"{blocks:,} blocks of {size:,} tokens", positions)
+                words = f"{held:,} blocks x {size:,} x {piece.row:,} B"
+            stored.append(
+                StoredTensor(
+                    name=piece.name,
+                    role=piece.role,
+                    axes=("bytes of a slot" if piece.state else "bytes of a token",),
+                    shape=(width,),
+                    dtype=piece.dtype,
+                    positions=positions,
+                    span=span,
+                    bytes=held * (1 if piece.state else size) * width * tp,
+                    rule=f"{words}{f' x {tp} ranks' if tp > 1 else ''}",
+                )
+            )
+        return tuple(stored)
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        return extra_tensors(self)
+        """What the manager keeps besides the blocks of the planned sequences, on all GPUs."""
+        sizes = dict.fromkeys(_BESIDE, 0)
+        for number in range(len(self.layout.stages)):
+            for name, size in self._beside(number):
+                sizes[name] += max(0, size) * self.setup.parallel.tp
+        return tuple(
+            beside_layers(name, size, f"{size:,} B: {_BESIDE[name][0]}", _BESIDE[name][1]) for name, size in sizes.items() if size
+        )
+
+    def _beside(self, number: int) -> Iterator[tuple[str, int]]:
+        """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
+        settings, layout, dp, replica = self.settings, self.layout, self.request.parallel.dp, self.replica
+        stage, needs = layout.stages[number], replica.needs if settings.v2 else self.needs
+        used = sum(needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
+        if not settings.v2:
+            yield "unequal_windows", layout.needed(stage, needs.blocks) - used
+            return
+        idle, storage = layout.slots * stage.state, needs.storages[number]
+        yield "idle_states", dp * idle - self.batch * stage.state
+        more = needs.on_stages[number] - used - max(idle, replica.batch * stage.state)
+        # The slots that the pools have for a prompt while it is read, besides those that it keeps.
+        demands = zip(storage.pools, needs.demand(storage), needs.demand(storage, reading=False), strict=True)
+        read = max(0, min(more, sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)))
+        yield "prompt_read", dp * read
+        one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in self.needs.storages)
+        yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
 
     def fullest_bytes(self) -> int:
         return self.replica.needs.most
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        return buffers(self, stage)
+        """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
+        replica, settings, given, sizes = (
+            self.replica,
+            self.settings,
+            self.request.hardware.kv_memory,
+            dict[str, tuple[int, ...]](),
+        )
+        layout, needs = replica.layout, replica.needs
+        if settings.v2:
+            # Each size of a slot has a pool of its own in whole pages; there are pages of the quota that no pool can use.
+            storage, quota = needs.storages[stage], layout.quotas(needs.least_budget if given is None else given)[stage]
+            slots, page = storage.slots(quota), page_bytes(quota)
+            for place, ((slot_sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):
+                for number, size in enumerate(slot_sizes):
+                    sizes[f"{place}.{number}"] = (ceil_div(count * size, page) * page,)
+            sizes["rest"] = (in_pages(quota) - sum(size for (size,) in sizes.values()),)
+        else:
+            pools = needs.blocks if given is None else layout.pool_blocks(given)
+            for window in layout.windows:
+                name, blocks, row = str(window or "full"), pools[window], layout.rows(layout.stages[stage], window)
+                sizes[name] = (blocks, row * settings.block)
+                if layout.several and given is None:
+                    # Every window has as much memory as the one that needs most.
+                    sizes[name] = (layout.needed(layout.stages[stage], needs.blocks) // len(layout.windows),)
+        return tuple(
+            Allocation(name=f"pool.{name}", layer=-1, dtype="uint8", shape=shape, bytes=prod(shape))
+            for name, shape in sizes.items()
+            if prod(shape)
+        )
 
     def block_groups(self) -> tuple[PoolGroup, ...]:
-        return group_infos(self)
+        """The pools as a plan reports them, each with the layers that have it, and the states."""
+        layout, size, infos = self.layout, self.settings.block, list[PoolGroup]()
+        windows: dict[int | None, list[int]] = {}
+        states: list[int] = []
+        for group in self.stack.groups:
+            for piece in self.pieces[group.kind]:
+                (states if piece.state else windows.setdefault(piece.window, [])).extend(group.layers)
+        rows = [
+            (
+                "full" if window is None else "window",
+                layers,
+                size * max(layout.rows(stage, window) for stage in layout.stages),
+                layout.blocks(window, self.tokens),
+            )
+            for window, layers in windows.items()
+        ]
+        if states:
+            rows.append(("state", states, max(stage.state for stage in layout.stages), 1))
+        for kind, layers, block, blocks in rows:
+            numbers = LayerNumbers(sorted(dict.fromkeys(layers)))
+            infos.append(
+                PoolGroup(
+                    kind=kind,
+                    count=len(numbers),
+                    layers=numbers,
+                    block_size=size,
+                    page_bytes=None,
+                    block_bytes=block,
+                    blocks_per_request=blocks,
+                )
+            )
+        return tuple(infos)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         from hwcalc.engines.tensorrt_llm.pool import plan_pool
@@ -263,12 +391,15 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""
-        from hwcalc.engines.tensorrt_llm.form import pool_curve
+        from hwcalc.engines.tensorrt_llm.memory import PoolCurve
 
-        return pool_curve(self.deployment) if self.request.is_plain else None
+        server, parallel = self.deployment, self.deployment.setup.parallel
+        if not self.request.is_plain:
+            return None
+        return PoolCurve(gpus=(), total=(), most_tokens=server.most_tokens, deployment=server, dp=parallel.dp, tp=parallel.tp)
 
     def form(self) -> MemoryForm | None:
-        from hwcalc.engines.tensorrt_llm.form import plan_form
+        from hwcalc.engines.tensorrt_llm.memory import plan_form
 
         return plan_form(self)
 

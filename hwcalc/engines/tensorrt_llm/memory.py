@@ -1,30 +1,45 @@
-"""The budget of the cache from the GPU alone: a share of what is left after loading.
+"""The memory of a GPU: the budget of the cache, which is a share of what is left after loading; and both by length and number of sequences.
 
 ``available = (total - peak) x free_gpu_memory_fraction``; the peak is that of weights and a batch of ``max_num_tokens`` dummy tokens, and
 what lies outside torch (pyexecutor/_util.py configure_kv_cache_capacity and _cal_max_memory of the sources of 1.4; read, not run). The share
 that stays free is a part of its own here. Its ends are those of what is left, so that the range of the budget is a little wide.
 
-Weights are divided as everybody does, but left-over layers go to the first stages (mapping.py pp_layers).
+Weights are divided as everybody does, but left-over layers go to the first stages (mapping.py pp_layers). The cache is what the manager's own
+rules say, so that its curve is no sum of terms: pools of fixed shares, in whole pages.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.costs import estimated, forward
-from hwcalc.engines.extra_models import beside
-from hwcalc.engines.loaded import budget_of, loaded, outside
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.forms import ENDS, OPPOSITE, Amount, Curve, Memory, MemoryForm, OwnAmount, PartForm
+from hwcalc.engines.general_form import form_with
+from hwcalc.engines.memory import (
+    Budget,
+    BudgetPart,
+    Section,
+    beside,
+    budget_of,
+    estimated,
+    forward,
+    loaded,
+    measurements,
+    outside,
+)
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.steps import step
-from hwcalc.formulas.arithmetic import larger, smaller
+from hwcalc.engines.tensorrt_llm.pool import AllNeeds
+from hwcalc.formulas.arithmetic import floored, larger, smaller
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.record import Record
+from hwcalc.model import Noted
+from hwcalc.profiles.calibration import overheads_kind
 from hwcalc.profiles.engines import runtime_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtDeployment, TensorrtOccupancy
 
 KEPT_FREE: Final = "kept free"
 """The part that ``free_gpu_memory_fraction`` leaves."""
@@ -68,29 +83,122 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
         estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
     )
     whole, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows)
-    kept = _kept_free(whole, settings.fraction)
+    # What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``.
+    formula, left = (
+        "left - floor(left x free_gpu_memory_fraction)",
+        [max(0, size) for size in (whole.low, whole.expected, whole.high)],
+    )
+    made = step(KEPT_FREE, formula, left=(left[0], left[1], left[2]), free_gpu_memory_fraction=settings.fraction)
+    kept = BudgetPart(
+        name=KEPT_FREE,
+        section=Section.OVERHEAD,
+        low=int(made.low),
+        expected=int(made.expected),
+        high=int(made.high),
+        source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {settings.fraction:g} of what is left",
+        steps=(made,),
+    )
     margin = occupancy.request.hardware.margin or 0
     return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*memory_and_weights.notes, *extra.notes, *notes))
 
 
-def _kept_free(whole: Budget, fraction: float) -> BudgetPart:
-    """What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``."""
-    left = tuple(max(0, size) for size in (whole.low, whole.expected, whole.high))
-    low, expected, high = (size - int(size * fraction) for size in left)
-    return BudgetPart(
-        name=KEPT_FREE,
-        section=Section.OVERHEAD,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {fraction:g} of what is left",
-        steps=(
-            step(
-                KEPT_FREE,
-                "left - floor(left x free_gpu_memory_fraction)",
-                (low, expected, high),
-                left=(left[0], left[1], left[2]),
-                free_gpu_memory_fraction=fraction,
-            ),
-        ),
-    )
+def plan_form(occupancy: TensorrtOccupancy) -> MemoryForm | None:
+    """The form of sequences that are alike; ``None`` of others, or if the budget is unknown or partly measured."""
+
+    def parts() -> tuple[PartForm, ...] | None:
+        hardware, budget, settings, forms = occupancy.setup.hardware, occupancy.budget, occupancy.settings, list[PartForm]()
+        assert hardware.gpu is not None
+        assert budget is not None
+        if hardware.calibrated and measurements(hardware.gpu.id, overheads_kind(occupancy.engine.name)).value is not None:
+            # What was measured holds for batches of one size.
+            return None
+        for part in budget.parts:
+            if part.grows is not None:
+                low, expected, high = (DummyBatch(rule=rule, batch=settings.batched_tokens) for rule in part.grows)
+                forms.append(PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high))
+            elif part.name != KEPT_FREE:
+                forms.append(PartForm.constant(part))
+        least, middle, most = (
+            KeptFree(usable=size, others=tuple(getattr(part, OPPOSITE[end]) for part in forms), share=settings.fraction)
+            for end, size in zip(ENDS, budget.usable, strict=True)
+        )
+        return (*forms, PartForm(name=KEPT_FREE, section=Section.OVERHEAD.value, low=least, expected=middle, high=most))
+
+    return form_with(occupancy, parts, form=PoolForm)
+
+
+class DummyBatch(OwnAmount, Record):
+    """A forward pass of a full batch of prompts: the longer these are, the fewer."""
+
+    rule: Amount
+    batch: int
+
+    def at(self, tokens: int, sequences: int) -> int:
+        return self.rule.at(tokens, dummy_rows(self.batch, tokens))
+
+
+class KeptFree(OwnAmount, Record):
+    """Bytes that stay free: of what the other parts leave, the cache gets the share ``free_gpu_memory_fraction`` and not the rest."""
+
+    usable: int
+    others: tuple[Amount, ...]
+    share: float
+
+    def at(self, tokens: int, sequences: int) -> int:
+        left = larger(0, self.usable - sum(part.at(tokens, sequences) for part in self.others))
+        kept: int = left - floored(left * self.share)
+        return kept
+
+
+class PoolCurve(Curve):
+    """The cache: the smallest budget whose pools hold the sequences."""
+
+    deployment: TensorrtDeployment
+    dp: int
+    tp: int
+
+    def needs(self, tokens: int, sequences: int) -> AllNeeds:
+        """What so many sequences of a replica need."""
+        return AllNeeds(self.deployment.layouts, tokens, sequences)
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        """Bytes of the cache on each GPU; all GPUs count as the fullest."""
+        return self.needed_bytes(tokens, sequences)
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        return self.needs(tokens, sequences).needed_bytes()
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        return self.total_of(self.needs(tokens, -(-sequences // self.dp)), sequences)
+
+    def total_of(self, needs: AllNeeds, sequences: int) -> int:
+        """Bytes of the cache on all GPUs for ``sequences`` sequences; ``needs`` are those of a replica."""
+        return self.tp * needs.total_bytes(sequences, self.dp)
+
+
+class PoolForm(MemoryForm):
+    """The memory equation, where pools of the left bytes must hold the sequences."""
+
+    def at(self, tokens: int, sequences: int) -> Memory:
+        assert isinstance(self.curve, PoolCurve)
+        return _PoolMemory(self, self.curve, tokens, sequences)
+
+
+class _PoolMemory(Memory):
+    """What the form says of some sequences, whose needs are worked out once."""
+
+    def __init__(self, form: PoolForm, curve: PoolCurve, tokens: int, sequences: int) -> None:
+        super().__init__(form, tokens, sequences)
+        self._curve, self._needs = curve, curve.needs(tokens, self._own)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        return self._needs.needed_bytes()
+
+    @cached_property
+    def total_bytes(self) -> int:
+        return self._curve.total_of(self._needs, self.sequences)
+
+    def _pool_holds(self, end: str) -> bool:
+        left = self.left(end)
+        return (left >= 0) & self._needs.holds(left)

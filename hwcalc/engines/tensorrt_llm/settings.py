@@ -1,4 +1,4 @@
-"""The settings of a server, every default filled in; and which models and setups TensorRT-LLM's PyTorch back end takes.
+"""The options under their own names, the settings of a server, and which models and setups TensorRT-LLM's PyTorch back end takes.
 
 Read, not run: llmapi/llm_args.py KvCacheConfig (dtype, tokens_per_block, free_gpu_memory_fraction), models' ``get_model_defaults``, and
 pyexecutor/py_executor_creator.py (64 tokens in a block for FlashMLA) of the sources of 1.4. What runs: docs/source/models/supported-models.md (00b6d5a),
@@ -9,13 +9,12 @@ of another back end.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import AUTO, is_auto, is_on
-from hwcalc.engines.tensorrt_llm.options import is_attention_dp, read_fraction, read_windows
+from hwcalc.engines.devices import check_generation
+from hwcalc.engines.models import model_classes
+from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
@@ -29,12 +28,73 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec, Note
-from hwcalc.text import shown
+from hwcalc.model import ModelSpec, Note, Noted
+from hwcalc.text import brief, shown
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
+
+_FLAG: Final = choice_option("true", "false", "on", "off")
+_STATES: Final = choice_option("auto", "float16", "bfloat16", "float32", "fp16", "bf16", "fp32")
+_MOST_WINDOWS: Final = 1024
+
+
+def read_fraction(name: str, value: str) -> float:
+    """A share above 0 and below 1, as ``calculate_max_num_blocks`` asserts."""
+    whole, _, part = value.partition(".")
+    if whole in ("", "0") and part.isascii() and part.isdecimal() and len(part) < 20 and int(part):
+        return float(f"0.{part}")
+    raise UsageError(f"engine option {name}={brief(value, 40)} is no share.", hint="Allowed: above 0 and below 1, such as 0.9.")
+
+
+def read_windows(name: str, value: str) -> tuple[int, ...]:
+    """Windows in tokens, one for each layer in turn: ``512,512,32768``. They are repeated for further layers."""
+    words = value.split(",")
+    if len(words) > _MOST_WINDOWS:
+        raise UsageError(f"engine option {name} has {len(words):,} windows.", hint=f"At most {_MOST_WINDOWS:,}.")
+    return tuple(integer_option(1)(name, word.strip()) for word in words)
+
+
+def _block_option(name: str, value: str) -> int:
+    size = integer_option(2, 4096)(name, value)
+    if size & (size - 1):
+        raise UsageError(f"engine option {name}={size:,} is no power of two.", hint="Use 32, 64 or 128.")
+    return size
+
+
+def is_attention_dp(options: Mapping[str, str]) -> bool:
+    """Whether every rank keeps requests of its own, with all heads."""
+    return is_on(options.get("enable_attention_dp"))
+
+
+OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
+    {
+        name: EngineOption(name=name, help=text, default=default, check=check)
+        for name, text, default, check in (
+            (
+                "tokens_per_block",
+                "tokens in a block",
+                "32, 64 for sparse latents and on SM90, 128 for DeepSeek-V4",
+                _block_option,
+            ),
+            ("free_gpu_memory_fraction", "share of what is left after loading", "0.9", read_fraction),
+            ("max_batch_size", "requests at once", "2048", integer_option(1, 2**20)),
+            ("max_num_tokens", "tokens in a batch", "8192", integer_option(1, 2**30)),
+            ("max_tokens", "tokens of the pool, if the memory holds as many", "by memory", integer_option(1, 2**40)),
+            ("max_attention_window", "windows of the layers in turn, such as 512,512,32768", "by manager", read_windows),
+            ("avg_seq_len", "tokens of a usual sequence, by which V2 divides its pools", "by model", integer_option(1, 2**40)),
+            ("manager", "cache manager: v1 or v2 (use_kv_cache_manager_v2)", "by model", choice_option("v1", "v2")),
+            ("max_beam_width", "beams of a request", "1", integer_option(1, 1024)),
+            ("enable_attention_dp", "every rank of tp keeps requests of its own", "false", _FLAG),
+            ("enable_block_reuse", "keep blocks of finished requests", "true, false for some models", _FLAG),
+            ("host_cache_size", "bytes of host memory for blocks that left the GPU", "0", integer_option(0, 2**50)),
+            ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATES),
+            ("periodic_snapshot_interval", "tokens between kept recurrent states", "none", integer_option(1, 2**30)),
+            ("indexer_k_dtype", "format of sparse attention's indexer keys", "fp8", choice_option("fp8", "fp4")),
+        )
+    }
+)
 
 STATE_KINDS: Final = (Mamba2, GatedDeltaNet, KimiDeltaAttention)
 FRACTION: Final = 0.9
@@ -66,7 +126,6 @@ class Settings(Record):
     v2: bool
     window_pattern: tuple[int, ...] | None
     derives_windows: bool
-    beams: int
     attention_dp: bool
     reuse: bool
     host_bytes: int
@@ -79,7 +138,6 @@ class Settings(Record):
     ranks: int
     scratch: bool
     """Whether prompts that are read reuse the blocks of one layer of each kind (DeepSeek-V4's default)."""
-    kimi: bool
 
 
 def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]:
@@ -103,10 +161,11 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         most_tokens=_number(options, "max_tokens", 0) or None,
         v2=_manager(model, setup, kinds, beams),
         window_pattern=None if windows is None else read_windows("max_attention_window", windows),
-        derives_windows=_mixes_windows(kinds),
-        beams=max(_number(options, "max_beam_width", 1), beams),
+        # V2 derives the windows from sliding layers of one size and full layers.
+        derives_windows=len({kind.window for kind in kinds if isinstance(kind, SlidingAttention)}) == 1
+        and any(isinstance(kind, FullAttention) for kind in kinds),
         attention_dp=is_attention_dp(options),
-        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else reuses_blocks(model),
+        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else "no_reuse" not in _words(model),
         host_bytes=_number(options, "host_cache_size", 0, least=0),
         interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
         index_fp4=options.get("indexer_k_dtype") == "fp4",
@@ -115,7 +174,6 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         ranks=setup.parallel.tp * setup.parallel.pp * (setup.parallel.dp if is_attention_dp(options) else 1),
         pp=setup.parallel.pp,
         scratch=compressed,
-        kimi=is_kimi(model),
     )
     if beams > 1 and options.get("max_beam_width") and _number(options, "max_beam_width", 1) < beams:
         raise UsageError(
@@ -130,18 +188,11 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int = 1)
     return default if value is None else parse_tokens(value, f"engine option {name}", minimum=least)
 
 
-def _mixes_windows(kinds: list[LayerKind]) -> bool:
-    """Whether V2 derives the windows: sliding layers of one size and full layers."""
-    sizes = {kind.window for kind in kinds if isinstance(kind, SlidingAttention)}
-    return len(sizes) == 1 and any(isinstance(kind, FullAttention) for kind in kinds)
-
-
 def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int) -> bool:
     """Whether the V2 manager runs: the model's layers need it, the user names it, or it is the model's default and there are no beams."""
     manager, beams = setup.options.get("manager"), max(beams, _number(setup.options, "max_beam_width", 1))
-    heads = {(kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
-    several = len({dim for _, dim in heads}) > 1
-    needs = several or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
+    widths = {kind.head_dim for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
+    needs = len(widths) > 1 or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
     if needs and manager == "v1":
         raise UnsupportedError(
             "these layers take the V2 manager: V1 has one width for all of them, and its pool of states is not known.",
@@ -153,7 +204,7 @@ def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int)
         )
     if manager is not None:
         return manager == "v2" and beams == 1
-    return needs or (takes_v2(model) and beams == 1)
+    return needs or ("v2" in _words(model) and beams == 1)
 
 
 def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
@@ -183,7 +234,7 @@ def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
 def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str) -> str:
     """The format of recurrent states: what the user names, what the config says of the cache, or that of the model; Kimi's are fp32."""
     requested = options.get("mamba_ssm_cache_dtype", AUTO)
-    if is_kimi(model):
+    if "kimi" in _words(model):
         return "fp32"
     if requested != AUTO:
         return _FLOATS[requested]
@@ -208,17 +259,14 @@ def _kv_dtype(model: ModelSpec, setup: Setup, kinds: list[LayerKind], model_dtyp
             option="dtype",
             hint=f"Known: auto (here {model_dtype}), fp8, nvfp4, and {_OWN_FP8} for sparse latent attention.",
         )
-    if chosen == _OWN_FP8 and not (sparse and all(_is_576(kind) for kind in kinds)):
+    widths = {(kind.kv_lora_rank, kind.qk_rope_head_dim) for kind in kinds if isinstance(kind, LatentAttention)}
+    if chosen == _OWN_FP8 and not (sparse and widths == {(512, 64)}):
         raise UnsupportedError(
             f"--dtype {_OWN_FP8} is a row of 656 bytes for sparse latent attention of 512 + 64 numbers.", hint="Use: --dtype fp8"
         )
     if chosen == "nvfp4" and (sparse or any(isinstance(kind, CompressedAttention) for kind in kinds)):
         raise UnsupportedError("TensorRT-LLM has no nvfp4 cache for sparse latent attention.", hint="Use: --dtype fp8")
     return chosen, ()
-
-
-def _is_576(kind: LayerKind) -> bool:
-    return not isinstance(kind, LatentAttention) or (kind.kv_lora_rank, kind.qk_rope_head_dim) == (512, 64)
 
 
 def _published(model: ModelSpec) -> str | None:
@@ -239,24 +287,9 @@ def _words(model: ModelSpec) -> Mapping[str, str]:
     return model_classes("tensorrt-llm").row(model).words
 
 
-def takes_v2(model: ModelSpec) -> bool:
-    """Whether the model's own default is the V2 manager."""
-    return "v2" in _words(model)
-
-
 def runs_states(model: ModelSpec) -> bool:
     """Whether the back end has a manager for the recurrent states of this model; one without a named class may be any."""
     return model.architecture is None or "states" in _words(model)
-
-
-def reuses_blocks(model: ModelSpec) -> bool:
-    """Whether blocks of finished requests are kept where nobody says so."""
-    return "no_reuse" not in _words(model)
-
-
-def is_kimi(model: ModelSpec) -> bool:
-    """Whether the states are Kimi's, which are fp32 and whose convolution keeps a column more."""
-    return "kimi" in _words(model)
 
 
 def check_supported(model: ModelSpec, setup: Setup) -> None:

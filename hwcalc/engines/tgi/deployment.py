@@ -1,4 +1,4 @@
-"""What TGI makes of a model and of its settings, and what its pool of blocks holds.
+"""What TGI makes of a model and of its settings, what its pool of blocks holds, what a layer takes, and what the launcher makes of a config.
 
 ``KV-cache blocks: N, size: B`` of its log counts the blocks of the warm-up batch again, which are free by then, so that the pool is all that
 is left (``warmup`` in ``flash_causal_lm.py``). Block 0 is for health checks (``backends/v3/src/{radix,block_allocator}.rs``). What is left is
@@ -6,43 +6,54 @@ is left (``warmup`` in ``flash_causal_lm.py``). Block 0 is for health checks (``
 (``get_cuda_free_memory`` in ``utils/import_utils.py``): with a ``TGI_WIGGLE_ROOM`` of 0.9, a tenth of the total stays free; CUDA graphs are captured into it
 afterwards. A model of Mamba has no pool: its states are made for each batch.
 
-Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` resolve_attention,
-``server/text_generation_server/models/{globals,flash_causal_lm}.py``, ``layers/attention/kv_cache.py``.
+Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` (resolve_attention, get_head_dim, compute_optimal, vram_maximum and
+the default of ``max_batch_prefill_tokens``), ``server/text_generation_server/models/{globals,flash_causal_lm,mamba,__init__}.py``,
+``layers/attention/kv_cache.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import check_generation
-from hwcalc.engines.classes import model_classes
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.devices import check_generation
+from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, integer_option, is_auto, is_on, number_option, share_option
-from hwcalc.engines.policies import Support
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
+from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.setup import Load
-from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.tgi.launcher import head_width, prefill_tokens
-from hwcalc.engines.tgi.layers import RULES, TGI, check_layers
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import AttentionKind, ChunkedAttention, LatentAttention, LayerKind, Mamba1, Role, SlidingAttention
-from hwcalc.formulas.formats import BF16
+from hwcalc.formulas import (
+    AttentionKind,
+    ChunkedAttention,
+    ExpandedLatentAttention,
+    FullAttention,
+    LatentAttention,
+    LayerKind,
+    Mamba1,
+    Role,
+    SlidingAttention,
+)
+from hwcalc.formulas.attention import key_value_tensors
+from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note
+from hwcalc.formulas.tensor import Once
+from hwcalc.model import Note, Noted
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
+from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve
-    from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.model import ModelSpec
+    from hwcalc.profiles.hardware_file import Gpu
 
 BLOCKS: Final[Mapping[str, int]] = MappingProxyType(
     {"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64}
@@ -340,9 +351,7 @@ class TgiOccupancy(PooledOccupancy):
 
     def warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""
-        from hwcalc.engines.costs import forward
-        from hwcalc.engines.extra_models import beside
-        from hwcalc.engines.loaded import budget_of, loaded, outside
+        from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
 
         memory_and_weights = loaded(self)
         if memory_and_weights.value is None:
@@ -355,8 +364,8 @@ class TgiOccupancy(PooledOccupancy):
         budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=self.deployment.settings.share)
         return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
-    def pool_message(self, blocks: int, requests: int) -> str | None:
-        if not blocks:
+    def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
+        if not pool.blocks(budget_bytes):
             return _SHORT.format(tokens=self.deployment.settings.prefill_tokens)
         return None if requests else f"Not enough memory to handle `max_total_tokens={self.tokens}`"
 
@@ -375,7 +384,7 @@ class TgiOccupancy(PooledOccupancy):
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.saving import Cost, Saving
+        from hwcalc.engines.devices import Cost, Saving
 
         if self.deployment.settings.attention in ("flashinfer", "paged"):
             yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
@@ -395,3 +404,197 @@ def wiggle_room(name: str, value: str) -> float:
             f"TGI: assert {'TGI_WIGGLE_ROOM > 0' if share == 0 else 'TGI_WIGGLE_ROOM < 1'}", hint="Use: wiggle_room=0.95"
         )
     return share
+
+
+_NOPE: Final = 128
+_ROPE: Final = 64
+
+
+class TgiRules(Rules):
+    """Weights by ideal sharding. Key/value heads are divided and rounded down, a single one stays; none is repeated."""
+
+    engine = "tgi"
+
+    def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
+        """Weights are loaded in 16 bits, whatever the checkpoint has."""
+        return FLOATS.get(weight_dtype or "", BF16)
+
+    def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
+        if isinstance(kind, (LatentAttention, ExpandedLatentAttention)):
+            return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
+        if not isinstance(kind, AttentionKind) or keeps_whole_heads(model):
+            return kind
+        heads = kind.num_key_value_heads
+        return replace(
+            kind,
+            num_attention_heads=max(1, kind.num_attention_heads // tp),
+            num_key_value_heads=max(1, heads // tp),
+        )
+
+
+TGI: Final = TgiRules()
+
+
+def keeps_whole_heads(model: ModelSpec) -> bool:
+    """Whether the transformers back end does not divide the heads."""
+    return "whole_heads" in model_classes("tgi").row(model).words
+
+
+def check_layers(deployment: TgiDeployment) -> None:
+    """Refuse what the flash classes do not take. Raises :class:`~hwcalc.errors.UnsupportedError`."""
+    tp, model = deployment.setup.parallel.tp, deployment.model
+    shapes = set()
+    for group in deployment.plain_stack.groups:
+        kind = group.kind
+        if isinstance(kind, LatentAttention) and not deployment.is_native:
+            raise UnsupportedError(f"TGI has no latent attention in {model.model_type}.", hint="Use: --engine reference")
+        if not isinstance(kind, AttentionKind):
+            continue
+        shapes.add((kind.num_key_value_heads, kind.head_dim))
+        if kind.num_attention_heads % tp:
+            raise UnsupportedError(
+                f"TGI: `num_heads` must be divisible by `num_shards` (got `num_heads`: {kind.num_attention_heads} and `num_shards`: {tp}).",
+                hint="Use another --tp.",
+            )
+        if kind.num_key_value_heads > tp and kind.num_key_value_heads % tp and not keeps_whole_heads(model):
+            raise UnsupportedError(
+                f"TGI: `num_key_value_heads` must be divisible by `num_shards` (got `num_key_value_heads`: {kind.num_key_value_heads} and "
+                f"`num_shards`: {tp}).",
+                hint="Use another --tp.",
+            )
+        if 1 < kind.num_key_value_heads < tp and not keeps_whole_heads(model):
+            raise UnsupportedError(
+                f"TGI: assert self.num_kv_heads > 0: {kind.num_key_value_heads} key/value heads on {tp} shards, and none is repeated.",
+                hint=f"Use: --tp {kind.num_key_value_heads}",
+            )
+    if len(shapes) > 1:
+        raise UnsupportedError("TGI has one shape of keys and values for all layers of a model.", hint="Use: --engine reference")
+
+
+def _attention(kind: AttentionKind, occupancy: TgiOccupancy) -> tuple[StoredTensor, ...]:
+    """Every token of every layer, whatever its window; values are as wide as keys."""
+    tensors = key_value_tensors(kind.num_key_value_heads, kind.head_dim, kind.head_dim, occupancy.deployment.pages)
+    return occupancy.store_all(tensors)
+
+
+def _latent(kind: LatentAttention, occupancy: TgiOccupancy) -> tuple[StoredTensor, ...]:
+    """Keys and values of every head, both as wide as the wider of them.
+
+    The keys ``qk_nope_dim`` and ``qk_rope_dim``, for which TGI looks, are in no config: the widths are 128 + 64 whatever it says.
+    """
+    width = max(_NOPE + _ROPE, kind.v_head_dim)
+    axes = ("num_attention_heads", "max(qk_nope_head_dim + qk_rope_head_dim, v_head_dim)")
+    tensors = key_value_tensors(kind.num_attention_heads, width, width, occupancy.deployment.pages)
+    stored = occupancy.store_all(replace(tensor, axes=axes) for tensor in tensors)
+    if (kind.qk_nope_head_dim, kind.qk_rope_head_dim) == (_NOPE, _ROPE) or occupancy.together.unlike:
+        return stored
+    words = f"{kind.num_attention_heads:,} x {width:,}"
+    return tuple(
+        replace(tensor, rule=f"{occupancy.batch:,} x {tensor.positions:,} x {words} x {item.block_bytes} B: TGI's own widths")
+        for tensor, item in ((tensor, occupancy.dtypes.roles[tensor.role]) for tensor in stored)
+    )
+
+
+def _mamba(kind: Mamba1, occupancy: TgiOccupancy) -> tuple[StoredTensor, ...]:
+    """States of a batch: all columns of the convolution, in the model's dtype."""
+    conv, *rest = kind.tensors()
+    columns = replace(conv, shape=(*conv.shape, kind.d_conv), axes=(*conv.axes, "d_conv"), span=Once())
+    return occupancy.store_all((columns, *rest))
+
+
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
+    {
+        FullAttention: _attention,
+        SlidingAttention: _attention,
+        ChunkedAttention: _attention,
+        LatentAttention: _latent,
+        Mamba1: _mamba,
+    }
+)
+"""Kind of layer -> the tensors of a layer of that kind."""
+
+_TERA: Final = 10**12
+_FLOPS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        **dict.fromkeys(("h100-sxm5-80gb", "h100-nvl-94gb"), 900 * _TERA),
+        "h200-sxm-141gb": 989 * _TERA,
+        **dict.fromkeys(("a100-sxm4-80gb", "a100-sxm4-40gb", "a100-pcie-80gb"), 312 * _TERA),
+        "l4": 121 * _TERA,
+        "l40": 181 * _TERA,
+        "l40s": 363 * _TERA,
+        "a10g": 125 * _TERA,
+        "a40": 149 * _TERA,
+    }
+)
+"""GPU whose name the launcher knows -> what it takes for its speed."""
+_LEAST: Final = 100
+_DEFAULT: Final = 4096
+_ITEM_BYTES: Final = 2
+_GEMMA3_WIDTH: Final = 256
+
+
+def head_width(config: Mapping[str, Any]) -> int | None:
+    """``head_dim``, or the hidden width shared out over the heads; ``None`` where the keys have other names, or stand in ``text_config``.
+
+    >>> head_width({"hidden_size": 4096, "num_attention_heads": 32}), head_width({"n_embd": 768, "n_head": 12})
+    (128, None)
+    """
+    text = config.get("text_config")
+    hidden = _number(config, "hidden_size", 0) or _number(config, "n_embd", 0)
+    heads = _number(config, "num_attention_heads", 0)
+    shared = hidden // heads if hidden and heads and hidden % heads == 0 else 0
+    inner = _number(text, "head_dim", 0) if isinstance(text, Mapping) else 0
+    special = _GEMMA3_WIDTH if inner == 0 and isinstance(text, Mapping) and config.get("model_type") == "gemma3" else 0
+    return _number(config, "head_dim", 0) or shared or inner or special or None
+
+
+def prefill_tokens(model: ModelSpec, gpu: Gpu | None, shards: int, share: float) -> int:
+    """The default of ``max_batch_prefill_tokens``: by the speed of a GPU that it knows, at most the model's length and what memory holds.
+
+    ``share`` is that of all memory; without ``TGI_WIGGLE_ROOM`` the launcher leaves a twentieth free, and the server a tenth.
+    """
+    config = model.config
+    tokens = _optimal(config, gpu, shards) or int(model_classes("tgi").row(model).words.get("prefill_tokens", _DEFAULT))
+    limits = [tokens, model.max_position_embeddings, _held(config, gpu, shards, share)]
+    return min(limit for limit in limits if limit is not None)
+
+
+def _optimal(config: Mapping[str, Any], gpu: Gpu | None, shards: int) -> int | None:
+    flops, sizes = None if gpu is None else _FLOPS.get(gpu.id), _sizes(config)
+    if flops is None or sizes is None or "vision_config" in config:
+        return None
+    heads, kv_heads, width, hidden, inner, layers = sizes
+    used = _number(config, "num_experts_per_tok", 1) + _number(config, "n_shared_experts", 0)
+    attention = 2 * (3 * heads + 2 * kv_heads) * width * hidden
+    each = (attention + 6 * hidden * inner * used) * layers
+    most_tokens = flops * shards // each
+    return most_tokens if most_tokens > _LEAST else None
+
+
+def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, share: float) -> int | None:
+    sizes, vocabulary = _sizes(config), config.get("vocab_size")
+    if gpu is None or gpu.id not in _FLOPS or gpu.memory_total_mib is None or sizes is None:
+        return None
+    if not isinstance(vocabulary, int) or config.get("quantization_config"):
+        return None
+    heads, kv_heads, width, hidden, inner, layers = sizes
+    experts = _number(config, "num_local_experts", 1)
+    layer = 3 * inner * experts * hidden + (heads + 2 * kv_heads) * width + heads * width * hidden
+    weights = _ITEM_BYTES * (layer * layers + 2 * hidden * vocabulary)
+    token = 4 * kv_heads * width * layers + 3 * _ITEM_BYTES * (inner + inner // 2) * experts
+    left = int(gpu.memory_total_mib * MIB * share) * shards - weights
+    return left // token if left > 0 else None
+
+
+def _sizes(config: Mapping[str, Any]) -> tuple[int, int, int, int, int, int] | None:
+    """Heads, key/value heads, their width, hidden and inner width, and layers; ``None`` where a key is not there."""
+    hidden = _number(config, "hidden_size", 0) or _number(config, "n_embd", 0)
+    heads = _number(config, "num_attention_heads", 0)
+    inner, layers = (_number(config, name, 0) for name in ("intermediate_size", "num_hidden_layers"))
+    sizes = (heads, _number(config, "num_key_value_heads", heads), head_width(config) or 0, hidden, inner, layers)
+    return sizes if all(sizes) else None
+
+
+def _number(config: Mapping[str, Any], name: str, default: int) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) and value >= 0 else default

@@ -18,19 +18,19 @@ from hwcalc.engines.tgi.deployment import (
     KV_NAMES,
     QUANTIZED,
     REQUESTS,
+    RULES,
     WIGGLE_ROOM,
     TgiDeployment,
     TgiOccupancy,
     wiggle_room,
 )
-from hwcalc.engines.tgi.layers import RULES
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.options import CommandInput
 
 _SWITCH: Final = choice_option("true", "false", "1", "0")
 _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
@@ -95,7 +95,7 @@ class Tgi(GeneralEngine):
 
     def command(self, planned: CommandInput) -> list[str]:
         """The words for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the launcher cannot be told."""
-        from hwcalc.engines.command import check_one_replica
+        from hwcalc.engines.options import check_one_replica
 
         for name in ("draft", "kv_memory"):
             if getattr(planned, name) is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.options import AUTO, is_on
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, first_release, made_of_published
@@ -15,12 +17,12 @@ from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.options import CommandInput
 
 _ALWAYS: Final = "0.6"
 
 
-class Flag(NamedTuple):
+class Flag(Struct, frozen=True):
     """A flag and the first release that has it.
 
     ``values`` has the first release that takes a value, if there is a list of them; from ``any_value`` on there is none. ``negated`` is the
@@ -219,7 +221,7 @@ def _weights(requested: str, version: str) -> list[str]:
 
 
 def _lora(text: str, version: str) -> list[str]:
-    from hwcalc.engines.lora import parse_lora
+    from hwcalc.engines.options import parse_lora
     from hwcalc.engines.vllm.lora import slot_rank
 
     lora = parse_lora(text)

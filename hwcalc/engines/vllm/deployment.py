@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Deployment, Occupancy
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
+from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
@@ -26,20 +24,18 @@ from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
-from hwcalc.model import Note
+from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import planned_version
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.policies import PagedGroup, Support
-    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Setup
-    from hwcalc.engines.sharing import Held, SharedBlocks
+    from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.layout import LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
@@ -399,7 +395,7 @@ class VllmOccupancy(Occupancy):
         settings = self.settings
         policy: tuple[BudgetPart, ...] = ()
         if self.setup.policy is not None and self.setup.hardware.gpu is not None:
-            from hwcalc.engines.peaks import policy_part
+            from hwcalc.engines.policies import policy_part
 
             policy = policy_part(self)
         # V0 looks at whether the longest prompt fits into a batch.

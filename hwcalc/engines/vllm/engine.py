@@ -14,8 +14,8 @@ from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.options import CommandInput
     from hwcalc.formulas import LayerKind
 
 

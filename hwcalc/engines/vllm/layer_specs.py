@@ -16,7 +16,7 @@ from math import lcm
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.model_dtypes import known_dtype
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.specs import (

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stage
-from hwcalc.engines.rank_weights import RankBytes, cut_blocks
+from hwcalc.engines.rank_weights import RankBytes, adapted, adapter_numbers, cut_blocks, module_of, most_on_a_stage
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.weights import VLLM, VllmRank
 from hwcalc.errors import UsageError
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 
 if TYPE_CHECKING:
-    from hwcalc.engines.lora import Lora
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
 
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)

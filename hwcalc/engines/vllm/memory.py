@@ -18,13 +18,10 @@ from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.costs import estimated, exact, ranked, workspaces
-from hwcalc.engines.loaded import budget_of, loaded
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.devices import Cost, Saving, compute_capability, computes_fp8, host_holds
+from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, estimated, exact, loaded, ranked, workspaces
 from hwcalc.engines.options import is_on
-from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
+from hwcalc.engines.rank_weights import encoder_width, expert_width, layer_width
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.formats import runs_weights
@@ -47,11 +44,10 @@ from hwcalc.engines.vllm.weights import (
     resident,
     stage_weights,
 )
-from hwcalc.engines.widths import encoder_width, expert_width, layer_width
 from hwcalc.formulas import SparseIndexer
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.profiles.engines import planned_version, runtime_profile, vllm_profile
 from hwcalc.units import GIB, human_bytes
 
@@ -198,7 +194,7 @@ def _extras(
 
 
 def _draft_bytes(model: ModelSpec, setup: Setup, speculation: Speculation) -> RankBytes | None:
-    from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+    from hwcalc.engines.rank_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     if speculation.model is None:

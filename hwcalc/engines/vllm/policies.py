@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.options import is_on
-from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import PagedGroup, Support
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.engines.vllm.versions import since
@@ -34,7 +34,7 @@ from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.groups import BlockGroup
@@ -292,7 +292,7 @@ def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tu
         if layer_cache.kind >= 0 and (layer_cache.layer, layer_cache.kind) not in known:
             known[layer_cache.layer, layer_cache.kind] = number(layer_cache.layer, layer_cache.kind)
     return tuple(
-        layer_cache if layer_cache.kind < 0 else layer_cache._replace(kind=known[layer_cache.layer, layer_cache.kind])
+        layer_cache if layer_cache.kind < 0 else replace(layer_cache, kind=known[layer_cache.layer, layer_cache.kind])
         for layer_cache in layout.caches
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.capability import compute_capability
+from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.classes import expands_latents
@@ -490,8 +490,8 @@ def longest_accepted(model: ModelSpec, rules: Rules) -> int | None:
 
 def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bool:
     """Whether this version runs the model with its second model runner by default. ``quantized`` says whether its weights are."""
+    from hwcalc.engines.rank_weights import expert_width
     from hwcalc.engines.vllm.weights import VllmRank
-    from hwcalc.engines.widths import expert_width
 
     planned = planned_version(version)
     rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.heads import check_heads
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_auto, is_on
+from hwcalc.engines.stored import check_heads
 from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import check_weights, first_release, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS
@@ -17,7 +16,7 @@ from hwcalc.engines.vllm.versions import nearest_release, since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ RELEASES: Final = (
     *("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
 )
 """The releases whose code was read for the rules, oldest first."""
-_UNRELEASED: Final = re.compile(r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?(?:\+[\w.]+)?")
+_UNRELEASED: Final = r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?(?:\+[\w.]+)?"
 """A candidate, a development version or a build with a local label."""
 
 
@@ -46,7 +46,7 @@ def resolve(requested: str) -> str:
         version = [int(part) for part in parts]
         if f"{version[0]}.{version[1]}" in VERSIONS:
             return ".".join(map(str, version))
-    unreleased = _UNRELEASED.fullmatch(requested)
+    unreleased = re.fullmatch(_UNRELEASED, requested)
     released = unreleased[1] if unreleased and unreleased[1].rpartition(".")[0] in VERSIONS else None
     raise UnknownNameError(
         f"--engine vllm@{brief(requested, 20)}: no rules for that version.",

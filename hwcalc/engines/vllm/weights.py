@@ -1,6 +1,6 @@
 """The weights on a rank of vLLM: how tensors are cut, which stage has which layers, what stays on the GPU, what kernels add.
 
-Tensors are cut by :mod:`hwcalc.engines.shards`, except where vLLM 0.33 differs (``model_executor/layers/{linear,
+Tensors are cut by :mod:`hwcalc.engines.rank_weights`, except where vLLM 0.33 differs (``model_executor/layers/{linear,
 vocab_parallel_embedding,mamba}`` and the model files): vocabularies are padded to a multiple of 64, and several model types keep more
 or fewer tensors whole. Weights of multi-token prediction are loaded only for speculative decoding and are not counted here.
 
@@ -14,15 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes, stages_of
+from hwcalc.engines.rank_weights import (
+    ROW_PARALLEL,
+    Rank,
+    RankBytes,
+    Rules,
+    Sharding,
+    Tables,
+    block_bytes,
+    cut_blocks,
+    expert_width,
+    module_of,
+    on_stages,
+    rank_weight_bytes,
+    stages_of,
+)
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of
-from hwcalc.engines.stages import Tables
-from hwcalc.engines.widths import expert_width
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LatentAttention, pipeline_stages
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
@@ -402,7 +414,7 @@ _NO_VECTORS: Final = RankBytes(
 """The encoder outputs of a model without a tower."""
 
 
-class StageWeights(NamedTuple):
+class StageWeights(Struct, frozen=True):
     """Bytes of weights on a rank of a pipeline stage: all of them, those that may be moved, and the largest layer of these.
 
     No parameter is larger than its layer.

@@ -1,13 +1,8 @@
 """A GGUF file as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors.
 
-The tensors of a GGUF file as blocks of weights, under their names without the number of the layer: ``attn_q.weight``.
-
-The layers of a GGUF file in the kinds of :mod:`hwcalc.formulas`, in two readings.
-
-:func:`published_layers` is what the model is, whatever runs it. :func:`cached_layers` is what llama.cpp keeps for each block of the file: a
-window that it ignores is no window, and layers for multi-token prediction keep nothing in the main context.
-
-A GGUF header as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors.
+Layers are read twice: :func:`published_layers` is what the model is, whatever runs it; :func:`cached_layers` is what llama.cpp
+keeps for each block of the file. There a window that it ignores is no window, and layers for multi-token prediction keep nothing
+in the main context. Tensors are blocks of weights under their names without the number of the layer: ``attn_q.weight``.
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ from hwcalc.quantization.ggml import FLOAT_TYPES, ROTARY, TABLES, part_of_layer,
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
 _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
-_NORM: Final = re.compile(r"norm|(^|_)ln(_|$)")
+_NORM: Final = r"norm|(^|_)ln(_|$)"
 
 _Key = tuple[str, Part, tuple[Weight, ...]]
 
@@ -109,7 +104,7 @@ def _role(path: str, stem: str, shape: tuple[int, ...]) -> WeightRole:
         return WeightRole.EMBEDDING
     if path in _HEADS:
         return WeightRole.HEAD
-    if _NORM.search(stem):
+    if re.search(_NORM, stem):
         return WeightRole.NORM
     if path.endswith(".bias"):
         return WeightRole.BIAS

@@ -1,41 +1,32 @@
-"""The log of llama.cpp, of programs that run it (Ollama among them), and of ik_llama.cpp; and its buffers compared with the plan's.
-
-The log of llama.cpp, of programs that run it (Ollama among them), and of ik_llama.cpp.
+"""The log of llama.cpp, of programs that run it (Ollama among them) and of ik_llama.cpp, and its buffers compared with the plan's.
 
 llama.cpp states each buffer when it makes it, in MiB with two decimals, by device and kind: ``CUDA0 KV buffer size = 1024.00 MiB``. At the
 end it prints a table in whole MiB. Names before the colon have changed over the years (``llm_load_tensors``, ``llama_new_context_with_model``,
 ``llama_kv_cache_unified_iswa``), so they are not looked at. Ollama's own engine writes ``msg="kv cache" device=CUDA0 size="1.0 GiB"``.
-Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, common/fit.cpp.
-
-Compare llama.cpp's buffers with the plan's: caches and states exactly, weights by tensors, compute buffers within their estimate.
-
-With several GPUs the layers are divided by what was free on each, which no line says: the GPUs are compared together.
+Caches and states are compared exactly, weights by tensors, compute buffers within their estimate. Several GPUs are compared together, since
+no line says what was free on each. Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp,
+llama-memory-recurrent.cpp, common/fit.cpp.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.devices import DeviceShare, Placement
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
-from hwcalc.engines.llamacpp.fitting import ON_HOST
+from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.formulas import Role
 from hwcalc.model import Note
+from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import BINARY, Fact, Facts, PrintedNumber, Range, Row, compared, number_after, number_at, spread
 from hwcalc.units import GIB, MIB
 
-NAME: Final = "llamacpp"
-TITLE: Final = "llama.cpp, ik_llama.cpp or Ollama"
-SOUGHT: Final = (
-    "CUDA0 KV buffer size =  1024.00 MiB",
-    "CUDA0 model buffer size =  4403.49 MiB",
-    "CUDA0 compute buffer size =   258.50 MiB",
-    "offloaded 33/33 layers to GPU",
-    "n_ctx_seq     = 8192",
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hwcalc.engines.devices import DeviceShare, Placement
+    from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+    from hwcalc.engines.memory import BudgetPart
 
 _LONGEST: Final = 4096
 _MOST_CACHES: Final = 64
@@ -93,12 +84,22 @@ _SWITCHES: Final = {"1": "on", "0": "off", "true": "on", "false": "off", "enable
 _TABLE: Final = ("total_bytes", "free_bytes", "self_bytes", "model_sum_bytes", "context_sum_bytes", "compute_sum_bytes")
 
 
-class LlamacppParser:
+class LlamacppLog(Dialect):
     """Reads the log line by line. Of a start only the first model and its first context count: a draft model comes after them."""
 
+    name = "llamacpp"
+    title = "llama.cpp, ik_llama.cpp or Ollama"
+    engine = "llamacpp"
+    sought = (
+        "CUDA0 KV buffer size =  1024.00 MiB",
+        "CUDA0 model buffer size =  4403.49 MiB",
+        "CUDA0 compute buffer size =   258.50 MiB",
+        "offloaded 33/33 layers to GPU",
+        "n_ctx_seq     = 8192",
+    )
+
     def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+        super().__init__()
         self._aside = False
         """Whether the lines are about something else: a dry run of ``--fit``, a draft model, a further context."""
         self._contexts = 0
@@ -263,6 +264,68 @@ class LlamacppParser:
             if 0 <= low < 2**50:
                 self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1, rank=rank)
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
+        options = {
+            name: str(value)
+            for name in _OPTIONS
+            if (value := self.facts.number(name) if self.facts.word(name) is None else self.facts.word(name)) is not None
+        }
+        unified = self.facts.word("kv_unified")
+        if unified is not None:
+            options["kv_unified"] = "true" if unified == "on" else "false"
+        if self.facts.word("flash_attn") in ("on", "off"):
+            options["flash_attn"] = str(self.facts.word("flash_attn"))
+        if self.facts.word("swa_full") is not None:
+            options["swa_full"] = "true"
+        stated: dict[str, object] = {}
+        slots, length = self.facts.number("n_seq_max"), self.facts.number("n_ctx_seq") or self.facts.number("n_ctx")
+        if length is not None:
+            stated["seq"] = int(length)
+        if slots is not None:
+            stated["batch"] = int(slots)
+        return stated, options
+
+    def compare(self, occupancy: LlamacppOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+        from hwcalc.engines.llamacpp.settings import CELLS
+
+        rows = [*_context(self.facts, occupancy), *_weights(self.facts, occupancy, tolerance)]
+        notes: list[Note] = []
+        if "mla_attn" in self.facts:
+            message = "ik_llama.cpp keeps latents in ways of its own (-mla): its cache may differ from llama.cpp's."
+            notes.append(Note(code="other-engine", message=message))
+        cells = self.facts.number("n_ctx")
+        if cells is not None and cells % CELLS:
+            message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {occupancy.version}."
+            notes.append(Note(code="older-build", message=message))
+        placement = occupancy.placement()
+        if placement is not None and placement.gpus:
+            rows += _devices(self.facts, placement, tolerance)
+            rows += _memory(self.facts, occupancy, tolerance)
+        elif placement is not None or all(on_host(fact.rank) for fact in self.facts.ranks("model_bytes")):
+            rows += _host(self.facts, occupancy, tolerance)
+        else:
+            message = "Name the GPU with --gpu to compare what each device holds, and the compute buffers."
+            notes.append(Note(code="no-gpu", message=message))
+        return rows, notes
+
+    def batch_shape(self, occupancy: LlamacppOccupancy) -> tuple[int, int]:
+        """Tokens of one pass, and tokens whose logits it computes."""
+        one = occupancy.settings
+        return one.n_ubatch, one.n_outputs
+
+    def overheads(self, occupancy: LlamacppOccupancy) -> dict[str, int]:
+        """What the table calls unaccounted: the driver's context, and whatever other programs hold of the same GPU."""
+        sizes = []
+        for total in self.facts.ranks("total_bytes"):
+            rest = [self.facts.ranks(name) for name in ("free_bytes", "self_bytes")]
+            known = [fact.value for each in rest for fact in each if fact.rank == total.rank and not isinstance(fact.value, str)]
+            if len(known) == len(rest) and not isinstance(total.value, str):
+                sizes.append(int(total.value) - sum(int(value) for value in known))
+        fitting = [size for size in sizes if 0 < size < _LARGEST_CONTEXT]
+        return {"context_bytes": max(fitting)} if fitting else {}
+
 
 def _tenths(printed: PrintedNumber) -> tuple[int, int, int]:
     """A size with as many decimals as it has: Ollama prints one, and none for bytes."""
@@ -273,29 +336,6 @@ def _tenths(printed: PrintedNumber) -> tuple[int, int, int]:
 
 
 _OPTIONS: Final = ("n_ctx", "n_seq_max", "n_batch", "n_ubatch", "n_rs_seq", "type_k", "type_v", "n_gpu_layers")
-
-
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
-    options = {
-        name: str(value)
-        for name in _OPTIONS
-        if (value := facts.number(name) if facts.word(name) is None else facts.word(name)) is not None
-    }
-    unified = facts.word("kv_unified")
-    if unified is not None:
-        options["kv_unified"] = "true" if unified == "on" else "false"
-    if facts.word("flash_attn") in ("on", "off"):
-        options["flash_attn"] = str(facts.word("flash_attn"))
-    if facts.word("swa_full") is not None:
-        options["swa_full"] = "true"
-    stated: dict[str, object] = {}
-    slots, length = facts.number("n_seq_max"), facts.number("n_ctx_seq") or facts.number("n_ctx")
-    if length is not None:
-        stated["seq"] = int(length)
-    if slots is not None:
-        stated["batch"] = int(slots)
-    return stated, options
 
 
 _STATES: Final = (Role.STATE, Role.CONV)
@@ -311,36 +351,11 @@ def on_host(rank: str | None) -> bool:
     return first.startswith("CPU") or first.endswith("Host")
 
 
-def compare(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    from hwcalc.engines.llamacpp.settings import CELLS
-
-    rows = [*_context(facts, opened), *_weights(facts, opened, tolerance)]
-    notes: list[Note] = []
-    if "mla_attn" in facts:
-        message = "ik_llama.cpp keeps latents in ways of its own (-mla): its cache may differ from llama.cpp's."
-        notes.append(Note(code="other-engine", message=message))
-    cells = facts.number("n_ctx")
-    if cells is not None and cells % CELLS:
-        message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {opened.version}."
-        notes.append(Note(code="older-build", message=message))
-    placement = opened.placement()
-    if placement is not None and placement.gpus:
-        rows += _devices(facts, placement, tolerance)
-        rows += _memory(facts, opened, tolerance)
-    elif placement is not None or all(on_host(fact.rank) for fact in facts.ranks("model_bytes")):
-        rows += _host(facts, opened, tolerance)
-    else:
-        message = "Name the GPU with --gpu to compare what each device holds, and the compute buffers."
-        notes.append(Note(code="no-gpu", message=message))
-    return rows, notes
-
-
-def _context(facts: Facts, opened: LlamacppOccupancy) -> list[Row]:
+def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
     """Cells, caches and states follow from llama.cpp's rules: they must be equal up to the rounding of the log."""
-    one = opened.settings
-    stored = [(group.count, tensor) for group in opened.stack.groups for tensor in opened.kind_tensors[group.kind]]
-    stored += [(1, tensor) for tensor in opened.extras]
+    one = occupancy.settings
+    stored = [(group.count, tensor) for group in occupancy.stack.groups for tensor in occupancy.kind_tensors[group.kind]]
+    stored += [(1, tensor) for tensor in occupancy.extras]
     states = sum(count * tensor.bytes for count, tensor in stored if tensor.role in _STATES)
     rows: list[Row] = []
 
@@ -349,13 +364,13 @@ def _context(facts: Facts, opened: LlamacppOccupancy) -> list[Row]:
 
     row("cells", facts.last("n_ctx"), one.n_ctx, "n_ctx after rounding, all slots together")
     row("cells of a slot", facts.last("n_ctx_seq"), one.n_ctx_seq, "n_ctx_seq: what one sequence can have")
-    row("cache", _whole(facts, "kv_sum_bytes", "kv_bytes"), opened.stored_bytes - states, "keys and values of all layers")
+    row("cache", _whole(facts, "kv_sum_bytes", "kv_bytes"), occupancy.stored_bytes - states, "keys and values of all layers")
     row("states", _whole(facts, "state_sum_bytes", "state_bytes"), states, "recurrent states of all slots, in 32 bits")
     return rows
 
 
-def _weights(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
-    held = opened.model_weights()
+def _weights(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
+    held = occupancy.model_weights()
     if held is None:
         return []
     meaning = "every tensor of the file once"
@@ -391,10 +406,10 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
     return rows
 
 
-def _host(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
+def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
-    deployment = opened.deployment
-    parts = deployment.pinned_at(deployment.hosted_runs).layout(opened.settings).buffer_parts(ON_HOST)
+    deployment = occupancy.deployment
+    parts = Layout(deployment.pinned_at(deployment.hosted_runs), occupancy.settings).buffer_parts(ON_HOST)
     rows: list[Row] = []
     for name, stated, meaning in (
         (_COMPUTE, "compute_bytes", "compute buffer"),
@@ -405,10 +420,10 @@ def _host(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row
     return rows
 
 
-def _memory(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
+def _memory(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     from hwcalc.profiles.gpus import visible_memory
 
-    gpu = opened.request.hardware.gpu
+    gpu = occupancy.request.hardware.gpu
     visible = None if gpu is None else visible_memory(gpu)
     if visible is None:
         return []
@@ -461,21 +476,3 @@ def _sum(name: str, facts: list[Fact]) -> Fact | None:
     whole = Facts()
     whole.add(name, value, line=last.line, text=last.text, unit=last.unit, low=low, high=high)
     return whole.last(name)
-
-
-def batch_shape(opened: LlamacppOccupancy) -> tuple[int, int]:
-    """Tokens of one pass, and tokens whose logits it computes."""
-    one = opened.settings
-    return one.n_ubatch, one.n_outputs
-
-
-def overheads(facts: Facts, opened: LlamacppOccupancy) -> dict[str, int]:
-    """What the table calls unaccounted: the driver's context, and whatever other programs hold of the same GPU."""
-    sizes = []
-    for total in facts.ranks("total_bytes"):
-        rest = [facts.ranks(name) for name in ("free_bytes", "self_bytes")]
-        known = [fact.value for each in rest for fact in each if fact.rank == total.rank and not isinstance(fact.value, str)]
-        if len(known) == len(rest) and not isinstance(total.value, str):
-            sizes.append(int(total.value) - sum(int(value) for value in known))
-    fitting = [size for size in sizes if 0 < size < _LARGEST_CONTEXT]
-    return {"context_bytes": max(fitting)} if fitting else {}

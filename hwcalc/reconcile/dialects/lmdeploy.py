@@ -15,18 +15,9 @@ from typing import Final
 
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Fact, Facts, Range, Row, compared, number_after, spread
+from hwcalc.reconcile.dialects.dialect import Dialect
+from hwcalc.reconcile.facts import Fact, Range, Row, compared, number_after, spread
 from hwcalc.units import MIB
-
-NAME: Final = "lmdeploy"
-TITLE: Final = "LMDeploy, PyTorch or TurboMind"
-SOUGHT: Final = (
-    "minimal free gpu memory: 61440 mb",
-    "estimated max runtime memory: 2505 mb",
-    "CacheConfig(max_batches=1024, block_size=64, num_cpu_blocks=0, num_gpu_blocks=5893",
-    "max_block_count = 6142",
-    "Object cache budget: 49152.00 MB from free 61440.00 MB and ratio 0.800",
-)
 
 _LONGEST: Final = 4096
 _WHOLE: Final[Mapping[str, str]] = {
@@ -60,12 +51,19 @@ _OPTIONS: Final[Mapping[str, str]] = {
 _PYTORCH_ALONE: Final = frozenset({"kernel_block_size", "prefix_cache_state_budget"})
 
 
-class LmdeployParser:
+class LmdeployLog(Dialect):
     """Reads the log line by line."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "lmdeploy"
+    title = "LMDeploy, PyTorch or TurboMind"
+    engine = "lmdeploy"
+    sought = (
+        "minimal free gpu memory: 61440 mb",
+        "estimated max runtime memory: 2505 mb",
+        "CacheConfig(max_batches=1024, block_size=64, num_cpu_blocks=0, num_gpu_blocks=5893",
+        "max_block_count = 6142",
+        "Object cache budget: 49152.00 MB from free 61440.00 MB and ratio 0.800",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -125,94 +123,90 @@ class LmdeployParser:
         if ratio is not None:
             self.facts.add("cache_max_entry_count", ratio[1], line=number, text=text)
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The keywords of a plan and the engine options that the log states."""
+        stated: dict[str, object] = {}
+        for keyword, name in {"seq": "session_len", "tp": "tp"}.items():
+            value = self.facts.number(name)
+            if value:
+                stated[keyword] = int(value)
+        options: dict[str, str] = {}
+        backend = self.facts.word("backend")
+        if backend is not None:
+            options["backend"] = backend
+        for name, option in _OPTIONS.items():
+            fact = self.facts.last(name)
+            if fact is not None and not (backend == "turbomind" and name in _PYTORCH_ALONE):
+                options[option] = str(fact.value)
+        ratio = self.facts.word("cache_max_entry_count")
+        if ratio is not None:
+            options["cache_max_entry_count"] = ratio
+        if self.facts.word("enable_prefix_caching") == "true":
+            options["enable_prefix_caching"] = "true"
+        return stated, options
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The keywords of a plan and the engine options that the log states."""
-    stated: dict[str, object] = {}
-    for keyword, name in {"seq": "session_len", "tp": "tp"}.items():
-        value = facts.number(name)
-        if value:
-            stated[keyword] = int(value)
-    options: dict[str, str] = {}
-    backend = facts.word("backend")
-    if backend is not None:
-        options["backend"] = backend
-    for name, option in _OPTIONS.items():
-        fact = facts.last(name)
-        if fact is not None and not (backend == "turbomind" and name in _PYTORCH_ALONE):
-            options[option] = str(fact.value)
-    ratio = facts.word("cache_max_entry_count")
-    if ratio is not None:
-        options["cache_max_entry_count"] = ratio
-    if facts.word("enable_prefix_caching") == "true":
-        options["enable_prefix_caching"] = "true"
-    return stated, options
+    def compare(self, occupancy: LmdeployOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
+        from hwcalc.engines.lmdeploy.deployment import shares_of
 
+        pool, rows = occupancy.block_pool, []
+        notes: list[Note] = []
 
-def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
-    from hwcalc.engines.lmdeploy.pool import shares_of
+        def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
+            rows.extend(compared(name, fact, predicted, 0.0, definition="engine", meaning=meaning))
 
-    pool, rows = opened.block_pool, []
-    notes: list[Note] = []
-
-    def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
-        rows.extend(compared(name, fact, predicted, 0.0, definition="engine", meaning=meaning))
-
-    free = facts.smallest("free_bytes")
-    ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))
-    row("block", facts.last("block_bytes"), spread(pool.block_bytes), "bytes of a block of all layers, on a rank")
-    row("state slots", facts.last("num_state_caches"), spread(pool.settings.slots), "slots of recurrent states")
-    row("states", facts.last("state_bytes"), spread(pool.state_bytes), "recurrent states of all slots")
-    if ends is not None:
-        shares = [shares_of(pool, opened.model.vocab_size or 0, size) for size in ends]
-        runtime = sorted(one.runtime for one in shares)
-        row(
-            "forward pass",
-            facts.last("runtime_bytes"),
-            Range(low=runtime[0], expected=shares[1].runtime, high=runtime[-1]),
-            "(prefill tokens + 2 x max_batches) x vocabulary x 2",
+        free = self.facts.smallest("free_bytes")
+        ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))
+        row("block", self.facts.last("block_bytes"), spread(pool.block_bytes), "bytes of a block of all layers, on a rank")
+        row("state slots", self.facts.last("num_state_caches"), spread(pool.settings.slots), "slots of recurrent states")
+        row("states", self.facts.last("state_bytes"), spread(pool.state_bytes), "recurrent states of all slots")
+        if ends is not None:
+            shares = [shares_of(pool, occupancy.model.vocab_size or 0, size) for size in ends]
+            runtime = sorted(one.runtime for one in shares)
+            row(
+                "forward pass",
+                self.facts.last("runtime_bytes"),
+                Range(low=runtime[0], expected=shares[1].runtime, high=runtime[-1]),
+                "(prefill tokens + 2 x max_batches) x vocabulary x 2",
+            )
+            cache = sorted(one.cache for one in shares)
+            row(
+                "cache",
+                self.facts.last("cache_bytes"),
+                Range(low=cache[0], expected=shares[1].cache, high=cache[-1]),
+                "the share of what is free",
+            )
+            blocks = [pool.blocks(max(0, one.cache)) for one in shares]
+            meaning = "blocks of the share of what the log says is free"
+            row(
+                "blocks", self.facts.last("num_gpu_blocks"), Range(low=min(blocks), expected=blocks[1], high=max(blocks)), meaning
+            )
+        counted = self.facts.last("num_gpu_blocks")
+        if counted is not None and not isinstance(counted.value, str):
+            tokens = int(counted.value) * pool.block_size
+            row("tokens", self.facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
+        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        if budget is None:
+            notes.append(
+                Note(code="no-gpu", message="Name the GPU with --gpu to compare what is free once the weights are loaded.")
+            )
+            return rows, notes
+        outside = [part for part in budget.parts if part.name != "forward pass"]
+        left = Range(
+            low=budget.total_low_bytes - sum(part.high for part in outside),
+            expected=budget.total_bytes - sum(part.expected for part in outside),
+            high=budget.total_high_bytes - sum(part.low for part in outside),
         )
-        cache = sorted(one.cache for one in shares)
-        row(
-            "cache",
-            facts.last("cache_bytes"),
-            Range(low=cache[0], expected=shares[1].cache, high=cache[-1]),
-            "the share of what is free",
-        )
-        blocks = [pool.blocks(max(0, one.cache)) for one in shares]
-        meaning = "blocks of the share of what the log says is free"
-        row("blocks", facts.last("num_gpu_blocks"), Range(low=min(blocks), expected=blocks[1], high=max(blocks)), meaning)
-    counted = facts.last("num_gpu_blocks")
-    if counted is not None and not isinstance(counted.value, str):
-        tokens = int(counted.value) * pool.block_size
-        row("tokens", facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
-    budget = opened.budget if opened.request.hardware.gpu is not None else None
-    if budget is None:
-        notes.append(Note(code="no-gpu", message="Name the GPU with --gpu to compare what is free once the weights are loaded."))
+        meaning = "what weights and the context leave of the GPU"
+        rows += compared("free", free, left, tolerance, definition="estimate", meaning=meaning)
+        if ends is None:
+            low, expected, high = (pool.blocks(max(0, size)) for size in (budget.low, budget.expected, budget.high))
+            predicted = Range(low=low, expected=expected, high=high)
+            meaning = "blocks of the memory equation"
+            rows += compared("blocks", counted, predicted, tolerance, definition="estimate", meaning=meaning)
         return rows, notes
-    outside = [part for part in budget.parts if part.name != "forward pass"]
-    left = Range(
-        low=budget.total_low_bytes - sum(part.high for part in outside),
-        expected=budget.total_bytes - sum(part.expected for part in outside),
-        high=budget.total_high_bytes - sum(part.low for part in outside),
-    )
-    meaning = "what weights and the context leave of the GPU"
-    rows += compared("free", free, left, tolerance, definition="estimate", meaning=meaning)
-    if ends is None:
-        low, expected, high = (pool.blocks(max(0, size)) for size in (budget.low, budget.expected, budget.high))
-        predicted = Range(low=low, expected=expected, high=high)
-        meaning = "blocks of the memory equation"
-        rows += compared("blocks", counted, predicted, tolerance, definition="estimate", meaning=meaning)
-    return rows, notes
 
-
-def overheads(facts: Facts, opened: LmdeployOccupancy) -> dict[str, int]:
-    """None are stated: the log has only what is free, with the weights."""
-    return {}
-
-
-def batch_shape(opened: LmdeployOccupancy) -> tuple[int, int]:
-    """Tokens of one forward pass, and rows of logits."""
-    settings = opened.deployment.settings
-    return settings.prefill_tokens, settings.max_batch_size
+    def batch_shape(self, occupancy: LmdeployOccupancy) -> tuple[int, int]:
+        """Tokens of one forward pass, and rows of logits."""
+        settings = occupancy.deployment.settings
+        return settings.prefill_tokens, settings.max_batch_size

@@ -7,32 +7,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.facts import Facts, Row, budget_rows, compared, forward_shape, number_after, number_before, spread
+from hwcalc.reconcile.dialects.dialect import Dialect
+from hwcalc.reconcile.facts import Facts, Row, budget_rows, compared, number_after, number_before, spread
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
     from hwcalc.model import Note
 
-NAME: Final = "mistral-rs"
-TITLE: Final = "mistral.rs's start-up log"
-SOUGHT: Final = (
-    "for PagedAttention KV cache per GPU",
-    "PagedAttention KV cache type is",
-    "Using PagedAttention with block size",
-    "Recurrent state pool grew to capacity",
-    "for activations (predicted)",
-)
 _LONGEST: Final = 4096
 _TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8E4M3": "fp8"}
 
 
-class MistralRsParser:
+class MistralRsLog(Dialect):
     """Reads a log line by line."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "mistral-rs"
+    title = "mistral.rs's start-up log"
+    engine = "mistral-rs"
+    sought = (
+        "for PagedAttention KV cache per GPU",
+        "PagedAttention KV cache type is",
+        "Using PagedAttention with block size",
+        "Recurrent state pool grew to capacity",
+        "for activations (predicted)",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -71,44 +70,36 @@ class MistralRsParser:
         if digits > 0 and not decimals:
             self.facts.add(name, digits, line=number, text=text, unit=unit)
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The pool's size, block and format."""
+        stated: dict[str, object] = {}
+        size, word, block = self.facts.number("pool_mb"), self.facts.word("kv_cache_dtype"), self.facts.number("pa_block_size")
+        if size is not None:
+            stated["kv_memory"] = int(size) * MIB
+        if word is not None:
+            stated["dtype"] = word
+        return stated, {} if block not in (8, 16, 32) else {"pa_block_size": str(block)}
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The pool's size, block and format."""
-    stated: dict[str, object] = {}
-    size, word, block = facts.number("pool_mb"), facts.word("kv_cache_dtype"), facts.number("pa_block_size")
-    if size is not None:
-        stated["kv_memory"] = int(size) * MIB
-    if word is not None:
-        stated["dtype"] = word
-    return stated, {} if block not in (8, 16, 32) else {"pa_block_size": str(block)}
+    def compare(self, occupancy: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have."""
+        from hwcalc.engines.mistral_rs.pool import predicted_activations
 
-
-def compare(facts: Facts, opened: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the log and the plan have."""
-    from hwcalc.engines.mistral_rs.pool import predicted_activations
-
-    rows, pool, notes = budget_rows(facts, opened, tolerance, size=None if "pool_mb" not in facts else _size(facts))
-    if pool is not None and pool.state_slots is not None:
-        meaning = "slots of every layer with a state"
-        predicted = spread(pool.state_slots)
-        rows += compared("state slots", facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
-    predicted_bytes = predicted_activations(opened)
-    if predicted_bytes is not None:
-        meaning = "what the loader predicts for activations, in whole MB"
-        predicted = spread(predicted_bytes // MIB)
-        rows += compared("predicted MB", facts.last("predicted_mb"), predicted, 0.0, definition="engine", meaning=meaning)
-    return rows, notes
+        rows, pool, notes = budget_rows(
+            self.facts, occupancy, tolerance, size=None if "pool_mb" not in self.facts else _size(self.facts)
+        )
+        if pool is not None and pool.state_slots is not None:
+            meaning = "slots of every layer with a state"
+            predicted = spread(pool.state_slots)
+            rows += compared("state slots", self.facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
+        predicted_bytes = predicted_activations(occupancy)
+        if predicted_bytes is not None:
+            meaning = "what the loader predicts for activations, in whole MB"
+            predicted = spread(predicted_bytes // MIB)
+            rows += compared(
+                "predicted MB", self.facts.last("predicted_mb"), predicted, 0.0, definition="engine", meaning=meaning
+            )
+        return rows, notes
 
 
 def _size(facts: Facts) -> int:
     return int(facts.number("pool_mb") or 0) * MIB
-
-
-def overheads(facts: Facts, opened: MistralOccupancy) -> dict[str, int]:
-    """None are measured: what it reserves is its own prediction."""
-    return {}
-
-
-def batch_shape(opened: MistralOccupancy) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits."""
-    return forward_shape(opened)

@@ -9,20 +9,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import Section
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Facts, Range, Row, compared
+from hwcalc.reconcile.dialects.dialect import Dialect
+from hwcalc.reconcile.facts import Range, Row, compared
 from hwcalc.units import MIB
 
-NAME: Final = "mlx"
-TITLE: Final = "mlx-lm"
-SOUGHT: Final = (
-    "Prompt: 11 tokens, 98.762 tokens-per-sec",
-    "Generation: 100 tokens, 35.4 tokens-per-sec",
-    "Peak memory: 4.905 GB",
-    "[WARNING] Generating with a model that requires 15000 MB which is close to the maximum recommended size of 16384 MB",
-)
 _LONGEST: Final = 4096
 _PEAK: Final = re.compile(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")
 _TOKENS: Final = re.compile(r"^(Prompt|Generation): ([0-9]{1,12}) tokens, [0-9.]{1,20} tokens-per-sec")
@@ -32,12 +25,18 @@ _CLOSE: Final = re.compile(
 _GB: Final = 10**9
 
 
-class MlxParser:
+class MlxLog(Dialect):
     """Reads the output line by line."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "mlx"
+    title = "mlx-lm"
+    engine = "mlx"
+    sought = (
+        "Prompt: 11 tokens, 98.762 tokens-per-sec",
+        "Generation: 100 tokens, 35.4 tokens-per-sec",
+        "Peak memory: 4.905 GB",
+        "[WARNING] Generating with a model that requires 15000 MB which is close to the maximum recommended size of 16384 MB",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -54,57 +53,45 @@ class MlxParser:
                 low = int(found) * MIB
                 self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1)
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The length: prompt and answer, which comes token by token."""
+        prompt, generated = self.facts.last("prompt_tokens"), self.facts.last("generation_tokens")
+        if prompt is None or not isinstance(prompt.value, int):
+            return {}, {}
+        more = generated.value if generated is not None and isinstance(generated.value, int) else 0
+        stated: dict[str, object] = {"seq": prompt.value + more}
+        return stated | ({"prompt": prompt.value} if more else {}), {}
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The length: prompt and answer, which comes token by token."""
-    prompt, generated = facts.last("prompt_tokens"), facts.last("generation_tokens")
-    if prompt is None or not isinstance(prompt.value, int):
-        return {}, {}
-    more = generated.value if generated is not None and isinstance(generated.value, int) else 0
-    stated: dict[str, object] = {"seq": prompt.value + more}
-    return stated | ({"prompt": prompt.value} if more else {}), {}
-
-
-def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the output and the plan have."""
-    rows: list[Row] = []
-    budget = opened.budget if opened.request.hardware.gpu is not None else None
-    held = _sum(opened, Section.WEIGHTS)
-    meaning = "weights of the model"
-    rows += compared("weights", facts.last("model_bytes"), held, tolerance, definition="estimate", meaning=meaning)
-    if budget is None:
-        message = "Name the Mac with --gpu to compare the peak and the limit."
-        unread = "peak_bytes" in facts or "limit_bytes" in facts
-        return rows, [Note(code="no-gpu", message=message)] if unread else []
-    limit = Range(low=budget.total_low_bytes, expected=budget.total_bytes, high=budget.total_high_bytes)
-    meaning = "memory that Metal recommends to use at most"
-    rows += compared("device memory", facts.last("limit_bytes"), limit, tolerance, definition="profile", meaning=meaning)
-    weights, working = _sum(opened, Section.WEIGHTS), _sum(opened, Section.ACTIVATIONS)
-    if weights is not None and working is not None:
-        low, expected, high = (
-            opened.needed_bytes + getattr(weights, end) + getattr(working, end) for end in ("low", "expected", "high")
-        )
-        meaning = "weights, cache and activations at the fullest"
-        peak = Range(low=low, expected=expected, high=high)
-        rows += compared("peak", facts.last("peak_bytes"), peak, tolerance, definition="estimate", meaning=meaning)
-    return rows, []
+    def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the output and the plan have."""
+        rows: list[Row] = []
+        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        held = _sum(occupancy, Section.WEIGHTS)
+        meaning = "weights of the model"
+        rows += compared("weights", self.facts.last("model_bytes"), held, tolerance, definition="estimate", meaning=meaning)
+        if budget is None:
+            message = "Name the Mac with --gpu to compare the peak and the limit."
+            unread = "peak_bytes" in self.facts or "limit_bytes" in self.facts
+            return rows, [Note(code="no-gpu", message=message)] if unread else []
+        limit = Range(low=budget.total_low_bytes, expected=budget.total_bytes, high=budget.total_high_bytes)
+        meaning = "memory that Metal recommends to use at most"
+        rows += compared("device memory", self.facts.last("limit_bytes"), limit, tolerance, definition="profile", meaning=meaning)
+        weights, working = _sum(occupancy, Section.WEIGHTS), _sum(occupancy, Section.ACTIVATIONS)
+        if weights is not None and working is not None:
+            low, expected, high = (
+                occupancy.needed_bytes + getattr(weights, end) + getattr(working, end) for end in ("low", "expected", "high")
+            )
+            meaning = "weights, cache and activations at the fullest"
+            peak = Range(low=low, expected=expected, high=high)
+            rows += compared("peak", self.facts.last("peak_bytes"), peak, tolerance, definition="estimate", meaning=meaning)
+        return rows, []
 
 
-def _sum(opened: Occupancy, section: Section) -> Range | None:
-    budget = opened.budget if opened.request.hardware.gpu is not None else None
-    parts = opened.told(opened.weights) if budget is None else budget.parts
+def _sum(occupancy: Occupancy, section: Section) -> Range | None:
+    budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+    parts = occupancy.told(occupancy.weights) if budget is None else budget.parts
     counted = [part for part in parts or () if part.section is section]
     if not counted:
         return None
     low, expected, high = (sum(getattr(part, end) for part in counted) for end in ("low", "expected", "high"))
     return Range(low=low, expected=expected, high=high)
-
-
-def batch_shape(opened: Occupancy) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits, as in the general memory equation."""
-    return opened.forward_tokens()[1], opened.request.replica_batch
-
-
-def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
-    """Nothing: the peak is of all arrays together."""
-    return {}

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.reconcile.dialects.vllm import NUMBERS, WORDS, set_word
-from hwcalc.reconcile.dialects.vllm import plan_inputs as stated_inputs
-from hwcalc.reconcile.facts import Facts, number_at
-
-NAME: Final = "prometheus"
-TITLE: Final = "the /metrics text of a vLLM server"
-SOUGHT: Final = ("vllm:cache_config_info", "vllm:vllm_config_info", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+from hwcalc.reconcile.dialects.vllm import NUMBERS, WORDS, VllmLog, set_word
+from hwcalc.reconcile.facts import number_at
 
 _CONFIGS: Final = ("vllm:cache_config_info{", "vllm:vllm_config_info{")
 _USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
@@ -28,12 +23,13 @@ _MOST_LABELS: Final = 1000
 _LONGEST_LABEL: Final = 4096
 
 
-class PrometheusParser:
+class PrometheusText(VllmLog):
     """Reads the text line by line."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "prometheus"
+    title = "the /metrics text of a vLLM server"
+    engine = "vllm"
+    sought = ("vllm:cache_config_info", "vllm:vllm_config_info", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -72,14 +68,13 @@ class PrometheusParser:
         elif name in WORDS or name in _RENAMED:
             set_word(facts, _RENAMED.get(name) or WORDS[name], value, number, text)
 
-
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """Keywords and engine options that the metrics state. If the longest request is missing, it is tokens / concurrency."""
-    stated, options = stated_inputs(facts)
-    tokens, concurrency = facts.smallest("tokens"), facts.smallest("concurrency")
-    if "seq" not in stated and tokens is not None and concurrency is not None and tokens.rank == concurrency.rank:
-        stated["seq"] = round(float(tokens.value) / float(concurrency.value))
-    return stated, options
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """Keywords and engine options that the metrics state. If the longest request is missing, it is tokens / concurrency."""
+        stated, options = super().inputs()
+        tokens, concurrency = self.facts.smallest("tokens"), self.facts.smallest("concurrency")
+        if "seq" not in stated and tokens is not None and concurrency is not None and tokens.rank == concurrency.rank:
+            stated["seq"] = round(float(tokens.value) / float(concurrency.value))
+        return stated, options
 
 
 def _short(name: str) -> str:

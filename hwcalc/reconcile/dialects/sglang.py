@@ -9,26 +9,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Section
+from hwcalc.engines.memory import Section
 from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
+from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Facts, PrintedNumber, Range, Row, compared, number_after, spread
 
 if TYPE_CHECKING:
     from hwcalc.engines.sglang.deployment import SglangOccupancy
 
-NAME: Final = "sglang"
-TITLE: Final = "SGLang's start-up log"
-SOUGHT: Final = (
-    "KV Cache is allocated. dtype:",
-    "max_total_num_tokens=",
-    "Mamba Cache is allocated.",
-    "Load weight end.",
-    "Memory pool end.",
-    "full_layer_tokens=",
-    "DSV4 pool sizes:",
-)
 
 _LONGEST: Final = 8192
 _COUNTS: Final = (
@@ -53,12 +43,21 @@ _KEYWORDS: Final = {"tp_size": "tp", "pp_size": "pp", "context_length": "seq"}
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
 
 
-class SglangParser:
+class SglangLog(Dialect):
     """Reads a log line by line. ``facts`` is what the last start of the engine stated; ``starts`` counts the starts."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "sglang"
+    title = "SGLang's start-up log"
+    engine = "sglang"
+    sought = (
+        "KV Cache is allocated. dtype:",
+        "max_total_num_tokens=",
+        "Mamba Cache is allocated.",
+        "Load weight end.",
+        "Memory pool end.",
+        "full_layer_tokens=",
+        "DSV4 pool sizes:",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -86,7 +85,7 @@ class SglangParser:
             self.facts.add_bytes(f"swa_{name}" if windows and wide else name, printed, line=number, text=text)
 
     def _arguments(self, number: int, text: str) -> None:
-        from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
+        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
 
         for found in _ARGUMENT.finditer(text[text.find("ServerArgs(") :]):
             name, value = found.group(1), found.group(3)
@@ -102,66 +101,80 @@ class SglangParser:
         if printed is not None and printed.decimals == 0 and printed.digits >= 0:
             self.facts.add(name, printed.digits, line=number, text=text)
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The keywords of a plan and the engine options that the log states."""
+        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The keywords of a plan and the engine options that the log states."""
-    from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
+        stated: dict[str, object] = {}
+        for argument, keyword in _KEYWORDS.items():
+            word = self.facts.word(f"arg_{argument}")
+            if word is not None and word.isdecimal():
+                stated[keyword] = int(word)
+        context = self.facts.number("context")
+        if context is not None:
+            stated["seq"] = int(context)
+        dtype = self.facts.word("arg_kv_cache_dtype")
+        if dtype is not None and dtype != "auto":
+            stated["dtype"] = dtype
+        options = {name: word for name in ARGUMENTS if (word := self.facts.word(f"arg_{name}")) is not None}
+        options |= {name: "true" for name in SWITCHES if self.facts.word(f"arg_{name}") == "True"}
+        replicas = self.facts.word("arg_dp_size")
+        if replicas is not None and replicas.isdecimal() and int(replicas) > 1:
+            stated["dp"] = int(replicas)
+            tp = stated.get("tp")
+            if "enable_dp_attention" in options and isinstance(tp, int):
+                # Its ranks are those of all replicas together.
+                stated["tp"] = max(1, tp // int(replicas))
+        return stated, options
 
-    stated: dict[str, object] = {}
-    for argument, keyword in _KEYWORDS.items():
-        word = facts.word(f"arg_{argument}")
-        if word is not None and word.isdecimal():
-            stated[keyword] = int(word)
-    context = facts.number("context")
-    if context is not None:
-        stated["seq"] = int(context)
-    dtype = facts.word("arg_kv_cache_dtype")
-    if dtype is not None and dtype != "auto":
-        stated["dtype"] = dtype
-    options = {name: word for name in ARGUMENTS if (word := facts.word(f"arg_{name}")) is not None}
-    options |= {name: "true" for name in SWITCHES if facts.word(f"arg_{name}") == "True"}
-    replicas = facts.word("arg_dp_size")
-    if replicas is not None and replicas.isdecimal() and int(replicas) > 1:
-        stated["dp"] = int(replicas)
-        tp = stated.get("tp")
-        if "enable_dp_attention" in options and isinstance(tp, int):
-            # Its ranks are those of all replicas together.
-            stated["tp"] = max(1, tp // int(replicas))
-    return stated, options
+    def compare(self, occupancy: SglangOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+        from hwcalc.engines.sglang.pools import most_running
 
+        own = occupancy
+        rows: list[Row] = []
 
-def compare(facts: Facts, opened: SglangOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    from hwcalc.engines.sglang.pools import most_running
+        def row(name: str, fact: str, predicted: Range | None, definition: str, meaning: str) -> None:
+            rows.extend(compared(name, self.facts.last(fact), predicted, tolerance, definition=definition, meaning=meaning))
 
-    own = opened
-    rows: list[Row] = []
+        weights = [part for part in occupancy.weights.value or () if part.section is Section.WEIGHTS]
+        if weights:
+            low, expected, high = (sum(getattr(part, end) for part in weights) for end in ("low", "expected", "high"))
+            row(
+                "weights",
+                "weights_bytes",
+                Range(low=low, expected=expected, high=high),
+                "estimate",
+                "weights of the fullest rank",
+            )
+        if own.deployment.compressed is None:
+            _rows_of_pools(self.facts, own, row)
+        tokens, slots = self.facts.number("tokens"), self.facts.number("slots")
+        if tokens is not None:
+            # The log may be that of another model, which has states.
+            running = most_running(own.settings, int(tokens), int(slots) if slots is not None and own.deployment.slots else None)
+            row("requests at once", "running", spread(running), "engine", "what so many tokens and slots allow")
+        size = _budget(own)
+        if size is None:
+            message = (
+                "The log does not say how many bytes the pools have: give them with --kv-memory, or name the GPU with --gpu."
+            )
+            return rows, [Note(code="budget-unknown", message=message)] if tokens is not None else []
+        low, middle, high = (own.sizes(max(0, one)) for one in size)
+        figures = (
+            ("tokens", "tokens", "tokens"),
+            ("window tokens", "swa_tokens", "swa_tokens"),
+            ("state slots", "slots", "slots"),
+        )
+        for name, fact, attribute in figures:
+            ends = [getattr(one, attribute) for one in (low, middle, high)]
+            if None not in ends:
+                row(name, fact, Range(low=min(ends), expected=ends[1], high=max(ends)), "engine", "pools of the planned budget")
+        return rows, []
 
-    def row(name: str, fact: str, predicted: Range | None, definition: str, meaning: str) -> None:
-        rows.extend(compared(name, facts.last(fact), predicted, tolerance, definition=definition, meaning=meaning))
-
-    weights = [part for part in opened.weights.value or () if part.section is Section.WEIGHTS]
-    if weights:
-        low, expected, high = (sum(getattr(part, end) for part in weights) for end in ("low", "expected", "high"))
-        row("weights", "weights_bytes", Range(low=low, expected=expected, high=high), "estimate", "weights of the fullest rank")
-    if own.deployment.compressed is None:
-        _rows_of_pools(facts, own, row)
-    tokens, slots = facts.number("tokens"), facts.number("slots")
-    if tokens is not None:
-        # The log may be that of another model, which has states.
-        running = most_running(own.settings, int(tokens), int(slots) if slots is not None and own.deployment.slots else None)
-        row("requests at once", "running", spread(running), "engine", "what so many tokens and slots allow")
-    size = _budget(own)
-    if size is None:
-        message = "The log does not say how many bytes the pools have: give them with --kv-memory, or name the GPU with --gpu."
-        return rows, [Note(code="budget-unknown", message=message)] if tokens is not None else []
-    low, middle, high = (own.sizes(max(0, one)) for one in size)
-    figures = (("tokens", "tokens", "tokens"), ("window tokens", "swa_tokens", "swa_tokens"), ("state slots", "slots", "slots"))
-    for name, fact, attribute in figures:
-        ends = [getattr(one, attribute) for one in (low, middle, high)]
-        if None not in ends:
-            row(name, fact, Range(low=min(ends), expected=ends[1], high=max(ends)), "engine", "pools of the planned budget")
-    return rows, []
+    def batch_shape(self, occupancy: SglangOccupancy) -> tuple[int, int]:
+        """Tokens of one forward pass, and sequences."""
+        return occupancy.settings.chunk, occupancy.request.replica_batch
 
 
 def _rows_of_pools(facts: Facts, own: SglangOccupancy, row: object) -> None:
@@ -206,13 +219,3 @@ def _budget(own: SglangOccupancy) -> tuple[int, int, int] | None:
         return size, size, size
     budget = own.budget if own.request.hardware.gpu is not None else None
     return None if budget is None else (budget.low, budget.expected, budget.high)
-
-
-def overheads(facts: Facts, opened: SglangOccupancy) -> dict[str, int]:
-    """Nothing: the log prints what is free, not what lies outside the pools."""
-    return {}
-
-
-def batch_shape(opened: SglangOccupancy) -> tuple[int, int]:
-    """Tokens of one forward pass, and sequences."""
-    return opened.settings.chunk, opened.request.replica_batch

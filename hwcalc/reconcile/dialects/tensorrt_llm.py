@@ -9,21 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Budget, Section
+from hwcalc.engines.memory import Budget, Section
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Fact, Facts, Range, Row, compared, number_after, spread
+from hwcalc.reconcile.dialects.dialect import Dialect
+from hwcalc.reconcile.facts import Fact, Range, Row, compared, number_after, spread
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
 
-NAME: Final = "tensorrt-llm"
-TITLE: Final = "TensorRT-LLM's start-up log"
-SOUGHT: Final = (
-    "available KV cache memory when calculating max tokens",
-    "for max tokens in paged KV cache",
-    "KV cache manager v2 device quota set to",
-    "Memory used after loading model weights (inside torch)",
-)
 _LONGEST: Final = 4096
 _PROFILED: Final = " in memory usage profiling"
 _SIZES: Final = (
@@ -51,12 +44,18 @@ _GRAPHS: Final = ("context", "workspaces", "communication", "expert exchange", "
 """Parts of the plan that the log has outside torch."""
 
 
-class TensorrtParser:
+class TensorrtLog(Dialect):
     """Reads a log line by line. ``facts`` is what the last start of the engine stated; ``starts`` counts the starts."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "tensorrt-llm"
+    title = "TensorRT-LLM's start-up log"
+    engine = "tensorrt-llm"
+    sought = (
+        "available KV cache memory when calculating max tokens",
+        "for max tokens in paged KV cache",
+        "KV cache manager v2 device quota set to",
+        "Memory used after loading model weights (inside torch)",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -81,63 +80,86 @@ class TensorrtParser:
         if share is not None and 0 < share.value < 1:
             self.facts.add("fraction", float(share.value), line=number, text=text, unit="share")
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The options that the log states."""
+        options: dict[str, str] = {}
+        block, share = self.facts.number("block_tokens"), self.facts.number("fraction")
+        if block is not None:
+            options["tokens_per_block"] = str(int(block))
+        if share is not None:
+            options["free_gpu_memory_fraction"] = f"{share:.6f}".rstrip("0")
+        if "quota_bytes" in self.facts:
+            options["manager"] = "v2"
+        elif "tokens" in self.facts:
+            options["manager"] = "v1"
+        return {}, options
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The options that the log states."""
-    options: dict[str, str] = {}
-    block, share = facts.number("block_tokens"), facts.number("fraction")
-    if block is not None:
-        options["tokens_per_block"] = str(int(block))
-    if share is not None:
-        options["free_gpu_memory_fraction"] = f"{share:.6f}".rstrip("0")
-    if "quota_bytes" in facts:
-        options["manager"] = "v2"
-    elif "tokens" in facts:
-        options["manager"] = "v1"
-    return {}, options
+    def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        rows: list[Row] = []
+
+        def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:
+            rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
+
+        weights = occupancy.weights.value
+        loaded = None if weights is None else _ends([(part.low, part.expected, part.high) for part in weights])
+        row("weights", self.facts.last("weights_bytes"), loaded, "estimate", "weights of a rank")
+        if budget is not None:
+            row(
+                "activation peak",
+                self.facts.last("activation_bytes"),
+                _section(budget),
+                "estimate",
+                "peak of a batch of dummy prompts",
+            )
+            outside = [(part.low, part.expected, part.high) for part in budget.parts if part.name in _GRAPHS]
+            row(
+                "outside torch",
+                self.facts.last("non_torch_bytes"),
+                _ends(outside),
+                "estimate",
+                "context, communication, CUDA graphs",
+            )
+            left = Range(low=max(0, budget.low), expected=max(0, budget.expected), high=max(0, budget.high))
+            row("available", self.facts.last("available_bytes"), left, "estimate", "the share of what is left")
+        each = occupancy.pool(0)
+        slope = None if each is None or each.bytes_per_token is None else each.bytes_per_token
+        if slope:
+            row("bytes per token", self.facts.last("token_bytes"), spread(slope), "engine", "what a token takes on a rank")
+            tokens = self.facts.number("tokens")
+            if tokens is not None:
+                meaning = "max tokens of the pool x bytes of a token"
+                row("pool", self.facts.last("pool_bytes"), spread(int(tokens) * slope), "engine", meaning)
+        stated = self.facts.last("estimated_bytes") or self.facts.last("available_bytes")
+        tokens_row = _tokens(stated, occupancy)
+        row("tokens", self.facts.last("tokens"), tokens_row, "engine", "max tokens of the pool that the available memory holds")
+        notes = []
+        if tokens_row is None and "tokens" in self.facts and budget is None:
+            message = "The log does not say how many bytes the cache has: name the GPU with --gpu."
+            notes.append(Note(code="budget-unknown", message=message))
+        return rows, notes
+
+    def batch_shape(self, occupancy: Occupancy) -> tuple[int, int]:
+        """Tokens and rows of the dummy batch."""
+        tokens = occupancy.forward_tokens()[1]
+        return tokens, -(-tokens // min(tokens, max(1, occupancy.tokens - 1)))
+
+    def overheads(self, occupancy: Occupancy) -> dict[str, int]:
+        """What a calibration keeps: the peak of the dummy batch."""
+        found: dict[str, int] = {}
+        activation = self.facts.number("activation_bytes")
+        if activation is not None:
+            found["activation_bytes"] = int(activation)
+        return found
 
 
-def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    budget = opened.budget if opened.request.hardware.gpu is not None else None
-    rows: list[Row] = []
-
-    def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:
-        rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
-
-    weights = opened.weights.value
-    loaded = None if weights is None else _ends([(part.low, part.expected, part.high) for part in weights])
-    row("weights", facts.last("weights_bytes"), loaded, "estimate", "weights of a rank")
-    if budget is not None:
-        row("activation peak", facts.last("activation_bytes"), _section(budget), "estimate", "peak of a batch of dummy prompts")
-        outside = [(part.low, part.expected, part.high) for part in budget.parts if part.name in _GRAPHS]
-        row("outside torch", facts.last("non_torch_bytes"), _ends(outside), "estimate", "context, communication, CUDA graphs")
-        left = Range(low=max(0, budget.low), expected=max(0, budget.expected), high=max(0, budget.high))
-        row("available", facts.last("available_bytes"), left, "estimate", "the share of what is left")
-    each = opened.pool(0)
-    slope = None if each is None or each.bytes_per_token is None else each.bytes_per_token
-    if slope:
-        row("bytes per token", facts.last("token_bytes"), spread(slope), "engine", "what a token takes on a rank")
-        tokens = facts.number("tokens")
-        if tokens is not None:
-            meaning = "max tokens of the pool x bytes of a token"
-            row("pool", facts.last("pool_bytes"), spread(int(tokens) * slope), "engine", meaning)
-    stated = facts.last("estimated_bytes") or facts.last("available_bytes")
-    tokens_row = _tokens(stated, opened)
-    row("tokens", facts.last("tokens"), tokens_row, "engine", "max tokens of the pool that the available memory holds")
-    notes = []
-    if tokens_row is None and "tokens" in facts and budget is None:
-        message = "The log does not say how many bytes the cache has: name the GPU with --gpu."
-        notes.append(Note(code="budget-unknown", message=message))
-    return rows, notes
-
-
-def _tokens(stated: Fact | None, opened: Occupancy) -> Range | None:
+def _tokens(stated: Fact | None, occupancy: Occupancy) -> Range | None:
     """The tokens of the pool at both ends of a size that was rounded."""
     if stated is None or isinstance(stated.value, str):
         return None
     ends = [stated.value if end is None else end for end in (stated.low, stated.value, stated.high)]
-    found = [pool.tokens for pool in (opened.pool(int(end)) for end in ends) if pool is not None]
+    found = [pool.tokens for pool in (occupancy.pool(int(end)) for end in ends) if pool is not None]
     low, expected, high = found
     if low is None or expected is None or high is None:
         return None
@@ -153,18 +175,3 @@ def _ends(parts: list[tuple[int, int, int]]) -> Range | None:
 
 def _section(budget: Budget) -> Range | None:
     return _ends([(part.low, part.expected, part.high) for part in budget.parts if part.section is Section.ACTIVATIONS])
-
-
-def batch_shape(opened: Occupancy) -> tuple[int, int]:
-    """Tokens and rows of the dummy batch."""
-    tokens = opened.forward_tokens()[1]
-    return tokens, -(-tokens // min(tokens, max(1, opened.tokens - 1)))
-
-
-def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
-    """What a calibration keeps: the peak of the dummy batch."""
-    found: dict[str, int] = {}
-    activation = facts.number("activation_bytes")
-    if activation is not None:
-        found["activation_bytes"] = int(activation)
-    return found

@@ -7,31 +7,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.facts import Facts, budget_rows, forward_shape, number_after
+from hwcalc.reconcile.dialects.dialect import Dialect
+from hwcalc.reconcile.facts import budget_rows, number_after
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Row
 
-NAME: Final = "tgi"
-TITLE: Final = "TGI's start-up log"
-SOUGHT: Final = (
-    "KV-cache blocks",
-    "Setting max batch total tokens to",
-    "Using attention",
-    "Default `max_batch_prefill_tokens` to",
-)
 _LONGEST: Final = 4096
 _ATTENTIONS: Final = ("flashinfer", "flashdecoding-ipex", "flashdecoding", "paged")
 
 
-class TgiParser:
+class TgiLog(Dialect):
     """Reads a log line by line."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "tgi"
+    title = "TGI's start-up log"
+    engine = "tgi"
+    sought = (
+        "KV-cache blocks",
+        "Setting max batch total tokens to",
+        "Using attention",
+        "Default `max_batch_prefill_tokens` to",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -64,33 +63,21 @@ class TgiParser:
         if digits > 0 and not decimals:
             self.facts.add(name, digits, line=number, text=text, unit=unit)
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The back end of attention and the tokens of the warm-up."""
+        stated: dict[str, str] = {}
+        name, tokens = self.facts.word("attention"), self.facts.number("max_batch_prefill_tokens")
+        if name is None and self.facts.number("block_size") in (1, 16, 64, 256):
+            name = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}[
+                int(self.facts.number("block_size") or 0)
+            ]
+        if name is not None:
+            stated["attention"] = name
+        if tokens is not None:
+            stated["max_batch_prefill_tokens"] = str(int(tokens))
+        return {}, stated
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The back end of attention and the tokens of the warm-up."""
-    stated: dict[str, str] = {}
-    name, tokens = facts.word("attention"), facts.number("max_batch_prefill_tokens")
-    if name is None and facts.number("block_size") in (1, 16, 64, 256):
-        name = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}[
-            int(facts.number("block_size") or 0)
-        ]
-    if name is not None:
-        stated["attention"] = name
-    if tokens is not None:
-        stated["max_batch_prefill_tokens"] = str(int(tokens))
-    return {}, stated
-
-
-def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the log and the plan have."""
-    rows, _, notes = budget_rows(facts, opened, tolerance, size=None)
-    return rows, notes
-
-
-def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
-    """None are measured."""
-    return {}
-
-
-def batch_shape(opened: Occupancy) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits."""
-    return forward_shape(opened)
+    def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have."""
+        rows, _, notes = budget_rows(self.facts, occupancy, tolerance, size=None)
+        return rows, notes

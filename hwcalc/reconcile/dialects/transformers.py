@@ -9,20 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.budget import Budget, Section
-from hwcalc.engines.calibration import CONTEXT, NON_TORCH
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.memory import CONTEXT, NON_TORCH, Budget, Section
 from hwcalc.model import Note
+from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, Range, Row, byte_range, compared, number_after, number_at, spread
-
-NAME: Final = "transformers"
-TITLE: Final = "a script that runs transformers"
-SOUGHT: Final = (
-    "memory footprint: 15.01 GB",
-    "KV cache: 4294967296 bytes",
-    "max_memory_allocated: 17.06 GiB",
-    "CUDA out of memory",
-)
 
 _DECIMAL: Final = {"GB": 10**9, "MB": 10**6, "KB": 10**3}
 _NAMED: Final = (
@@ -43,12 +34,18 @@ _LEAST_PLAIN: Final = 100_000
 _LONGEST: Final = 4096
 
 
-class TransformersParser:
+class TransformersLog(Dialect):
     """Reads the output line by line."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "transformers"
+    title = "a script that runs transformers"
+    engine = "transformers"
+    sought = (
+        "memory footprint: 15.01 GB",
+        "KV cache: 4294967296 bytes",
+        "max_memory_allocated: 17.06 GiB",
+        "CUDA out of memory",
+    )
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -124,51 +121,68 @@ class TransformersParser:
                         size(name, number_at(piece, 0))
                         break
 
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """Nothing: a script's output does not state its settings."""
+        return {}, {}
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """Nothing: a script's output does not state its settings."""
-    return {}, {}
+    def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+        rows: list[Row] = []
+        notes: list[Note] = []
+        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        parts = occupancy.told(occupancy.weights) if budget is None else budget.parts
+        held = _sum(parts, Section.WEIGHTS)
+        meaning = "weights of the model; its buffers are not planned"
+        rows += compared("weights", self.facts.last("footprint_bytes"), held, tolerance, definition="exact", meaning=meaning)
+        need = spread(occupancy.needed_bytes)
+        meaning = f"{occupancy.batch:,} x {occupancy.tokens:,} tokens"
+        rows += compared(
+            "cache", self.facts.last("cache_bytes"), need, tolerance, definition=occupancy.engine.definition, meaning=meaning
+        )
+        if budget is None:
+            if "peak_bytes" in self.facts or "total_bytes" in self.facts:
+                notes.append(
+                    Note(code="no-gpu", message="Name the GPU with --gpu to compare the peak and what lies outside of torch.")
+                )
+            return rows, notes
+        from hwcalc.profiles.gpus import visible_memory
 
-
-def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    rows: list[Row] = []
-    notes: list[Note] = []
-    budget = opened.budget if opened.request.hardware.gpu is not None else None
-    parts = opened.told(opened.weights) if budget is None else budget.parts
-    held = _sum(parts, Section.WEIGHTS)
-    meaning = "weights of the model; its buffers are not planned"
-    rows += compared("weights", facts.last("footprint_bytes"), held, tolerance, definition="exact", meaning=meaning)
-    need = spread(opened.needed_bytes)
-    meaning = f"{opened.batch:,} x {opened.tokens:,} tokens"
-    rows += compared("cache", facts.last("cache_bytes"), need, tolerance, definition=opened.engine.definition, meaning=meaning)
-    if budget is None:
-        if "peak_bytes" in facts or "total_bytes" in facts:
-            notes.append(
-                Note(code="no-gpu", message="Name the GPU with --gpu to compare the peak and what lies outside of torch.")
+        assert occupancy.request.hardware.gpu is not None
+        visible = visible_memory(occupancy.request.hardware.gpu)
+        total = (
+            None if visible is None else Range(low=visible.low_bytes, expected=visible.expected_bytes, high=visible.high_bytes)
+        )
+        meaning = "memory of the GPU that programs see"
+        rows += compared("device memory", self.facts.last("total_bytes"), total, tolerance, definition="profile", meaning=meaning)
+        meaning = "weights, cache, activations and workspaces: what torch allocates at most"
+        peak = _peak(budget, need)
+        rows += compared("peak allocated", self.facts.last("peak_bytes"), peak, tolerance, definition="estimate", meaning=meaning)
+        outside = _outside(self.facts)
+        if outside is not None:
+            process = self.facts.last("process_bytes")
+            assert process is not None
+            value, low, high = outside
+            gathered = Facts()
+            gathered.add("outside", value, line=process.line, text=process.text, unit="bytes", low=low, high=high)
+            meaning = "context, kernels and communication: what is not torch's"
+            estimate = _sum(tuple(part for part in budget.parts if part.name in (*CONTEXT, *NON_TORCH)), Section.OVERHEAD)
+            rows += compared(
+                "outside torch", gathered.last("outside"), estimate, tolerance, definition="estimate", meaning=meaning
             )
         return rows, notes
-    from hwcalc.profiles.gpus import visible_memory
 
-    assert opened.request.hardware.gpu is not None
-    visible = visible_memory(opened.request.hardware.gpu)
-    total = None if visible is None else Range(low=visible.low_bytes, expected=visible.expected_bytes, high=visible.high_bytes)
-    meaning = "memory of the GPU that programs see"
-    rows += compared("device memory", facts.last("total_bytes"), total, tolerance, definition="profile", meaning=meaning)
-    meaning = "weights, cache, activations and workspaces: what torch allocates at most"
-    peak = _peak(budget, need)
-    rows += compared("peak allocated", facts.last("peak_bytes"), peak, tolerance, definition="estimate", meaning=meaning)
-    outside = _outside(facts)
-    if outside is not None:
-        process = facts.last("process_bytes")
-        assert process is not None
-        value, low, high = outside
-        gathered = Facts()
-        gathered.add("outside", value, line=process.line, text=process.text, unit="bytes", low=low, high=high)
-        meaning = "context, kernels and communication: what is not torch's"
-        estimate = _sum(tuple(part for part in budget.parts if part.name in (*CONTEXT, *NON_TORCH)), Section.OVERHEAD)
-        rows += compared("outside torch", gathered.last("outside"), estimate, tolerance, definition="estimate", meaning=meaning)
-    return rows, notes
+    def batch_shape(self, occupancy: Occupancy) -> tuple[int, int]:
+        """Tokens of one forward pass and rows of logits, as in the general memory equation."""
+        from hwcalc.engines import find_engine
+
+        return find_engine(self.engine)[0].unchecked(occupancy.model, occupancy.request).forward_tokens()[
+            1
+        ], occupancy.request.replica_batch
+
+    def overheads(self, occupancy: Occupancy) -> dict[str, int]:
+        """The bytes outside torch. torch's peak is no overhead: it includes weights and cache beside the activations."""
+        outside = _outside(self.facts)
+        return {} if outside is None else {"context_bytes": outside[0]}
 
 
 def _sum(parts: tuple[object, ...] | None, section: Section) -> Range | None:
@@ -198,16 +212,3 @@ def _outside(facts: Facts) -> tuple[int, int, int] | None:
     low = process[1] - allocated[2] - unused[2]
     high = process[2] - allocated[1] - unused[1]
     return (process[0] - allocated[0] - unused[0], low, high) if low >= 0 else None
-
-
-def batch_shape(opened: Occupancy) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits, as in the general memory equation."""
-    from hwcalc.engines import find_engine
-
-    return find_engine(NAME)[0].unchecked(opened.model, opened.request).forward_tokens()[1], opened.request.replica_batch
-
-
-def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
-    """The bytes outside torch. torch's peak is no overhead: it includes weights and cache beside the activations."""
-    outside = _outside(facts)
-    return {} if outside is None else {"context_bytes": outside[0]}

@@ -1,20 +1,23 @@
-"""The log of vLLM: the V0 and V1 engines from 0.6 to 0.33, the configuration that it prints.
+"""The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, refusals to start.
 
-The configuration that vLLM prints in one line: as a dict, as a Namespace, or in the engine's own form.
-
-The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, and refusals to start.
-
-Both "GB" and "GiB" are 2^30 bytes. Sources of the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``,
-``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``, ``v1/core/kv_cache_planning.py``, ``platforms/interface.py``, and the pull
-requests and issues named in ``tests/logs/SOURCES.md``.
+The configuration stands in one line: as a dict, as a Namespace, or in the engine's own form. Both "GB" and "GiB" are 2^30 bytes. Sources of
+the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``, ``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``,
+``v1/core/kv_cache_planning.py``, ``platforms/interface.py``, and the pull requests and issues named in ``tests/logs/SOURCES.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.reconcile.dialects import vllm_rows
+from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after, number_at, number_before
+
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.model import Note
+    from hwcalc.reconcile.facts import Row
 
 NUMBERS: Final[Mapping[str, str]] = {
     "max_model_len": "max_model_len",
@@ -181,46 +184,6 @@ def _speculation(facts: Facts, number: int, text: str) -> None:
         facts.add("speculative", f"{'eagle' if method.startswith('eagle') else 'draft'}:{draft}:{count}", line=number, text=text)
 
 
-def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The keywords of a plan and the engine options that the log states."""
-    from hwcalc.engines.vllm.engine import BACK_ENDS
-
-    names = {
-        "seq": "max_model_len",
-        "tp": "tensor_parallel_size",
-        "pp": "pipeline_parallel_size",
-        "dp": "data_parallel_size",
-        "dcp": "decode_context_parallel_size",
-        "memory_utilization": "gpu_memory_utilization",
-    }
-    stated: dict[str, object] = {}
-    for keyword, name in names.items():
-        value = facts.number(name)
-        if value is None and name == "max_model_len":
-            value = facts.number("concurrency_tokens")
-        if value is not None:
-            stated[keyword] = value
-    word = facts.word("kv_cache_dtype")
-    if word is not None and word != "auto":
-        stated["dtype"] = word
-    if facts.word("enable_expert_parallel") == "true":
-        ranks = int(facts.number("tensor_parallel_size") or 1) * int(facts.number("data_parallel_size") or 1)
-        if ranks > 1:
-            stated["ep"] = ranks
-    options: dict[str, str] = {}
-    for name in _OPTIONS:
-        fact = facts.last(name)
-        if fact is None or (name == "dtype" and fact.value not in _FLOAT_DTYPES):
-            continue
-        options[name] = str(fact.value)
-    options |= {name: "true" for name in _SWITCHED_ON if facts.word(name) == "true"}
-    back_end = facts.word("all2all_backend")
-    if back_end in BACK_ENDS:
-        options["all2all_backend"] = back_end
-    _batches(facts, stated, options)
-    return stated, options
-
-
 def _batches(facts: Facts, stated: Mapping[str, object], options: dict[str, str]) -> None:
     """Batches that do not depend on the GPU: those of V0, and those of prompts that are not cut into chunks."""
     from hwcalc.engines.vllm.settings import V0_SEQUENCES, v0_batch
@@ -237,22 +200,6 @@ def _batches(facts: Facts, stated: Mapping[str, object], options: dict[str, str]
     elif v0:
         options["max_num_batched_tokens"] = str(v0_batch(seq, facts.word("version") or "0.7"))
 
-
-def online_format(facts: Facts) -> str | None:
-    """The format into which vLLM converts unquantized weights, if the log states one."""
-    return _ONLINE.get(facts.word("quantization") or "")
-
-
-NAME: Final = "vllm"
-TITLE: Final = "vLLM's start-up log"
-SOUGHT: Final = (
-    "Model loading took",
-    "Available KV cache memory",
-    "# GPU blocks",
-    "GPU KV cache size",
-    "Maximum concurrency for",
-    "KV cache is needed",
-)
 
 # Texts before a number. If a fact has several wordings, the first one with a number counts.
 _SIZES: Final = (
@@ -335,12 +282,21 @@ _GDN_KERNELS: Final = {"triton": "triton", "flashinfer": "flashinfer", "cutedsl"
 """A word of the name that vLLM prints -> the value of its option for the kernel."""
 
 
-class VllmParser:
+class VllmLog(Dialect):
     """Reads a log line by line. ``facts`` is what the last start of the engine stated; ``starts`` counts the starts."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self.starts = 1
+    name = "vllm"
+    title = "vLLM's start-up log"
+    engine = "vllm"
+    sought: ClassVar[tuple[str, ...]] = (
+        "Model loading took",
+        "Available KV cache memory",
+        "# GPU blocks",
+        "GPU KV cache size",
+        "Maximum concurrency for",
+        "KV cache is needed",
+    )
+    states_version = True
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -467,6 +423,61 @@ class VllmParser:
             self.facts.add_bytes("needed_bytes", number_before(text, " KV cache is needed"), line=number, text=text, rank=rank)
             available = number_after(text, "available KV cache memory")
             self.facts.add_bytes("refused_bytes", available, line=number, text=text, rank=rank)
+
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The keywords of a plan and the engine options that the log states."""
+        from hwcalc.engines.vllm.engine import BACK_ENDS
+
+        names = {
+            "seq": "max_model_len",
+            "tp": "tensor_parallel_size",
+            "pp": "pipeline_parallel_size",
+            "dp": "data_parallel_size",
+            "dcp": "decode_context_parallel_size",
+            "memory_utilization": "gpu_memory_utilization",
+        }
+        stated: dict[str, object] = {}
+        for keyword, name in names.items():
+            value = self.facts.number(name)
+            if value is None and name == "max_model_len":
+                value = self.facts.number("concurrency_tokens")
+            if value is not None:
+                stated[keyword] = value
+        word = self.facts.word("kv_cache_dtype")
+        if word is not None and word != "auto":
+            stated["dtype"] = word
+        if self.facts.word("enable_expert_parallel") == "true":
+            ranks = int(self.facts.number("tensor_parallel_size") or 1) * int(self.facts.number("data_parallel_size") or 1)
+            if ranks > 1:
+                stated["ep"] = ranks
+        options: dict[str, str] = {}
+        for name in _OPTIONS:
+            fact = self.facts.last(name)
+            if fact is None or (name == "dtype" and fact.value not in _FLOAT_DTYPES):
+                continue
+            options[name] = str(fact.value)
+        options |= {name: "true" for name in _SWITCHED_ON if self.facts.word(name) == "true"}
+        back_end = self.facts.word("all2all_backend")
+        if back_end in BACK_ENDS:
+            options["all2all_backend"] = back_end
+        _batches(self.facts, stated, options)
+        return stated, options
+
+    def online_format(self) -> str | None:
+        """The format into which vLLM converts unquantized weights, if the log states one."""
+        return _ONLINE.get(self.facts.word("quantization") or "")
+
+    def compare(self, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+        return vllm_rows.compare(self.facts, occupancy, tolerance)
+
+    def overheads(self, occupancy: VllmOccupancy) -> dict[str, int]:
+        """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
+        return vllm_rows.overheads(self.facts, occupancy)
+
+    def batch_shape(self, occupancy: VllmOccupancy) -> tuple[int, int]:
+        """Tokens of one forward pass and rows of logits of the profile run."""
+        return vllm_rows.batch_shape(occupancy)
 
 
 def _rank(text: str, before: int) -> str | None:

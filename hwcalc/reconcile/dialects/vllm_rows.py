@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
+from hwcalc.engines.memory import ACTIVATION, GRAPHS, NON_TORCH, Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.formulas.formats import FLOATS
@@ -41,45 +40,45 @@ class Pools(Record):
         return Range(low=min([middle, *known]), expected=middle, high=max([middle, *known]))
 
 
-def compare(facts: Facts, opened: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    budget = opened.budget if opened.request.hardware.gpu is not None else None
+    budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
     rows = [
-        *_equation(facts, opened, budget, tolerance),
-        *_layout_rows(facts, opened),
+        *_equation(facts, occupancy, budget, tolerance),
+        *_layout_rows(facts, occupancy),
     ]
     notes: list[Note] = []
-    if facts.word("engine_core") == "v0" and opened.settings.rules.engine != "V0":
+    if facts.word("engine_core") == "v0" and occupancy.settings.rules.engine != "V0":
         message = "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
         notes.append(Note(code="other-engine", message=message))
-    pools = _pools(facts, opened, budget)
+    pools = _pools(facts, occupancy, budget)
     if pools is None:
         if any(name in facts for name in ("tokens", "blocks", "concurrency", "needed_bytes")):
             message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
             notes.append(Note(code="budget-unknown", message=message))
         return rows, notes
-    rows += _pool_rows(facts, opened, pools, tolerance)
+    rows += _pool_rows(facts, occupancy, pools, tolerance)
     if pools.base == "blocks" and budget is not None:
         # The pool was planned from the log's blocks, so these are compared with the blocks that the GPU has room for.
-        room = _range_of(budget, opened).range(lambda pool: pool.blocks)
+        room = _range_of(budget, occupancy).range(lambda pool: pool.blocks)
         meaning = "what the equation leaves for the cache / bytes of a block"
         rows += compared("blocks", facts.smallest("blocks"), room, tolerance, definition="estimate", meaning=meaning)
-    if opened.request.hardware.gpu is None and "available_bytes" in facts:
+    if occupancy.request.hardware.gpu is None and "available_bytes" in facts:
         message = (
             "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
         )
         notes.append(Note(code="no-gpu", message=message))
-    if opened.request.parallel.pp > 1:
+    if occupancy.request.parallel.pp > 1:
         message = "The pool is that of the rank with the smallest budget; the pipeline stage with the widest blocks is planned."
         notes.append(Note(code="smallest-rank", message=message))
     return rows, notes
 
 
-def _equation(facts: Facts, opened: VllmOccupancy, budget: Budget | None, tolerance: float) -> list[Row]:
+def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tolerance: float) -> list[Row]:
     """Rows for memory beside the cache: the weights always, the rest if the GPU is known."""
     from hwcalc.engines.vllm.memory import rotary_parts
 
-    parts = (*(opened.weights.value or ()), *rotary_parts(opened.model)) if budget is None else budget.parts
+    parts = (*(occupancy.weights.value or ()), *rotary_parts(occupancy.model)) if budget is None else budget.parts
     rows: list[Row] = []
 
     def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:
@@ -92,7 +91,7 @@ def _equation(facts: Facts, opened: VllmOccupancy, budget: Budget | None, tolera
     row("weights", facts.largest("weights_bytes"), _sum(weights) if known else None, "exact" if exact else "estimate", meaning)
     if budget is None:
         return rows
-    memory = _visible(opened)
+    memory = _visible(occupancy)
     row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
     asked = spread(budget.requested_bytes)
     if memory is not None and budget.total_bytes:
@@ -141,7 +140,7 @@ def _budget_fact(facts: Facts) -> Fact | None:
     return exact if exact is not None and exact.low == exact.high else facts.smallest("available_bytes") or exact
 
 
-def _pools(facts: Facts, opened: VllmOccupancy, budget: Budget | None) -> Pools | None:
+def _pools(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None) -> Pools | None:
     """The pools for the best known budget.
 
     In order of preference: an option, the available bytes of the log, those of a refusal, the log's blocks, the memory equation, the
@@ -149,7 +148,7 @@ def _pools(facts: Facts, opened: VllmOccupancy, budget: Budget | None) -> Pools 
     """
     ends: tuple[int, int, int] | None = None
     base = ""
-    given, stated, refused = opened.request.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
+    given, stated, refused = occupancy.request.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
     option = facts.number("kv_cache_memory_bytes")
     if given is not None or option is not None:
         size = int(given if given is not None else option or 0)
@@ -158,48 +157,48 @@ def _pools(facts: Facts, opened: VllmOccupancy, budget: Budget | None) -> Pools 
         ends, base = _ends(stated), "available_bytes"
     elif refused is not None:
         # The available memory that a refusal states does not include the null block.
-        block = _pool(opened, _ends(refused)[1]).bytes_per_block or 0
+        block = _pool(occupancy, _ends(refused)[1]).bytes_per_block or 0
         low, middle, high = _ends(refused)
         ends, base = (low + block, middle + block, high + block), "refused_bytes"
     elif (blocks := facts.smallest("blocks")) is not None:
-        block = _pool(opened, 0).bytes_per_block or 0
+        block = _pool(occupancy, 0).bytes_per_block or 0
         size = int(blocks.value) * block
         ends, base = (size, size, size), "blocks"
     elif budget is not None:
         ends, base = (max(0, budget.low), max(0, budget.expected), max(0, budget.high)), "equation"
     elif (counted := facts.smallest("tokens")) is not None:
-        size = _blocks_of_tokens(int(counted.value), opened) * (_pool(opened, 0).bytes_per_block or 0)
+        size = _blocks_of_tokens(int(counted.value), occupancy) * (_pool(occupancy, 0).bytes_per_block or 0)
         ends, base = (size, size, size), "tokens"
     if ends is None:
         return None
-    least, expected, most = (_pool(opened, size) for size in ends)
-    return Pools(low=least, expected=expected, high=most, base=base, known=_is_known(facts, opened, base))
+    least, expected, most = (_pool(occupancy, size) for size in ends)
+    return Pools(low=least, expected=expected, high=most, base=base, known=_is_known(facts, occupancy, base))
 
 
-def _is_known(facts: Facts, opened: VllmOccupancy, base: str) -> bool:
+def _is_known(facts: Facts, occupancy: VllmOccupancy, base: str) -> bool:
     """Whether the budget is that of the smallest rank: the user or the log states it once for all, or each rank states its own."""
     if base in ("kv_memory", "blocks", "tokens"):
         return True
     if base not in ("available_bytes", "refused_bytes"):
         return False
-    ranks = opened.request.parallel.tp * opened.request.parallel.pp
+    ranks = occupancy.request.parallel.tp * occupancy.request.parallel.pp
     return ranks == 1 or len(facts.ranks("available_bytes")) >= ranks
 
 
-def _range_of(budget: Budget, opened: VllmOccupancy) -> Pools:
+def _range_of(budget: Budget, occupancy: VllmOccupancy) -> Pools:
     """The pools for the budget of the memory equation."""
-    low, expected, high = (_pool(opened, max(0, size)) for size in (budget.low, budget.expected, budget.high))
+    low, expected, high = (_pool(occupancy, max(0, size)) for size in (budget.low, budget.expected, budget.high))
     return Pools(low=low, expected=expected, high=high, base="equation")
 
 
-def _blocks_of_tokens(tokens: int, opened: VllmOccupancy) -> int:
+def _blocks_of_tokens(tokens: int, occupancy: VllmOccupancy) -> int:
     """The fewest blocks that vLLM's log would print as this number of tokens, by the rule of its version."""
-    block = _pool(opened, 0).bytes_per_block
+    block = _pool(occupancy, 0).bytes_per_block
     if not block:
         return 0
 
     def printed(blocks: int) -> int:
-        return _pool(opened, blocks * block).tokens or 0
+        return _pool(occupancy, blocks * block).tokens or 0
 
     return 1 + last_yes(lambda blocks: printed(blocks) < tokens, _MOST_BLOCKS)
 
@@ -209,14 +208,14 @@ def _ends(fact: Fact) -> tuple[int, int, int]:
     return max(0, int(low)), max(0, int(fact.value)), max(0, int(high))
 
 
-def _pool(opened: VllmOccupancy, size: int) -> PoolInfo:
+def _pool(occupancy: VllmOccupancy, size: int) -> PoolInfo:
     # Not `opened.pool`, which would keep the notes: these sizes are not the planned one.
-    pool = opened.plan_pool(size).value
+    pool = occupancy.plan_pool(size).value
     assert pool is not None
     return pool
 
 
-def _layout_rows(facts: Facts, opened: VllmOccupancy) -> list[Row]:
+def _layout_rows(facts: Facts, occupancy: VllmOccupancy) -> list[Row]:
     """Rows that do not depend on the budget: block sizes, the padding of states, the needs of one request. None is an estimate."""
     rows: list[Row] = []
 
@@ -224,16 +223,21 @@ def _layout_rows(facts: Facts, opened: VllmOccupancy) -> list[Row]:
         known = None if predicted is None else spread(predicted)
         rows.extend(compared(name, fact, known, 0.0, definition="engine", meaning=meaning))
 
-    groups, pool = opened.groups, _pool(opened, 0)
+    groups, pool = occupancy.groups, _pool(occupancy, 0)
     least = min((group.block_size for group in groups), default=None)
     row("block size", facts.smallest("smallest_block_tokens"), least, "tokens of the smallest block of any group")
     row("attention block", facts.smallest("attention_block_tokens"), pool.block_size, "tokens: its page is at least a state's")
-    row("state padding", facts.smallest("mamba_padding_percent"), _padding(opened, groups), "of a state's bytes, to fill a page")
+    row(
+        "state padding",
+        facts.smallest("mamba_padding_percent"),
+        _padding(occupancy, groups),
+        "of a state's bytes, to fill a page",
+    )
     row("needed", facts.largest("needed_bytes"), pool.needed_bytes, "the cache of one longest request")
     return rows
 
 
-def _pool_rows(facts: Facts, opened: VllmOccupancy, pools: Pools, tolerance: float) -> list[Row]:
+def _pool_rows(facts: Facts, occupancy: VllmOccupancy, pools: Pools, tolerance: float) -> list[Row]:
     """Rows for blocks, tokens, concurrency, and the figures of a refusal."""
     definition = "estimate" if pools.base == "equation" else "engine"
     allowed = 0.0 if pools.known else tolerance
@@ -245,29 +249,29 @@ def _pool_rows(facts: Facts, opened: VllmOccupancy, pools: Pools, tolerance: flo
     if pools.base not in ("blocks", "tokens"):
         blocks = pools.range(lambda pool: pool.blocks)
         row("blocks", facts.smallest("blocks"), blocks, "budget / bytes of a block, the least of all ranks")
-        pools = _of_stated_blocks(facts, opened, pools)
+        pools = _of_stated_blocks(facts, occupancy, pools)
     if pools.base != "tokens":
         tokens = pools.range(lambda pool: pool.tokens) if pools.expected.fits else spread(0)
         fact, meaning = facts.smallest("tokens"), "the log's count, by the rule of its version"
         counted = compared("tokens", fact, tokens, allowed, definition=definition, meaning=meaning)
-        if all(row.within for row in counted) and (nearest := _nearest_printed(facts, opened)) is not None:
+        if all(row.within for row in counted) and (nearest := _nearest_printed(facts, occupancy)) is not None:
             meaning = "the nearest count that the log could print: no number of blocks gives the log's"
             counted = compared("tokens", fact, nearest, 0.0, definition="engine", meaning=meaning)
         rows += counted
     row("concurrency", facts.smallest("concurrency"), pools.range(_concurrency), "blocks / blocks of one longest request")
     stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
     row("tokens stored", facts.smallest("stored_tokens"), stored, "blocks x tokens of a block")
-    longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, opened.tokens))
+    longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, occupancy.tokens))
     row("longest request", facts.smallest("longest_tokens"), longest, "tokens of the longest request that would fit")
     return rows
 
 
-def _of_stated_blocks(facts: Facts, opened: VllmOccupancy, pools: Pools) -> Pools:
+def _of_stated_blocks(facts: Facts, occupancy: VllmOccupancy, pools: Pools) -> Pools:
     """The pool of the log's own blocks, if the budget allows so many: what else the log counts follows from them exactly."""
     stated = facts.smallest("blocks")
     if stated is None or isinstance(stated.value, str):
         return pools
-    counted = _pool(opened, int(stated.value) * (pools.expected.bytes_per_block or 0))
+    counted = _pool(occupancy, int(stated.value) * (pools.expected.bytes_per_block or 0))
     span = pools.range(lambda pool: pool.blocks)
     beyond = pools.known and (span is None or not span.low <= stated.value <= span.high)
     if beyond or counted.blocks != stated.value:
@@ -275,15 +279,15 @@ def _of_stated_blocks(facts: Facts, opened: VllmOccupancy, pools: Pools) -> Pool
     return Pools(low=counted, expected=counted, high=counted, base=pools.base, known=pools.known)
 
 
-def _nearest_printed(facts: Facts, opened: VllmOccupancy) -> Range | None:
+def _nearest_printed(facts: Facts, occupancy: VllmOccupancy) -> Range | None:
     """The count of tokens nearest to the log's that some number of blocks gives; ``None`` if the log's own is one."""
     fact = facts.smallest("tokens")
-    block = _pool(opened, 0).bytes_per_block
+    block = _pool(occupancy, 0).bytes_per_block
     if fact is None or isinstance(fact.value, str) or not block:
         return None
     tokens = int(fact.value)
-    blocks = _blocks_of_tokens(tokens, opened)
-    near = [_pool(opened, count * block).tokens or 0 for count in (blocks, blocks - 1) if count >= 0]
+    blocks = _blocks_of_tokens(tokens, occupancy)
+    near = [_pool(occupancy, count * block).tokens or 0 for count in (blocks, blocks - 1) if count >= 0]
     return None if tokens in near else spread(min(near, key=lambda count: abs(count - tokens)))
 
 
@@ -293,15 +297,15 @@ def _concurrency(pool: PoolInfo) -> Number | None:
     return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None
 
 
-def _padding(opened: VllmOccupancy, groups: tuple[PoolGroup, ...]) -> Number | None:
+def _padding(occupancy: VllmOccupancy, groups: tuple[PoolGroup, ...]) -> Number | None:
     """By how many percent a state's page is larger than the state; ``None`` without states or state pages."""
     from hwcalc.engines.vllm.layer_specs import STATE_KINDS, state_bytes
 
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
-    kinds = [group.kind for group in opened.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
+    kinds = [group.kind for group in occupancy.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
     if not page or not kinds:
         return None
-    settings = opened.settings
+    settings = occupancy.settings
     largest = max(
         state_bytes(
             kind,
@@ -325,31 +329,31 @@ def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | Non
     return _sum(found) if found else None
 
 
-def _visible(opened: VllmOccupancy) -> Range | None:
+def _visible(occupancy: VllmOccupancy) -> Range | None:
     from hwcalc.profiles.gpus import visible_memory
 
-    memory = None if opened.request.hardware.gpu is None else visible_memory(opened.request.hardware.gpu)
+    memory = None if occupancy.request.hardware.gpu is None else visible_memory(occupancy.request.hardware.gpu)
     if memory is None:
         return None
     return Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)
 
 
-def batch_shape(opened: VllmOccupancy) -> tuple[int, int]:
+def batch_shape(occupancy: VllmOccupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits of the profile run."""
     from hwcalc.engines.vllm.memory import profile_run
 
-    settings = opened.settings
-    run = profile_run(opened, settings.sequences, settings.batched_tokens)
+    settings = occupancy.settings
+    run = profile_run(occupancy, settings.sequences, settings.batched_tokens)
     return run.tokens, run.rows
 
 
-def overheads(facts: Facts, opened: VllmOccupancy) -> dict[str, int]:
+def overheads(facts: Facts, occupancy: VllmOccupancy) -> dict[str, int]:
     """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
     from hwcalc.engines.vllm.settings import graphs_subtracted
 
     out: dict[str, int] = {}
     graphs = (
-        "graphs_estimated_bytes" if graphs_subtracted(opened.version) and "graphs_estimated_bytes" in facts else "graphs_bytes"
+        "graphs_estimated_bytes" if graphs_subtracted(occupancy.version) and "graphs_estimated_bytes" in facts else "graphs_bytes"
     )
     for value, name in (
         ("non_torch_bytes", "non_torch_bytes"),

@@ -1,10 +1,8 @@
 """Names of GGUF files: what they say, how people write them, and which file of a repository is meant.
 
-What the names of GGUF files say: which are parts of one model, which quantisation they have, and which are no language models.
-
-Names of GGUF files on the Hub as people write them: ``org/name:Q4_K_M``, ``org/name/file.gguf``, an address of a file.
-
-Which GGUF file of a repository is meant: by its name, by its quantisation, or by llama.cpp's rule where neither is given.
+A name may say which files are parts of one model, which quantisation they have, and which are no language models. People write
+``org/name:Q4_K_M``, ``org/name/file.gguf``, or an address of a file. Where no file and no quantisation is named, llama.cpp's
+rule chooses.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ SUFFIX: Final = ".gguf"
 MOST_PARTS: Final = 999
 """Most files of one model. The largest published models have under 100."""
 
-_PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
+_PART: Final = r"(?is)(.+)-(\d{5})-of-(\d{5})\.gguf"
 _BESIDE: Final = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Words in the names of files that belong to a model beside it (``gguf_filename_is_model`` in common/download.cpp of llama.cpp)."""
 
@@ -53,7 +51,7 @@ def part_of(name: str) -> Part | None:
     >>> part_of("big-q8_0-00002-of-00003.gguf").names[0], part_of("small.gguf"), part_of("odd-00004-of-00003.gguf")
     ('big-q8_0-00001-of-00003.gguf', None, None)
     """
-    match = _PART.fullmatch(name)
+    match = re.fullmatch(_PART, name)
     if match is None:
         return None
     number, count = int(match[2]), int(match[3])
@@ -82,11 +80,11 @@ def models_of(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-_HUB: Final = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.+)", re.DOTALL | re.IGNORECASE)
-_ADDRESS: Final = re.compile(r"([^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/(.+)", re.DOTALL)
-_REPOSITORY: Final = re.compile(r"([^/:@]+/[^/:@]+)(?:@([^:]+))?:([^:@]+)(?:@(.+))?", re.DOTALL)
-_PATH: Final = re.compile(r"([^/:@]+/[^/:@]+)/([^:@]+)(?:@(.+))?", re.DOTALL)
-_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +()/-]{0,199}")
+_HUB: Final = r"(?si)(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.+)"
+_ADDRESS: Final = r"(?s)([^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/(.+)"
+_REPOSITORY: Final = r"(?s)([^/:@]+/[^/:@]+)(?:@([^:]+))?:([^:@]+)(?:@(.+))?"
+_PATH: Final = r"(?s)([^/:@]+/[^/:@]+)/([^:@]+)(?:@(.+))?"
+_WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_. +()/-]{0,199}"
 _LATEST: Final = "latest"
 
 
@@ -108,22 +106,22 @@ def gguf_name(text: str) -> GgufName | None:
     >>> gguf_name("org/x/a.gguf"), gguf_name("org/x"), gguf_name("C:/x:y")
     (GgufName(repository='org/x', file='a.gguf', revision=None), None, None)
     """
-    on_hub = _HUB.fullmatch(text)
+    on_hub = re.fullmatch(_HUB, text)
     if on_hub is not None:
         path = unquote(re.split(r"[?#]", on_hub[1], maxsplit=1)[0])
-        address = _ADDRESS.fullmatch(path)
+        address = re.fullmatch(_ADDRESS, path)
         if address is not None:
             return _named(address[1], address[3], address[2]) if is_gguf(address[3]) else None
         text = path
-    match = _REPOSITORY.fullmatch(text)
+    match = re.fullmatch(_REPOSITORY, text)
     if match is not None:
         return _named(match[1], match[3], match[2] or match[4])
-    match = _PATH.fullmatch(text)
+    match = re.fullmatch(_PATH, text)
     return _named(match[1], match[2], match[3]) if match is not None and is_gguf(match[2]) else None
 
 
 def _named(repository: str, file: str, revision: str | None) -> GgufName | None:
-    sound = is_model_id(repository) and _WORD.fullmatch(file) and ".." not in file and "//" not in file
+    sound = is_model_id(repository) and re.fullmatch(_WORD, file) and ".." not in file and "//" not in file
     if not sound:
         return None
     return GgufName(repository=repository, file="" if file.lower() == _LATEST else file, revision=revision)
@@ -133,7 +131,7 @@ _DEFAULTS: Final = ("Q4_K_M", "Q8_0")
 """The quantisations that llama.cpp takes first where none is named (``find_best_model`` in common/download.cpp)."""
 _LISTED: Final = 12
 _EDGE: Final = r"(?:^|[-._/])"
-_QUANTIZATION: Final = re.compile(r"[-.]((?:UD-)?[A-Z0-9_]+)$", re.IGNORECASE)
+_QUANTIZATION: Final = r"(?i)[-.]((?:UD-)?[A-Z0-9_]+)$"
 
 
 def choose(names: Iterable[str], wanted: str, repository: str) -> str:
@@ -189,7 +187,7 @@ def quantization_of(name: str) -> str:
     >>> quantization_of("org/x/Llama-3.1-8B-Q4_K_M-00001-of-00002.gguf"), quantization_of("llama-2-7b.Q5_0.gguf")
     ('Q4_K_M', 'Q5_0')
     """
-    match = _QUANTIZATION.search(_stem(name))
+    match = re.search(_QUANTIZATION, _stem(name))
     return match[1] if match is not None and any(letter.isdigit() for letter in match[1]) else ""
 
 

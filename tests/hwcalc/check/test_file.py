@@ -56,7 +56,7 @@ checks:
 def test_every_key_is_an_option_of_a_plan() -> None:
     """Nothing that a plan takes is missing, but what only the command line needs."""
     only_there = {"model", "offline", "token", "endpoint", "json", "format_", "quiet", "color", "no_color"}
-    names = {option.name for option in PLANNING} - only_there - DIMENSIONS.keys()
+    names = {option.name for option in PLANNING} - only_there - set(DIMENSIONS)
 
     assert names <= set(OPTIONS)
     assert set(ALIASES.values()) <= set(OPTIONS)

@@ -11,8 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines.budget import Budget
-from hwcalc.engines.calibration import ACTIVATION, NON_TORCH
+from hwcalc.engines.memory import ACTIVATION, NON_TORCH, Budget
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.gpus import find_gpu

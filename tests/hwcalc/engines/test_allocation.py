@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hwcalc.engines import ENGINES, find_engine
-from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request

@@ -12,7 +12,7 @@ import pytest
 
 from hwcalc import KvplanError, Plan, plan
 from hwcalc.engines import ENGINES, find_engine
-from hwcalc.engines.budget import Section
+from hwcalc.engines.memory import Section
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict

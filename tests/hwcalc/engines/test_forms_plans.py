@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model
-from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.engines.memory import Section
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request

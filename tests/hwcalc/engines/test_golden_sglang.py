@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import plan
-from hwcalc.library.explained import value_of
+from hwcalc.engines.steps import value_of
 from tests.golden_configs import config_as_run
 from tests.hwcalc.engines.sglang_rows import differences, opened_of, options_of, rows
 

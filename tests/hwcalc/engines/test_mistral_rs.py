@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, Rotating, check_model
+from hwcalc.engines.options import CommandInput
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError

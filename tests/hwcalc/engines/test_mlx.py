@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.budget import Section
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
+from hwcalc.engines.memory import Section
+from hwcalc.engines.mlx.layers import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile import reconcile
-from hwcalc.reconcile.dialects.mlx import MlxParser
+from hwcalc.reconcile.dialects.mlx import MlxLog
 from hwcalc.report.emit import emitted
 from tests.hwcalc.form_answers import differences, form_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwcalc.engines.deployment import Occupancy
 
 MAC: Final = "apple-m3-ultra"
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
@@ -244,7 +247,7 @@ def test_what_is_printed_beside_a_plan() -> None:
 
 def test_what_it_prints() -> None:
     """GB are decimal; the warning has whole MiB."""
-    parser = MlxParser()
+    parser = MlxLog()
     for number, line in enumerate(("Prompt: 300 tokens, 98.762 tokens-per-sec", "Peak memory: 17.105 GB"), 1):
         parser.feed(number, line)
     parser.feed(

@@ -17,12 +17,11 @@ from hwcalc.cli import completion
 from hwcalc.engines import ENGINES
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
-from hwcalc.engines.model_dtypes import known_dtype
-from hwcalc.engines.noted import Noted
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import EngineOption, integer_option
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
-from hwcalc.model import Definition
+from hwcalc.model import Definition, Noted
 from hwcalc.planner.context import open_request
 from tests.hwcalc.command import QWEN, Capture, run
 

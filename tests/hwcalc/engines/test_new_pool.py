@@ -71,8 +71,8 @@ def test_every_command_counts_alike(capsys: Capture, monkeypatch: pytest.MonkeyP
 
 def test_every_command_asks_one_pool(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the blocks usable, all answers move."""
-    usable = BlockPool.usable
-    monkeypatch.setattr(BlockPool, "usable", lambda self, budget_bytes: usable(self, budget_bytes) // 2)
+    free = BlockPool.free
+    monkeypatch.setattr(BlockPool, "free", lambda self, budget_bytes, steps=None: free(self, budget_bytes, steps) // 2)
     assert answers(capsys) == {"plan": 2, "longest": 37 * 16, "compare": 2, "sweep": 2, "pool": 2, "explain": 2}
 
 

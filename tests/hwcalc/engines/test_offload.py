@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.setup import Parallel
-from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
+from hwcalc.engines.transformers.layers import offloaded_gpu_bytes
 from hwcalc.engines.vllm.weights import encoder_cache_bytes, param_bytes_rank, resident_bytes_rank
 from hwcalc.formulas import LayerKind
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hwcalc import plan
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.sharing import Blocks, held_blocks
+from hwcalc.engines.stored import Blocks, held_blocks
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, Sink, Span, Window

@@ -11,7 +11,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.setup import Parallel
-from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
+from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UsageError
 from tests.paths import GOLDEN as ROWS
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import ModelSpec, load_model, plan
-from hwcalc.engines import widths
+from hwcalc.engines import rank_weights
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm.weights import VLLM, VllmRank, absorbed_bytes_rank, layers_of_stages, param_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
@@ -180,13 +180,13 @@ def test_absorbed_projections() -> None:
 
 def test_widths() -> None:
     """The widest layer: a gated MLP is three times its inside; experts count as often as a token goes to one."""
-    assert widths.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 3 * 14_336
-    assert widths.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B", tp=2)) == 3 * 7_168
+    assert rank_weights.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 3 * 14_336
+    assert rank_weights.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B", tp=2)) == 3 * 7_168
     # 8 of 128 experts of 768: what they give, 8 x 2,048, is wider than 8 x 2 x 768; and 8 x 768 goes into the last matrix.
-    assert widths.layer_width(*on_a_rank("Qwen/Qwen3-30B-A3B")) == 8 * 2048 + 8 * 768
-    assert widths.encoder_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 0
+    assert rank_weights.layer_width(*on_a_rank("Qwen/Qwen3-30B-A3B")) == 8 * 2048 + 8 * 768
+    assert rank_weights.encoder_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 0
     # SigLIP: 2 x 4,304 in the MLP and four copies of 1,152.
-    assert widths.encoder_width(*on_a_rank("google/gemma-3-27b-it")) == 2 * 4304 + 4 * 1152
+    assert rank_weights.encoder_width(*on_a_rank("google/gemma-3-27b-it")) == 2 * 4304 + 4 * 1152
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8, 16])

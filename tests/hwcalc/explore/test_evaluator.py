@@ -20,8 +20,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
 from hwcalc.explore.build import EQUATION, PageModel, page_files, payload_of
 from hwcalc.library.load import load, with_dimensions
-from hwcalc.planner.asked import Access
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import Access
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from tests.hwcalc.explore.planned import agree, planned
 from tests.hwcalc.form_answers import answer, form_of

@@ -18,7 +18,7 @@ from hwcalc.explore.hand import on_rank
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
-from hwcalc.planner.asked import Access
+from hwcalc.planner.options import Access
 from tests.hwcalc.explore.evaluate import form_at, options_at
 from tests.hwcalc.form_answers import differences
 

@@ -14,7 +14,7 @@ from hwcalc.explore.encode import Pools
 from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
-from hwcalc.planner.asked import Access
+from hwcalc.planner.options import Access
 from tests.hwcalc.explore.evaluate import curve_of
 
 GPU: Final = "h100-sxm5-80gb"

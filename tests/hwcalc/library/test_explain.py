@@ -186,22 +186,22 @@ def test_results_are_the_plans_for_any_model_and_engine(data: st.DataObject) -> 
 @pytest.mark.parametrize("request_", REQUESTS[:7], ids=lambda request: f"{request['model']}-{request.get('engine')}")
 def test_limits_are_limits(request_: dict[str, Any]) -> None:
     """The plan fits at the answer and not at the next number, as planning again says."""
-    from hwcalc.library.explain_limits import ANSWERS
+    from hwcalc.library.explain_memory import ANSWERS
     from hwcalc.library.plan import load_request
-    from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request
+    from hwcalc.planner.options import take_options
 
     told, options = explained_as(request_), dict(request_)
     model = options.pop("model")
     spec, request = load_request(model, take_options("explain", options)[1])
     opened = open_request(spec, **request)
     for limit in told.limits:
-        answer = next((one for one in ANSWERS if one.name == limit.name), None)
-        if answer is None or limit.value in (0, UNLIMITED):
+        varies = next((varies for _, name, varies, *_ in ANSWERS if name == limit.name), None)
+        if varies is None or limit.value in (0, UNLIMITED):
             continue
-        assert holds(opened.changed(**{answer.varies: limit.value}), answer.end)
+        assert holds(opened.changed(**{varies: limit.value}), limit.end)
         if limit.next_value is not None:
-            assert not holds(opened.changed(**{answer.varies: limit.next_value}), answer.end)
+            assert not holds(opened.changed(**{varies: limit.next_value}), limit.end)
 
 
 # --- symbols ----------------------------------------------------------------------------------------------------------

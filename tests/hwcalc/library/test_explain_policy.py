@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import explain
+from hwcalc.engines.steps import value_of
 from hwcalc.errors import KvplanError
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, names_in, value_of
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, names_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.policies.parse import policies
 from tests.hwcalc.command import Capture, run

@@ -14,16 +14,17 @@ from hwcalc.check.fields import ALIASES
 from hwcalc.check.fields import OPTIONS as CHECK_OPTIONS
 from hwcalc.cli import completion
 from hwcalc.cli.options import PLANNING
-from hwcalc.library import plan
+from hwcalc.explore.build import explore
 from hwcalc.planner import options as table
-from hwcalc.planner.asked import Access, Asked, read_options
-from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
+from hwcalc.planner.options import DIMENSIONS, OPTIONS, Access, Asked, options_of, read_options
 from hwcalc.planner.plan import without_effect
 from hwcalc.planner.result import RequestInfo
 from hwcalc.planner.values import TYPES
+from hwcalc.plot.build import plot
 from hwcalc.probe import receipt
+from hwcalc.reconcile.core import reconcile
 from hwcalc.sweep.rows import sweep
-from tests.hwcalc.command import QWEN, Capture, python, run
+from tests.hwcalc.command import QWEN, Capture, run
 
 ROWS = {row.name: row for row in OPTIONS}
 FILLED_IN = {"engine_version", "state_dtype", "environment", "settings"}
@@ -44,43 +45,49 @@ def test_the_signature_of_plan() -> None:
     }
 
 
-def test_the_fields_of_what_was_asked() -> None:
-    """Names and defaults."""
+def test_what_was_not_asked_for() -> None:
+    """Has its default, and no other name is there."""
     asked = Asked()
-    access = set(Access.__struct_fields__)
 
-    assert set(Asked.__struct_fields__) - {"given", "access"} == set(ROWS) - access
-    assert {name: getattr(asked, name) for name in set(ROWS) - access - {"engine_options"}} == {
-        name: row.default for name, row in ROWS.items() if name not in access | {"engine_options"}
+    assert {name: getattr(asked, name) for name in set(ROWS) - {"engine_options"}} == {
+        name: row.default for name, row in ROWS.items() if name != "engine_options"
     }
     assert dict(asked.engine_options) == {}
+    assert asked.access == Access()
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = asked.nonsense
 
 
 @pytest.mark.parametrize(
     ("command", "typed"),
     [
-        ("plan", plan.PlanOptions),
-        ("plot", plan.PlanOptions),
-        ("compare", plan.CompareOptions),
-        ("sweep", plan.SweepOptions),
-        ("recommend", plan.RecommendOptions),
-        ("fit", plan.FitOptions),
-        ("strategies", plan.StrategiesOptions),
-        ("explore", plan.ExploreOptions),
-        ("reconcile", plan.ReconcileOptions),
+        ("plan", table.PlanOptions),
+        ("plot", table.PlanOptions),
+        ("compare", table.CompareOptions),
+        ("sweep", table.SweepOptions),
+        ("recommend", table.RecommendOptions),
+        ("fit", table.FitOptions),
+        ("strategies", table.StrategiesOptions),
+        ("explore", table.ExploreOptions),
+        ("reconcile", table.ReconcileOptions),
     ],
 )
 def test_typed_keywords(command: str, typed: type) -> None:
     """What a type checker lets through is what the function takes: the options of which the command takes one value."""
     own = {"engine"} if command == "reconcile" else set()
     singles = {row.name for row in options_of(command) if command not in row.lists}
+    function: typing.Any = {"plot": plot, "sweep": sweep, "explore": explore, "reconcile": reconcile}.get(command) or getattr(
+        hwcalc, command
+    )
 
     assert set(typing.get_type_hints(typed)) == singles - own
+    assert singles <= set(inspect.signature(function, eval_str=True).parameters)
 
 
 def test_the_request_in_a_document() -> None:
-    """Every option that a document shows is there, and nothing else but what is filled in."""
-    shown = {row.document for row in OPTIONS if row.document is not None}
+    """Every option about the request is there but the hardware, and nothing else but what is filled in."""
+    other_words = {"dtype": "kv_dtype", "engine_options": "options"}
+    shown = {other_words.get(row.name, row.name) for row in OPTIONS if not row.reads_model} - {"gpu", "gpus", "instance"}
 
     assert {field.name for field in fields(RequestInfo)} - FILLED_IN == shown
 
@@ -91,8 +98,7 @@ def test_rows_are_whole() -> None:
     assert len({flag for row in OPTIONS for flag in row.spellings}) == sum(len(row.spellings) for row in OPTIONS)
     for row in OPTIONS:
         assert row.type in TYPES
-        assert {*row.lists, *row.not_in} <= {*table.COMMANDS, *row.also_in}
-        assert set(row.helps) <= {*table.COMMANDS, *row.also_in}
+        assert {*row.lists, *row.helps} <= set(table.COMMANDS)
         assert row.complete is None or hasattr(completion, row.complete)
         assert row.help.endswith(".")
 
@@ -115,51 +121,6 @@ def test_what_a_receipt_keeps_can_be_read_back() -> None:
     } - set(DIMENSIONS)
     asked = read_options({"seq": 5, "kv_memory": 7, "margin": "0.05", "tp": 2})
     assert asked.keywords() == {"seq": 5, "kv_memory": 7, "margin": asked.margin, "tp": 2}
-
-
-# --- a new row --------------------------------------------------------------------------------------------------------
-
-ADDED = """
-import os, sys, json
-# No help of this width was written before.
-os.environ["COLUMNS"] = "99"
-from hwcalc.planner import options
-row = options.PlanOption("keeping", "text", "P", "What is kept: all, or window=N.", lists=("compare",), check="The keeping.")
-options.OPTIONS = (*options.OPTIONS, row)
-from hwcalc.cli import main
-from hwcalc.check.fields import OPTIONS
-from hwcalc.check.file import check_file_schema
-from tests.hwcalc.command import read
-said = {
-    "check": OPTIONS["keeping"].help,
-    "schema": check_file_schema()["properties"]["defaults"]["properties"]["keeping"]["description"],
-    "plan": read(["gpt2", "--keeping", "window=8"])[1]["keeping"],
-    "compare": read(["compare", "gpt2", "--keeping", "all", "--keeping", "window=8"])[1]["keeping"],
-}
-for name in sys.argv[1:]:
-    main([name, "--help"])
-print(json.dumps(said), file=sys.stderr)
-"""
-
-
-def test_a_new_option_is_one_row() -> None:
-    """It appears in the help of every command, in check files and their schema, and is a list where the row says so."""
-    done = python("-c", ADDED, *table.COMMANDS)
-    said = json.loads(done.stderr.splitlines()[-1])
-
-    assert done.stdout.count("What is kept: all, or window=N.") == len(table.COMMANDS)
-    assert done.stdout.count("--keeping P,...") == 1
-    assert (said["check"], said["schema"]) == ("The keeping.", "The keeping.")
-    assert (said["plan"], said["compare"]) == ("window=8", ["all", "window=8"])
-
-
-def test_a_new_option_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its field and keyword the tests above say so, and the library refuses it by name until it is there."""
-    row = PlanOption("keeping", "text", "P", "What is kept.")
-    monkeypatch.setattr("hwcalc.planner.asked.OPTIONS", (*OPTIONS, row))
-
-    with pytest.raises(TypeError, match="keeping"):
-        read_options({"keeping": "all"})
 
 
 # --- given twice ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import keep, load_model, plan
-from hwcalc.engines.peaks import PART, peaks_of
+from hwcalc.engines.policies import PART, peaks_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import explain, plan
-from hwcalc.engines.peaks import PART
+from hwcalc.engines.policies import PART
 
 MODEL: Final = "Qwen/Qwen3-8B"
 TOKEN: Final = 36 * 4096

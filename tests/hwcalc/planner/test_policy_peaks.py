@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import keep, load_model, plan
-from hwcalc.engines.peaks import PART, peaks_of
+from hwcalc.engines.policies import PART, peaks_of
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
 from hwcalc.planner.solve import holds_in

@@ -9,9 +9,9 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.peaks import PART
+from hwcalc.engines.policies import PART
 from hwcalc.engines.reference import Reference
-from hwcalc.engines.transformers import Transformers
+from hwcalc.engines.transformers.engine import Transformers
 from hwcalc.errors import KvplanError
 from hwcalc.planner.result import FitInfo, Plan
 from hwcalc.planner.verdict import UNLIMITED, Verdict

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines.noted import Noted
 from hwcalc.engines.setup import Parallel
 from hwcalc.formulas import DType, Role
-from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec, Noted
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read, expected_share, weight_shares

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.allocation import ITEM_BYTES
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import ITEM_BYTES
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe import bandwidth

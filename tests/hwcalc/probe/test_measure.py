@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from hwcalc.reconcile.dialects.llamacpp import LlamacppParser, plan_inputs
+from hwcalc.reconcile.dialects.llamacpp import LlamacppLog
 from hwcalc.reconcile.facts import Facts
 from hwcalc.units import GIB, MIB
 
 
-def read(log: str) -> Facts:
-    """The facts of a log."""
-    parser = LlamacppParser()
+def read_log(log: str) -> LlamacppLog:
+    """The log, read to its end."""
+    parser = LlamacppLog()
     for number, line in enumerate(log.strip().splitlines(), 1):
         parser.feed(number, line)
-    return parser.facts
+    return parser
+
+
+def read(log: str) -> Facts:
+    """The facts of a log."""
+    return read_log(log).facts
 
 
 def sizes(facts: Facts, name: str) -> dict[str | None, float]:
@@ -53,7 +58,8 @@ NEWEST = """
 
 def test_newest_wording() -> None:
     """Two caches on one device stay apart, and the table at the end has whole MiB."""
-    facts = read(NEWEST)
+    log = read_log(NEWEST)
+    facts = log.facts
     assert sizes(facts, "model_bytes") == {"CPU_Mapped": 525.13, "CUDA0": 2368.31}
     assert sizes(facts, "kv_bytes") == {"CUDA0 1": 160.0, "CUDA0 2": 522.0}
     assert sizes(facts, "kv_sum_bytes") == {"1": 160.0, "2": 522.0}
@@ -63,7 +69,7 @@ def test_newest_wording() -> None:
     assert sizes(facts, "context_sum_bytes") == {"CUDA0": 682.0, "Host": 0.0}
     total = facts.ranks("total_bytes")[0]
     assert (total.low, total.high) == (24124 * MIB, 24125 * MIB - 1)
-    assert plan_inputs(facts) == (
+    assert log.inputs() == (
         {"seq": 8192, "batch": 4},
         {
             "n_ctx": "8192",
@@ -109,7 +115,7 @@ def test_newest_wording() -> None:
 )
 def test_settings(log: str, expected: dict[str, str]) -> None:
     """Options are found in the context's lines and in Ollama's command."""
-    _, options = plan_inputs(read(log))
+    _, options = read_log(log).inputs()
     assert expected.items() <= options.items()
 
 
@@ -193,7 +199,7 @@ def test_a_fault_of_the_table_is_left_out() -> None:
 
 def test_the_last_start_counts() -> None:
     """A second start in one log replaces the first."""
-    parser = LlamacppParser()
+    parser = LlamacppLog()
     for number, line in enumerate((NEWEST + NEWEST.replace("160.00 MiB", "170.00 MiB")).strip().splitlines(), 1):
         parser.feed(number, line)
     assert parser.starts == 2

@@ -83,7 +83,7 @@ def test_the_budget_of_later_releases() -> None:
 )
 def test_lines(line: str, name: str, value: float | str) -> None:
     """What each line states."""
-    parser = find_dialect("lmdeploy").parser()
+    parser = find_dialect("lmdeploy")()
     parser.feed(1, line)
     fact = parser.facts.last(name)
     assert fact is not None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hwcalc.errors import LogError
 from hwcalc.reconcile.core import LONGEST_LINE, Reader
-from hwcalc.reconcile.dialects import DIALECTS, find_dialect
+from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, byte_range, number_after
 from tests.paths import TESTS
 
@@ -23,12 +23,17 @@ CORPUS: Final = sorted(path.relative_to(LOGS).as_posix() for path in LOGS.rglob(
 GIB: Final = 2**30
 
 
-def facts_of(lines: Iterable[str], dialect: str = "vllm") -> Facts:
-    """Everything that these lines state."""
-    parser = find_dialect(dialect).parser()
+def read_log(lines: Iterable[str], dialect: str = "vllm") -> Dialect:
+    """The log, read to its end."""
+    parser = find_dialect(dialect)()
     for number, line in Reader(list(lines)):
         parser.feed(number, line)
-    return parser.facts
+    return parser
+
+
+def facts_of(lines: Iterable[str], dialect: str = "vllm") -> Facts:
+    """Everything that these lines state."""
+    return read_log(lines, dialect).facts
 
 
 def file_facts(name: str, dialect: str = "vllm") -> Facts:
@@ -171,7 +176,7 @@ def test_settings() -> None:
             "kv_cache_dtype=fp8_e5m2, quantization=None, enable_prefix_caching=True, speculative_config=None"
         ),
     ]
-    stated, options = find_dialect("vllm").inputs(facts_of(lines))
+    stated, options = read_log(lines).inputs()
 
     assert stated == {"seq": 262_144, "tp": 2, "pp": 3, "dp": 1, "memory_utilization": 0.95, "dtype": "fp8_e5m2"}
     assert options == {
@@ -182,7 +187,7 @@ def test_settings() -> None:
         "speculative": "mtp:3",
     }
     older = "INFO args: Namespace(host=None, model='a/b', max_model_len=4096, tensor_parallel_size=4, gpu_memory_utilization=0.8)"
-    assert find_dialect("vllm").inputs(facts_of([older]))[0] == {"seq": 4096, "tp": 4, "memory_utilization": 0.8}
+    assert read_log([older]).inputs()[0] == {"seq": 4096, "tp": 4, "memory_utilization": 0.8}
     for text, version in [
         ("vLLM API server version 0.8.5.post1", "0.8.5"),
         ("vLLM API server version 0.9.0.1", "0.9.0.1"),
@@ -200,14 +205,14 @@ def test_nothing_in_bad_lines() -> None:
 
 def test_another_start_forgets_the_one_before() -> None:
     """Of a server that was started twice, the last start counts; another replica's is no other start."""
-    parser = find_dialect("vllm").parser()
+    parser = find_dialect("vllm")()
     for number, line in Reader(LOGS / "vllm/v1-0.33-llama-3.1-8b-two-starts.log"):
         parser.feed(number, line)
     assert parser.starts == 2
     assert "needed_bytes" not in parser.facts
     assert parser.facts.number("max_model_len") == 65_520
 
-    replicas = find_dialect("vllm").parser()
+    replicas = find_dialect("vllm")()
     for number, text in enumerate(
         [
             "(EngineCore_DP0 pid=1) GPU KV cache size: 100 tokens",
@@ -222,7 +227,8 @@ def test_another_start_forgets_the_one_before() -> None:
 
 def test_metrics() -> None:
     """Labels, escaped quotes, what is None, how much is in use."""
-    facts = file_facts("prometheus/v1-llama-3.1-8b.txt", "prometheus")
+    log = read_log((LOGS / "prometheus/v1-llama-3.1-8b.txt").read_text(encoding="utf-8").splitlines(), "prometheus")
+    facts = log.facts
 
     assert {name: facts.number(name) for name in ("blocks", "tokens", "smallest_block_tokens", "usage_share")} == {
         "blocks": 4096,
@@ -235,7 +241,7 @@ def test_metrics() -> None:
     assert facts.word("enable_prefix_caching") == "true"
     assert {fact.rank for fact in facts.ranks("blocks")} == {"engine 0"}
     # The longest request: 65,536 tokens / 1.000244140625 = 65,520.
-    assert find_dialect("prometheus").inputs(facts)[0]["seq"] == 65_520
+    assert log.inputs()[0]["seq"] == 65_520
 
 
 @pytest.mark.parametrize(
@@ -366,7 +372,7 @@ def test_lines_are_bounded_and_clean() -> None:
     utf16 = "\ufeff# GPU blocks: 12, # CPU blocks: 3\r\n".encode("utf-16-le")
     broken = b"\xff\xfe\x80 # GPU blocks: 12, # CPU\n"
     for raw in (utf16, broken):
-        parser = find_dialect("vllm").parser()
+        parser = find_dialect("vllm")()
         for number, text in Reader(io.BytesIO(raw)):
             parser.feed(number, text)
         assert parser.facts.number("blocks") == 12

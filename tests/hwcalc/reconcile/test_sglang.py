@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwcalc.reconcile.core import reconcile
-from hwcalc.reconcile.dialects.sglang import SglangParser, plan_inputs
+from hwcalc.reconcile.dialects.sglang import SglangLog
 from tests.hwcalc.reconcile.logs import LOGS, figures
 
 
@@ -17,17 +17,17 @@ def test_a_log_of_a_model_with_states() -> None:
 
 def test_arguments_are_read() -> None:
     """Replicas of attention are ranks of one group; what is not set is left out."""
-    parser = SglangParser()
+    parser = SglangLog()
     text = "server_args=ServerArgs(tp_size=8, dp_size=4, enable_dp_attention=True, kv_cache_dtype='fp8_e4m3', page_size=64, max_running_requests=None)"
     parser.feed(1, text)
-    stated, options = plan_inputs(parser.facts)
+    stated, options = parser.inputs()
     assert stated == {"tp": 2, "dp": 4, "dtype": "fp8_e4m3"}
     assert options == {"page_size": "64", "enable_dp_attention": "true"}
 
 
 def test_a_second_start_begins_anew() -> None:
     """The figures of a start that failed are not those of the next one."""
-    parser = SglangParser()
+    parser = SglangLog()
     for number, text in enumerate(
         ("server_args=ServerArgs(tp_size=1)", "max_total_num_tokens=100, context_len=8", "server_args=ServerArgs(tp_size=2)")
     ):

@@ -8,8 +8,7 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.reconcile.dialects import tensorrt_llm
-from hwcalc.reconcile.dialects.tensorrt_llm import TensorrtParser
+from hwcalc.reconcile.dialects.tensorrt_llm import TensorrtLog
 
 V1: Final = """\
 [TRT-LLM] [I] Memory used after loading model weights (inside torch) in memory usage profiling: 8.59 GiB
@@ -26,9 +25,9 @@ during profiling 0.53 GiB
 """The figures of a public log of Llama-3.1-8B with an fp8 cache on an RTX 5090, in the wordings of the facts."""
 
 
-def parsed(text: str) -> TensorrtParser:
+def parsed(text: str) -> TensorrtLog:
     """The parser behind these lines."""
-    parser = TensorrtParser()
+    parser = TensorrtLog()
     for number, line in enumerate(text.splitlines(), 1):
         parser.feed(number, line)
     return parser
@@ -50,22 +49,22 @@ def test_what_is_read() -> None:
 
 def test_what_the_plan_takes_of_it() -> None:
     """Block, share and manager are stated."""
-    assert tensorrt_llm.plan_inputs(parsed(V1).facts) == (
+    assert parsed(V1).inputs() == (
         {},
         {"tokens_per_block": "32", "free_gpu_memory_fraction": "0.9", "manager": "v1"},
     )
-    v2 = parsed("[TRT-LLM] [I] KV cache manager v2 device quota set to 16.0512GiB").facts
-    assert tensorrt_llm.plan_inputs(v2) == ({}, {"manager": "v2"})
+    v2 = parsed("[TRT-LLM] [I] KV cache manager v2 device quota set to 16.0512GiB")
+    assert v2.inputs() == ({}, {"manager": "v2"})
 
 
 def test_what_agrees() -> None:
     """Bytes of a token, the size of the pool and its tokens."""
     parser = parsed(V1)
-    _, options = tensorrt_llm.plan_inputs(parser.facts)
+    _, options = parser.inputs()
     opened = open_request(
         load_model("meta-llama/Llama-3.1-8B"), engine="tensorrt-llm", seq=8192, dtype="fp8", weights="fp8", engine_options=options
     )
-    rows, notes = tensorrt_llm.compare(parser.facts, opened, 0.0)
+    rows, notes = parser.compare(opened, 0.0)
     assert {row.name for row in rows if row.within} >= {"bytes per token", "pool", "tokens"}
     assert not notes
 

@@ -17,7 +17,7 @@ from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
 from hwcalc.library.explain import Explanation, explain
-from hwcalc.library.indexing import stored
+from hwcalc.library.layer_bytes import stored
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models

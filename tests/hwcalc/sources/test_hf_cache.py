@@ -9,8 +9,7 @@ import pytest
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.sources import resolve
-from hwcalc.sources.caches import cache_folder
-from hwcalc.sources.hub import cached_ids
+from hwcalc.sources.caches import cache_folder, cached_ids
 from tests.hwcalc.sources.given import COMMIT, CONFIG, OTHER, TEXT, cached, refused
 
 

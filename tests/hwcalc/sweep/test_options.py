@@ -11,8 +11,7 @@ from hwcalc.cli import completion
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
 from hwcalc.library import compare
 from hwcalc.library.load import load
-from hwcalc.planner.asked import Access
-from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.options import OPTIONS, Access
 from hwcalc.sweep import grid, rows
 from tests.hwcalc.command import QWEN, Capture, run
 

@@ -1,45 +1,32 @@
-"""How the cache manager divides a budget over pools: in blocks of windows (V1), or in slots of pools of whole pages (V2), on every stage.
+"""How the V2 cache manager divides the quota of a rank over its pools of slots, in whole pages.
 
-V1 makes one pool of blocks, or with several windows one for each, of equal shares of the budget. V2 first reckons a quota in tokens: bytes
-for each token, and for each of ``max_batch_size`` requests the blocks of its windows and its states; while prompts are read, windowed layers
-cost each token of a batch too. That limits the quota by ``max_tokens`` and by the rank with least (:class:`Layout`).
+Layers whose blocks come and go together are a cycle: those with one window, or the recurrent states. Cycles whose slots have the same sizes
+share a pool. The quota, rounded up to pages of 2 to 32 MiB, is divided by what a typical batch would take: one sequence of 2,049 tokens unless
+``avg_seq_len`` says otherwise, DeepSeek-V4's longest sequence, or for models with states ``max_batch_size`` sequences of half the longest. No
+pool gets fewer slots than the constraints ask.
 
-Then V2 divides the quota (:class:`Storage`). Layers whose blocks come and go together are a cycle: those with one window, or the recurrent
-states. Cycles whose slots have the same sizes share a pool. The quota, rounded up to pages of 2 to 32 MiB, is divided by what a typical
-batch would take: one sequence of 2,049 tokens unless ``avg_seq_len`` says otherwise, DeepSeek-V4's longest sequence, or for models with
-states ``max_batch_size`` sequences of half the longest. No pool gets fewer slots than the constraints ask.
-
-Read, not run: pyexecutor/resource_manager.py calculate_max_num_blocks, vswa.py calculate_max_num_blocks_for_vswa,
-kv_cache/kv_cache_manager_v2.py _get_max_tokens_from_quota and _get_quota_from_max_tokens, mamba_cache_manager_v2.py and
-sparse/deepseek_v4/cache_manager.py (the same names); runtime/kv_cache_manager_v2/_storage_manager.py, _storage/_core.py
-ratio_to_slot_count_list, _life_cycle_registry.py, and the batches of kv_cache_manager_v2.py _build_base_config of the sources of 1.4.
+Read, not run: runtime/kv_cache_manager_v2/_storage_manager.py, _storage/_core.py ratio_to_slot_count_list, _life_cycle_registry.py, and the
+batches of kv_cache_manager_v2.py _build_base_config of the sources of 1.4.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.steps import Step, figure
-from hwcalc.engines.tensorrt_llm.layout import Piece, Stage
 from hwcalc.formulas.arithmetic import (
     Table,
     ceil_div,
-    ceiled,
     either,
-    floored,
     larger,
-    largest,
     last_good,
     mapped,
     nearest,
-    picked,
     smaller,
     some,
 )
@@ -48,19 +35,16 @@ from hwcalc.formulas.record import Record
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from hwcalc.engines.tensorrt_llm.layout import Piece
     from hwcalc.engines.tensorrt_llm.settings import Settings
-    from hwcalc.formulas import LayerKind
 
 FOREVER = 2**62
 """More tokens than any pool has: no layer grows with them."""
-_PADDING = 7 * 2**21
-"""DeepSeek-V4's manager adds 2 MiB for each of its kinds of buffers."""
-_RESUMED = 0.95
-"""``max_util_for_resume``: the share of a quota that counts where it is said in tokens."""
 PAGE: Final = 2**21
 """The smallest page of V2."""
 _GIB: Final = 2**30
 _WIDEST: Final = 4
+WIDEST_PAGE: Final = PAGE << _WIDEST
 _USUAL: Final = 2049
 """Tokens of the one sequence by which pools are divided where nothing else says how long sequences are."""
 
@@ -413,185 +397,3 @@ def in_pages(quota: int) -> int:
     """The quota, in bytes, rounded up to whole pages."""
     page = page_bytes(quota)
     return ceil_div(quota, page) * page
-
-
-class Layout(Record):
-    """What the manager knows: the stages, the settings, and the kinds with their pieces."""
-
-    stages: tuple[Stage, ...]
-    settings: Settings
-    kinds: tuple[tuple[LayerKind, tuple[Piece, ...]], ...]
-    compressed: bool
-
-    @cached_property
-    def windows(self) -> tuple[int | None, ...]:
-        """The windows of all stages, the smallest first; ``None`` is every token."""
-        windows = sorted({window for stage in self.stages for window in stage.windows})
-        return (*windows, None) if any(stage.growing for stage in self.stages) or not windows else tuple(windows)
-
-    @property
-    def several(self) -> bool:
-        """Whether V1 divides its budget over windows."""
-        return not self.settings.v2 and len(self.windows) > 1
-
-    @cached_property
-    def slots(self) -> int:
-        """Slots of states without those of snapshots: for all requests of all stages, a padded one for graphs, one for attention DP."""
-        settings = self.settings
-        return settings.sequences * settings.pp + 1 + settings.attention_dp if any(stage.state for stage in self.stages) else 0
-
-    def storages(self, length: int) -> tuple[Dealt, ...]:
-        """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
-        by_length = self.compressed or self.slots or self.settings.expected is not None
-        if not by_length:
-            return self._usual_storages
-        return self._storages_of_length(length) if isinstance(length, int) else self._sized_storages(length)
-
-    @cached_property
-    def _storages_of_length(self) -> Callable[[int], tuple[Dealt, ...]]:
-        """The pools of one length. A solver tries many numbers of sequences of a length: it takes two thirds of the time to keep them."""
-        return cache(self._sized_storages)
-
-    def _sized_storages(self, length: int) -> tuple[Dealt, ...]:
-        return tuple(storage.sized(self.settings, length, compressed=self.compressed) for storage in self._usual_storages)
-
-    @cached_property
-    def _usual_storages(self) -> tuple[Storage, ...]:
-        return tuple(storage_of(stage.kinds, self.settings, 1, compressed=self.compressed) for stage in self.stages)
-
-    def rows(self, stage: Stage, window: int | None) -> int:
-        """Bytes for each token of the layers of a stage with this window."""
-        return stage.growing if window is None else stage.windows.get(window, 0)
-
-    def blocks(self, window: int | None, tokens: int) -> int:
-        """The most blocks that a sequence holds in the pool of a window.
-
-        V1 keeps one more, so that the window is always whole (kSWAExtraBlock); V2 those that tokens of a window lie in wherever it begins.
-        """
-        size = self.settings.block
-        whole = ceil_div(tokens, size)
-        if window is None:
-            return whole
-        kept = smaller(whole, ceil_div(window - 1, size) + 1) if self.settings.v2 else ceil_div(window, size) + 1
-        blocks: int = either(tokens <= window, whole, kept)
-        return blocks
-
-    def window_bytes(self, stage: Stage) -> int:
-        """Bytes of one request's windows under V2."""
-        size = self.settings.block
-        return sum(ceil_div(window, size) * size * row for window, row in stage.windows.items())
-
-    def snapshots(self, tokens: int) -> int:
-        """Slots of kept states for a pool of so many tokens."""
-        settings = self.settings
-        return tokens // settings.interval if settings.interval is not None and settings.reuse and self.slots else 0
-
-    def _cost(self, stage: Stage, tokens: float) -> int:
-        """V2: the bytes that a stage takes for so many tokens, as the manager reckons."""
-        settings = self.settings
-        kept = 0 if settings.interval is None else self.snapshots(floored(tokens))
-        cost: int = floored(
-            tokens * stage.growing
-            + smaller(tokens, settings.batched_tokens) * stage.reading(settings.scratch)
-            + settings.sequences * self.window_bytes(stage)
-            + ((self.slots + kept) * stage.state if stage.state else 0)
-            + (kept > 0) * settings.sequences * settings.pp * stage.growing * settings.block
-            + (_PADDING if self.compressed else 0)
-        )
-        return cost
-
-    def _tokens_for(self, stage: Stage, quota: int) -> float:
-        """V2: the tokens that a quota holds on one stage, by the same reckoning. It is exact where there are no kept states."""
-        settings, fixed = self.settings, self._cost(stage, 0)
-        each = stage.growing + stage.reading(settings.scratch)
-        few: float = (quota - fixed) / each if each else math.inf
-        many: float = math.inf
-        if stage.growing:
-            many = settings.batched_tokens + (quota - fixed - settings.batched_tokens * each) / stage.growing
-        if settings.interval is not None and stage.state and stage.growing and self.snapshots(FOREVER):
-            many = last_good((quota - fixed) // stage.growing, lambda count: self._cost(stage, count) <= quota)
-        found: float = picked(quota <= settings.batched_tokens * each + fixed, few, many)
-        tokens: float = picked(fixed > quota, 0.0, found)
-        return tokens
-
-    def quotas(self, budget: int, *, capped: bool = True) -> tuple[int, ...]:
-        """V2: the quota of each stage: the budget, less where ``max_tokens`` or the rank with fewest tokens needs less."""
-        settings, cap = self.settings, self.settings.most_tokens if capped else None
-        quotas = [budget for _ in self.stages]
-        if cap is not None:
-            quotas = [smaller(budget, ceiled(self._cost(stage, cap) / _RESUMED)) for stage in self.stages]
-        if settings.ranks > 1:
-            each = [self._tokens_for(stage, floored(quota * _RESUMED)) for stage, quota in zip(self.stages, quotas, strict=True)]
-            fewest = -largest(-tokens for tokens in each)
-            ends = fewest < math.inf
-            if some(ends):
-                tokens = picked(ends, fewest, 0.0)
-                needs = [ceiled(self._cost(stage, tokens) / _RESUMED) for stage in self.stages]
-                quotas = [either(ends, smaller(*pair), pair[0]) for pair in zip(quotas, needs, strict=True)]
-        return tuple(quotas)
-
-    def pool_blocks(self, budget: int, steps: list[Step] | None = None) -> dict[int | None, int]:
-        """V1: the blocks of each pool, of the stage that has fewest."""
-        settings, size = self.settings, self.settings.block
-        if self.several:
-            return self._window_blocks(budget, steps)
-        (window,) = self.windows
-        row = max((self.rows(stage, window) for stage in self.stages), default=0)
-        tokens = budget // row if row else FOREVER
-        if settings.most_tokens is not None:
-            return {window: min(tokens, settings.most_tokens) // size}
-        if not row:
-            return {window: tokens // size}
-        figure(steps, "tokens", "floor(budget / bytes_per_token)", tokens, unit="tokens", budget=budget, bytes_per_token=row)
-        blocks = tokens // size
-        figure(steps, "blocks", "floor(tokens / tokens_per_block)", blocks, unit="blocks", tokens=tokens, tokens_per_block=size)
-        return {window: blocks}
-
-    def _window_blocks(self, budget: int, steps: list[Step] | None) -> dict[int | None, int]:
-        """V1 with several windows, each of which has an equal share of the budget."""
-        size, share, pools = self.settings.block, 1.0 / len(self.windows), {}
-        if self.settings.most_tokens is not None or self.settings.kv_dtype == "nvfp4":
-            steps = None
-        for number, window in enumerate(self.windows, start=1):
-            row = max(self.rows(stage, window) for stage in self.stages)
-            pools[window] = figure(
-                steps,
-                f"window_blocks_{number}",
-                "floor(budget / windows / window_block_bytes)",
-                min(self._shared(stage, window, budget, share) for stage in self.stages),
-                unit="blocks",
-                budget=budget,
-                windows=len(self.windows),
-                window_block_bytes=row * size,
-            )
-        names = {f"window_blocks_{number}": blocks for number, blocks in enumerate(pools.values(), start=1)}
-        figure(steps, "blocks", f"min({', '.join(names)})", min(pools.values()), unit="blocks", **names)
-        # The pool of the longest window comes last.
-        blocks = pools[self.windows[-1]]
-        longest = next(name for name, count in names.items() if count == blocks)
-        figure(
-            steps,
-            "tokens",
-            f"{longest} x tokens_per_block",
-            blocks * size,
-            unit="tokens",
-            **{longest: blocks},
-            tokens_per_block=size,
-        )
-        return pools
-
-    def _shared(self, stage: Stage, window: int | None, budget: int, share: float) -> int:
-        """V1 counts in floating point. Its figure for NVFP4 leaves out the scales, as the manager does."""
-        row = self.rows(stage, window)
-        if self.settings.kv_dtype == "nvfp4":
-            row = row * 8 // 9
-        return int(budget * share / row // self.settings.block) if row else FOREVER
-
-    def needed(self, stage: Stage, blocks: Mapping[int | None, int]) -> int:
-        """V1: the budget that holds so many blocks in each pool."""
-        size = self.settings.block
-        each = [blocks[window] * size * self.rows(stage, window) for window in self.windows]
-        if self.settings.kv_dtype == "nvfp4" and self.several:
-            each = [ceil_div(bytes_ * 8, 9) for bytes_ in each]
-        most: int = largest(each) if each else 0
-        return len(each) * most

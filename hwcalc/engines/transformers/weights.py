@@ -1,7 +1,7 @@
 """The weights that one rank of transformers holds, by the library's own tensor-parallel plans.
 
 A plan names the modules that are cut. Every other module is whole on every rank: for example attention where the plan cuts only
-experts (DeepSeek-V3), and everything except the head where there is no plan (gpt-oss). ``transformers_plans.json`` has the plans of the
+experts (DeepSeek-V3), and everything except the head where there is no plan (gpt-oss). ``plans.json`` has the plans of the
 library (``scripts/transformers_plans.py`` writes it). 5.23 adds one rule: it cuts an embedding named ``embed_tokens`` by rows
 (``distributed/mixin.py`` init_parallel_plans). If a dimension does not divide evenly, the last rank gets a shorter slice
 (``distributed/tensor_parallel.py``). Key and value heads are never repeated: a model with fewer heads than ranks loads, and then fails
@@ -16,9 +16,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.data import data_file
-from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.rank_weights import (
+    ROW_PARALLEL,
+    Rank,
+    Rules,
+    Sharding,
+    cut_inputs,
+    cut_outputs,
+    distribute_experts,
+    module_of,
+)
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_outputs, distribute_experts, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
@@ -53,7 +61,7 @@ class ShardPlan(Record):
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
-    table: Mapping[str, Any] = json.loads(data_file(__file__, "transformers_plans.json").read_text("utf-8"))
+    table: Mapping[str, Any] = json.loads(data_file(__file__, "plans.json").read_text("utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
         plan = ShardPlan(
@@ -70,23 +78,23 @@ def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
 
 def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> ShardPlan:
     """The plan for a part of a model, from its model type and the types of its inner configs; empty if there is none."""
-    return model.once(("transformers", "plan", part), lambda: _plan_of(model, part))
 
+    def union() -> ShardPlan:
+        plans = _table()[0]
+        inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
+        matching = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
+        outer = plans.get(model.model_type)
+        if outer is not None and (part is not Part.LANGUAGE or not matching):
+            matching.append(outer)
+        return ShardPlan(
+            outputs=frozenset().union(*(plan.outputs for plan in matching)),
+            inputs=frozenset().union(*(plan.inputs for plan in matching)),
+            experts=any(plan.experts for plan in matching),
+            dealt=any(plan.dealt for plan in matching),
+            heads=any(plan.heads for plan in matching),
+        )
 
-def _plan_of(model: ModelSpec, part: Part) -> ShardPlan:
-    plans = _table()[0]
-    inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
-    matching = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
-    outer = plans.get(model.model_type)
-    if outer is not None and (part is not Part.LANGUAGE or not matching):
-        matching.append(outer)
-    return ShardPlan(
-        outputs=frozenset().union(*(plan.outputs for plan in matching)),
-        inputs=frozenset().union(*(plan.inputs for plan in matching)),
-        experts=any(plan.experts for plan in matching),
-        dealt=any(plan.dealt for plan in matching),
-        heads=any(plan.heads for plan in matching),
-    )
+    return model.once(("transformers", "plan", part), union)
 
 
 def check_layout(model: ModelSpec, parallel: Parallel) -> None:
@@ -122,22 +130,18 @@ class TransformersRank(Rank):
         self._text = model.facts.part_types.get("text", model.model_type)
 
     def how(self, block: Block, weight: Weight) -> Sharding:
-        plan = self._plans[block.part]
+        plan, listed = self._plans[block.part], self._listed
         if weight.copies > 1:
             return "experts"
         if weight.role is WeightRole.HEAD:
-            return self._head()
+            family = self.model.model_type
+            return "inputs" if family in listed["in"] else "outputs" if family in listed["out"] else "whole"
         module = weight.path.removesuffix(".weight").removesuffix(".bias")
-        if self.is_vocabulary(weight) and not plan.is_empty and self._text not in self._listed["whole"]:
+        if self.is_vocabulary(weight) and not plan.is_empty and self._text not in listed["whole"]:
             return "outputs"
         if _ends_in(module, plan.outputs):
             return "outputs"
         return "inputs" if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS else "whole"
-
-    def _head(self) -> Sharding:
-        if self.model.model_type in self._listed["in"]:
-            return "inputs"
-        return "outputs" if self.model.model_type in self._listed["out"] else "whole"
 
     def expert(self, block: Block, weight: Weight) -> Weight:
         plan = self._plans[block.part]

@@ -1,0 +1,5 @@
+"""Hugging Face transformers as an engine."""
+
+from hwcalc.engines.transformers.engine import Transformers
+
+__all__ = ["Transformers"]
