@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock, Timer
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from hwcalc.sources.request import listening
 from hwcalc.text import clean, cut
 from hwcalc.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 PATIENCE = 0.5
 """Seconds before anything is shown. Most commands finish earlier."""
@@ -23,13 +26,11 @@ class _Status:
     """The line of rich's status, which appears after a while and says the last message."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-
         self._stream = stream
         self._lock = Lock()
         self._last = ""
-        self._visible = False
-        self._status = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False).status("")
+        self._status: Status | None = None
+        """What is shown. A command that ends before has not imported rich's console."""
         # A timer shows the first message, so that it appears even if no other message follows.
         self._timer = Timer(PATIENCE, self._appear)
         self._timer.daemon = True
@@ -37,7 +38,7 @@ class _Status:
     def __call__(self, what: str) -> None:
         with self._lock:
             first, self._last = not self._last, clean(cut(what, _LONGEST))
-            if self._visible:
+            if self._status is not None:
                 self._status.update(f"kvplan: {self._last} ...")
         if first:
             self._timer.start()
@@ -46,19 +47,21 @@ class _Status:
         """Clear the line."""
         self._timer.cancel()
         with self._lock:
-            if self._visible:
-                self._visible = False
+            if self._status is not None:
                 self._status.stop()
+                self._status = None
 
     def wipe(self) -> None:
         """Clear the line when the process has to end, whoever is writing to it."""
-        if self._visible:
+        if self._status is not None:
             os.write(self._stream.fileno(), _WIPED)
 
     def _appear(self) -> None:
+        from rich.console import Console
+
+        console = Console(file=self._stream, force_terminal=True, markup=False, emoji=False, highlight=False)
         with self._lock:
-            self._visible = True
-            self._status.update(f"kvplan: {self._last} ...")
+            self._status = console.status(f"kvplan: {self._last} ...")
             self._status.start()
 
 
