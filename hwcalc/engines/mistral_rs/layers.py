@@ -33,8 +33,8 @@ from hwcalc.formulas import (
     Span,
     Stack,
 )
-from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.stairs import Stair
+from hwcalc.formulas.states import state_tensor
 from hwcalc.formulas.tensor import Once
 from hwcalc.text import brief
 
