@@ -7,14 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwcalc.cli import run as run_module
-from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.options import COMMANDS, find_command
 from hwcalc.errors import OutputError
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 
@@ -113,7 +112,7 @@ def test_every_command_has_help(capsys: Capture, command: str) -> None:
     assert f"kvplan {command}" in out
     assert all(len(line) <= 100 for line in out.splitlines())
     assert f"  {command} " in run(capsys)[1]
-    for option in import_module(COMMANDS[command]).OPTIONS:
+    for option in find_command(command).options:
         assert option.help.endswith(".")
         assert all(flag in out for flag in option.flags)
 
