@@ -28,8 +28,7 @@ from msgspec.structs import replace
 from hwcalc import Plan, load_model, plan
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import LayerKind, Stack
-from hwcalc.formulas.attention import FullAttention
-from hwcalc.formulas.sliding import SlidingAttention
+from hwcalc.formulas.attention import FullAttention, SlidingAttention
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 

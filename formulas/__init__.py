@@ -9,26 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hwcalc.formulas.attention import AttentionKind, FullAttention
-    from hwcalc.formulas.compressed import CompressedAttention
-    from hwcalc.formulas.cross import CrossAttention
+    from hwcalc.formulas.attention import (
+        AttentionKind,
+        ChunkedAttention,
+        CrossAttention,
+        FullAttention,
+        SinkAttention,
+        SlidingAttention,
+    )
     from hwcalc.formulas.hybrid import Group, Layer, LayerNumbers, Stack, pipeline_stages, ranges
-    from hwcalc.formulas.kind import KINDS, MAX_DIMENSION, LayerKind
-    from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
-    from hwcalc.formulas.linear import (
+    from hwcalc.formulas.kind import KINDS, MAX_DIMENSION, LayerKind, NoCache, SharedCache
+    from hwcalc.formulas.latent import CompressedAttention, ExpandedLatentAttention, LatentAttention, SparseIndexer
+    from hwcalc.formulas.states import (
         GatedDeltaNet,
         KimiDeltaAttention,
         LightningAttention,
+        Mamba1,
+        Mamba2,
         MatrixLSTM,
         RealGatedLRU,
         Rwkv4,
         RwkvMatrix,
         ShortConvolution,
     )
-    from hwcalc.formulas.shared import NoCache, SharedCache
-    from hwcalc.formulas.sink import SinkAttention
-    from hwcalc.formulas.sliding import ChunkedAttention, SlidingAttention
-    from hwcalc.formulas.ssm import Mamba1, Mamba2
     from hwcalc.formulas.tensor import (
         CacheTensor,
         Chunk,
@@ -48,66 +51,20 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "KINDS",
-    "MAX_DIMENSION",
-    "AttentionKind",
-    "CacheTensor",
-    "Chunk",
-    "ChunkedAttention",
-    "CompressedAttention",
-    "CrossAttention",
-    "DType",
-    "Encoder",
-    "ExpandedLatentAttention",
-    "Fixed",
-    "Full",
-    "FullAttention",
-    "GatedDeltaNet",
-    "Group",
-    "Kept",
-    "KimiDeltaAttention",
-    "LatentAttention",
-    "Latest",
-    "Layer",
-    "LayerKind",
-    "LayerNumbers",
-    "LightningAttention",
-    "Mamba1",
-    "Mamba2",
-    "MatrixLSTM",
-    "NoCache",
-    "Once",
-    "RealGatedLRU",
-    "Remainder",
-    "Role",
-    "Rwkv4",
-    "RwkvMatrix",
-    "SharedCache",
-    "ShortConvolution",
-    "Sink",
-    "SinkAttention",
-    "SlidingAttention",
-    "Span",
-    "SparseIndexer",
-    "Stack",
-    "Strided",
-    "Window",
-    "pipeline_stages",
-    "ranges",
-]
+    "KINDS", "MAX_DIMENSION", "AttentionKind", "CacheTensor", "Chunk", "ChunkedAttention", "CompressedAttention",
+    "CrossAttention", "DType", "Encoder", "ExpandedLatentAttention", "Fixed", "Full", "FullAttention", "GatedDeltaNet",
+    "Group", "Kept", "KimiDeltaAttention", "LatentAttention", "Latest", "Layer", "LayerKind", "LayerNumbers",
+    "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "NoCache", "Once", "RealGatedLRU", "Remainder", "Role", "Rwkv4",
+    "RwkvMatrix", "SharedCache", "ShortConvolution", "Sink", "SinkAttention", "SlidingAttention", "Span", "SparseIndexer",
+    "Stack", "Strided", "Window", "pipeline_stages", "ranges",
+]  # fmt: skip
 
 _MODULES = {
-    "attention": "AttentionKind FullAttention",
-    "latent": "ExpandedLatentAttention LatentAttention SparseIndexer",
-    "sliding": "ChunkedAttention SlidingAttention",
-    "compressed": "CompressedAttention",
-    "cross": "CrossAttention",
-    "ssm": "Mamba1 Mamba2",
-    "linear": "GatedDeltaNet KimiDeltaAttention LightningAttention MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
-    "shared": "NoCache SharedCache",
-    "sink": "SinkAttention",
+    "attention": "AttentionKind ChunkedAttention CrossAttention FullAttention SinkAttention SlidingAttention",
+    "latent": "CompressedAttention ExpandedLatentAttention LatentAttention SparseIndexer",
+    "states": "GatedDeltaNet KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
+    "kind": "KINDS LayerKind MAX_DIMENSION NoCache SharedCache",
     "hybrid": "Group Layer LayerNumbers Stack pipeline_stages ranges",
-    "kind": "KINDS LayerKind MAX_DIMENSION",
     "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Latest Once Remainder Role Sink Span Strided Window",
 }
 FAMILIES = tuple(_MODULES)

@@ -12,23 +12,6 @@ from functools import reduce
 from math import ceil, floor
 from typing import Any
 
-__all__ = [
-    "Table",
-    "ceil_div",
-    "ceiled",
-    "either",
-    "every",
-    "floored",
-    "larger",
-    "largest",
-    "last_good",
-    "mapped",
-    "nearest",
-    "picked",
-    "smaller",
-    "some",
-]
-
 
 def larger(one: Any, other: Any) -> Any:
     """The larger of two, place by place."""

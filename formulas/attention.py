@@ -1,13 +1,14 @@
-"""Full attention. MHA, GQA and MQA share one formula; only the number of key/value heads differs."""
+"""Attention that keeps keys and values: full, sliding, chunked, with sinks, and cross attention.
+
+MHA, GQA and MQA share one formula; only the number of key/value heads differs.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from hwcalc.formulas.kind import LayerKind, register
-from hwcalc.formulas.tensor import CacheTensor, Full, Role, Span
-
-__all__ = ["AttentionKind", "FullAttention", "key_value_tensors"]
+from hwcalc.formulas.tensor import CacheTensor, Chunk, Encoder, Full, Role, Sink, Span, Window
 
 
 def key_value_tensors(
@@ -70,3 +71,105 @@ class FullAttention(AttentionKind):
     title: ClassVar[str] = "full attention"
     keeps: ClassVar[str] = "A key and a value per key/value head for every token."
     source: ClassVar[str] = "Ainslie et al. 2023, arXiv:2305.13245"
+
+
+@register
+class SlidingAttention(AttentionKind):
+    """Keys and values of the last ``window`` tokens.
+
+    Bytes = min(n, window) x num_key_value_heads x (head_dim + v_head_dim) x bytes per element. Beyond the window, more
+    tokens need no more bytes.
+
+    >>> SlidingAttention(num_attention_heads=8, num_key_value_heads=4, head_dim=256, v_head_dim=256,
+    ...                  window=3).tensors()[0].span.positions(4)
+    3
+
+    Source: Beltagy et al. 2020, arXiv:2004.05150; Jiang et al. 2023, arXiv:2310.06825.
+    """
+
+    name: ClassVar[str] = "sliding_attention"
+    title: ClassVar[str] = "sliding-window attention"
+    keeps: ClassVar[str] = "Keys and values of the last {window} tokens."
+    source: ClassVar[str] = "Jiang et al. 2023, arXiv:2310.06825"
+
+    window: int
+
+    @property
+    def span(self) -> Span:
+        return Window(self.window)
+
+
+@register
+class ChunkedAttention(AttentionKind):
+    """Keys and values of the chunk of ``chunk`` tokens that the current token stands in.
+
+    At most ``chunk`` tokens are needed at once, so a sequence of n tokens keeps ``min(n, chunk)``.
+
+    >>> ChunkedAttention(num_attention_heads=40, num_key_value_heads=8, head_dim=128, v_head_dim=128,
+    ...                  chunk=3).tensors()[0].span.positions(4)
+    3
+
+    Source: Llama 4 model code, ``attention_chunk_size`` (transformers, modeling_llama4.py).
+    """
+
+    name: ClassVar[str] = "chunked_attention"
+    title: ClassVar[str] = "chunked attention"
+    keeps: ClassVar[str] = "Keys and values of the chunk of {chunk} tokens that the current token stands in."
+    source: ClassVar[str] = "transformers, modeling_llama4.py, attention_chunk_size"
+
+    chunk: int
+
+    @property
+    def span(self) -> Span:
+        return Chunk(self.chunk)
+
+
+@register
+class SinkAttention(AttentionKind):
+    """Keys and values of the first ``sink`` and the last ``window`` tokens.
+
+    This kind keeps real tokens; models select it with ``attention_sink_size``. A *learned* sink (gpt-oss) is something
+    else: one number per head in the weights, which needs no cache.
+
+    >>> SinkAttention(num_attention_heads=32, num_key_value_heads=32, head_dim=128, v_head_dim=128,
+    ...               sink=1, window=2).tensors()[0].span.positions(4)
+    3
+
+    Source: Xiao et al. 2023, arXiv:2309.17453.
+    """
+
+    name: ClassVar[str] = "sink_attention"
+    title: ClassVar[str] = "attention sinks + window"
+    keeps: ClassVar[str] = "Keys and values of the first {sink} and the last {window} tokens."
+    source: ClassVar[str] = "Xiao et al. 2023, arXiv:2309.17453"
+
+    sink: int
+    window: int
+
+    @property
+    def span(self) -> Span:
+        return Sink(self.sink, self.window)
+
+
+@register
+class CrossAttention(AttentionKind):
+    """A key and a value per head for every encoder token; decoded tokens add nothing.
+
+    >>> CrossAttention(num_attention_heads=6, num_key_value_heads=6, head_dim=64,
+    ...                v_head_dim=64).tensors()[0].span.positions(4, encoder_tokens=1500)
+    1500
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
+    """
+
+    name: ClassVar[str] = "cross_attention"
+    title: ClassVar[str] = "cross attention"
+    keeps: ClassVar[str] = "A key and a value per head for every encoder token; decoded tokens add nothing."
+    source: ClassVar[str] = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3"
+
+    @property
+    def span(self) -> Span:
+        return Encoder()
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return key_value_tensors(self.num_key_value_heads, self.head_dim, self.v_head_dim, self.span, prefix="cross_")

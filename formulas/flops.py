@@ -14,25 +14,9 @@ from hwcalc.formulas.tensor import Chunk, Full, Once, Role, Sink, Span, Strided,
 
 if TYPE_CHECKING:
     from hwcalc.formulas.attention import AttentionKind
-    from hwcalc.formulas.compressed import CompressedAttention
     from hwcalc.formulas.hybrid import Stack
-    from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
+    from hwcalc.formulas.latent import CompressedAttention, ExpandedLatentAttention, LatentAttention, SparseIndexer
 
-__all__ = [
-    "Work",
-    "decode_flops",
-    "decode_work",
-    "pairs_cached",
-    "pairs_recomputed",
-    "passes_work",
-    "positions_sum",
-    "prefill_flops",
-    "prefill_work",
-    "prefixes_sum",
-    "scores_recomputed",
-    "selected_tokens",
-    "steps_work",
-]
 
 Term = tuple[Span, int | None, int]
 """The positions that a token looks at, how many of them it selects at most, and the operations per position."""

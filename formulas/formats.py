@@ -11,28 +11,6 @@ from hwcalc.formulas.record import Record
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Weight
 
-__all__ = [
-    "AWQ",
-    "BF16",
-    "BNB4",
-    "BNB4_DOUBLE",
-    "BNB8",
-    "FLOATS",
-    "FP8",
-    "FP8_BLOCK",
-    "FP8_CHANNEL",
-    "FP16",
-    "FP32",
-    "GPTQ",
-    "INT4",
-    "INT8",
-    "MXFP4",
-    "MXFP8",
-    "NVFP4",
-    "TERNARY",
-    "WeightFormat",
-]
-
 
 class WeightFormat(Record):
     """One storage format of a matrix of ``out x in`` numbers.

@@ -13,8 +13,6 @@ from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Shown
 
-__all__ = ["Group", "Layer", "LayerNumbers", "Stack", "pipeline_stages", "ranges"]
-
 Layer = tuple[LayerKind, ...]
 """The kinds of one layer, in the order in which the layer applies them."""
 

@@ -1,4 +1,4 @@
-"""The base class of all layer kinds, and the registry of kinds."""
+"""The base class of all layer kinds, the registry of kinds, and the two kinds that keep nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role
-
-__all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
 MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this number. A larger one means that the config is damaged."""
@@ -126,3 +124,39 @@ def register(kind: K) -> K:
         raise ValueError(f"two layer kinds are named {kind.name!r}")
     KINDS[kind.name] = kind
     return kind
+
+
+@register
+class SharedCache(LayerKind):
+    """A layer that reads the cache of another layer: 0 bytes.
+
+    >>> SharedCache().tensors()
+    ()
+
+    Sources: Brandon et al. 2024, arXiv:2405.12981 (cross-layer attention); Gemma 3n ``num_kv_shared_layers``.
+    """
+
+    name: ClassVar[str] = "shared_cache"
+    title: ClassVar[str] = "shares another layer's cache"
+    keeps: ClassVar[str] = "A layer that reads the cache of another layer: 0 bytes."
+    source: ClassVar[str] = "Brandon et al. 2024, arXiv:2405.12981"
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return ()
+
+
+@register
+class NoCache(LayerKind):
+    """A layer without attention or state (a feed-forward or expert block on its own): 0 bytes.
+
+    >>> NoCache().tensors()
+    ()
+    """
+
+    name: ClassVar[str] = "no_cache"
+    title: ClassVar[str] = "no cache"
+    keeps: ClassVar[str] = "A layer without attention or state (a feed-forward or expert block on its own): 0 bytes."
+    source: ClassVar[str] = "by definition"
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return ()

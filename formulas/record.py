@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
-__all__ = ["Record", "repr_without"]
-
 
 class _RecordMeta(StructMeta):
     """Fields are given by keyword in every class. :class:`msgspec.Struct` takes this option for each class by itself."""

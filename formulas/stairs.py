@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from hwcalc.formulas.arithmetic import smaller
 
-__all__ = ["Stair", "blocks_stair", "stairs_at", "together"]
-
 
 class Stair(NamedTuple):
     """One staircase: ``times x min(most, floor((tokens + add) / per))``, for one token or more. Without ``most`` it never ends.

@@ -2,6 +2,8 @@
 
 A :class:`CacheTensor` says what one layer keeps *per position*. Its :class:`Span` says how many positions are kept
 after ``n`` tokens. A :class:`DType` turns elements into bytes. Everything is an integer.
+Below are the slots that a cache in blocks of equally many tokens holds, and sums over lengths: a block is there as long as one of its
+tokens is kept. States are not paged, since they have no tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from math import prod
 from typing import Any
 
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.stairs import Stair
+from hwcalc.formulas.stairs import Stair, stairs_at
 
 
 class Shown:
@@ -100,11 +102,11 @@ class Span(Shown):
         return type(self), self.numbers
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        """The number of positions that are kept."""
-        raise NotImplementedError
+        """The number of positions that are kept: the sum of the stairs. It is written anew only where a rule has no stairs."""
+        return stairs_at(self.stairs(encoder_tokens), tokens)
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        """:meth:`positions` for one token or more, as a sum of stairs. ``None`` encoder tokens are as many as the sequence has."""
+        """The rule: :meth:`positions` for one token or more, as a sum of stairs. ``None`` encoder tokens are as many as the sequence has."""
         raise NotImplementedError
 
     def of_first(self, first: int, tokens: int) -> int:
@@ -128,9 +130,6 @@ class Full(Span):
     def __init__(self) -> None:
         super().__init__()
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens
-
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens)
 
@@ -150,9 +149,6 @@ class Kept(Span):
     def __init__(self, kept: int) -> None:
         super().__init__(kept)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.numbers[0])
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=self.numbers[0]),)
 
@@ -168,9 +164,6 @@ class Window(Span):
 
     def __init__(self, window: int) -> None:
         super().__init__(window)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.numbers[0])
 
     def of_first(self, first: int, tokens: int) -> int:
         """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
@@ -191,9 +184,6 @@ class Sink(Span):
 
     def __init__(self, sink: int, window: int) -> None:
         super().__init__(sink, window)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, sum(self.numbers))
 
     def of_first(self, first: int, tokens: int) -> int:
         sink, window = self.numbers
@@ -220,9 +210,6 @@ class Chunk(Span):
     def __init__(self, chunk: int) -> None:
         super().__init__(chunk)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.numbers[0])
-
     def of_first(self, first: int, tokens: int) -> int:
         """A chunk begins at a multiple of its size, wherever the sequences part."""
         begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
@@ -244,9 +231,6 @@ class Strided(Span):
     def __init__(self, stride: int) -> None:
         super().__init__(stride)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens // self.numbers[0]
-
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens) // self.numbers[0]
 
@@ -266,9 +250,6 @@ class Remainder(Span):
     def __init__(self, stride: int) -> None:
         super().__init__(stride)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens % self.numbers[0]
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return Stair(), Stair(times=-self.numbers[0], per=self.numbers[0])
 
@@ -284,10 +265,6 @@ class Latest(Span):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        size = self.numbers[0]
-        return size if tokens >= size else 0
 
     def of_first(self, first: int, tokens: int) -> int:
         """The group is shared if all of it lies in the common beginning: of ABCDEF and ABCDXY, [ABCD]."""
@@ -310,9 +287,6 @@ class Once(Span):
     def __init__(self) -> None:
         super().__init__()
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return 1 if tokens > 0 else 0
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=1),)
 
@@ -329,9 +303,6 @@ class Fixed(Span):
     def __init__(self, count: int) -> None:
         super().__init__(count)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return self.numbers[0] if tokens > 0 else 0
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], most=1),)
 
@@ -347,9 +318,6 @@ class Encoder(Span):
 
     def __init__(self) -> None:
         super().__init__()
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return encoder_tokens if tokens > 0 else 0
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair() if encoder_tokens is None else Stair(times=encoder_tokens, most=1),)
@@ -388,3 +356,119 @@ class CacheTensor(Record):
     def bytes(self, dtype: DType, tokens: int, encoder_tokens: int = 0) -> int:
         """Bytes after ``tokens`` tokens of one sequence."""
         return self.bytes_per_position(dtype) * self.span.positions(tokens, encoder_tokens)
+
+
+def paged_positions(span: Span, tokens: int, block_tokens: int, encoder_tokens: int = 0) -> int:
+    """Positions in the blocks of ``block_tokens`` tokens that hold what is kept of ``tokens`` tokens.
+
+    >>> [paged_positions(span, 4, 3) for span in (Full(), Window(2), Sink(1, 1), Strided(2))]
+    [6, 6, 6, 2]
+
+    Blocks [ABC] [D..]: all tokens, or [CD], or [A] and [D], touch both. The entries of [AB] and [CD] have a block each, since three
+    tokens have room for one entry. A window of 2 behind five tokens ABCDE keeps [DE], and the first block is free:
+
+    >>> paged_positions(Window(2), 5, 3)
+    3
+    """
+    if isinstance(span, (Window, Chunk, Sink)):
+        first, last = _ends(span)
+        freed = max(0, max(0, tokens - last) // block_tokens - _blocks(first, block_tokens))
+        return (_blocks(tokens, block_tokens) - freed) * block_tokens
+    if isinstance(span, (Full, Kept, Encoder)):
+        return _blocks(span.positions(tokens, encoder_tokens), block_tokens) * block_tokens
+    if isinstance(span, Strided):
+        entries = _entries(span, block_tokens)
+        return _blocks(span.positions(tokens), entries) * entries
+    return span.positions(tokens, encoder_tokens)
+
+
+def paged_sum(span: Span, tokens: int, block_tokens: int, encoder_tokens: int = 0) -> int:
+    """The sum of :func:`paged_positions` over 1, 2, ... ``tokens`` tokens.
+
+    >>> paged_sum(Full(), 4, 3), paged_sum(Window(2), 5, 3), paged_sum(Sink(1, 1), 4, 3), paged_sum(Strided(2), 4, 3)
+    (15, 18, 15, 4)
+
+    3 + 3 + 3 + 6; 3 + 3 + 3 + 6 + 3; 3 + 3 + 3 + 6; 0 + 1 + 1 + 2.
+    """
+    if isinstance(span, (Window, Chunk, Sink)):
+        first, last = _ends(span)
+        behind = max(0, tokens - last - _blocks(first, block_tokens) * block_tokens)
+        return (_blocks_sum(tokens, block_tokens) - _floors_sum(behind, block_tokens)) * block_tokens
+    if isinstance(span, (Full, Kept)):
+        rising = tokens if isinstance(span, Full) else min(tokens, span.numbers[0])
+        return (_blocks_sum(rising, block_tokens) + (tokens - rising) * _blocks(rising, block_tokens)) * block_tokens
+    if isinstance(span, Strided):
+        stride, entries = span.numbers[0], _entries(span, block_tokens)
+        whole, rest = divmod(tokens, stride)
+        if not whole:
+            return 0
+        return (stride * _blocks_sum(whole - 1, entries) + (rest + 1) * _blocks(whole, entries)) * entries
+    if isinstance(span, Encoder):
+        return tokens * paged_positions(span, tokens, block_tokens, encoder_tokens)
+    return stored_sum(span, tokens, encoder_tokens)
+
+
+def most_unused(span: Span, block_tokens: int, encoder_tokens: int = 0) -> int:
+    """The most positions of one sequence's blocks that hold nothing that is kept, whatever its length.
+
+    >>> [most_unused(span, 3) for span in (Full(), Window(2), Sink(1, 1), Strided(1))]
+    [2, 4, 4, 2]
+
+    [A..] has two empty places; a window [CD] lies in two blocks of three; [A..] and [D..] keep two of six; [D..] again has two.
+    """
+    if isinstance(span, (Window, Chunk, Sink)):
+        first, last = _ends(span)
+        # A window begins at the last place of a block in the worst case: one token there, and the others behind it.
+        blocks = _blocks(first, block_tokens) + 1 + _blocks(last - 1, block_tokens)
+        return max(blocks * block_tokens - first - last, block_tokens - 1)
+    if isinstance(span, (Full, Kept)):
+        return block_tokens - 1
+    if isinstance(span, Strided):
+        return _entries(span, block_tokens) - 1
+    return paged_positions(span, 1, block_tokens, encoder_tokens) - span.positions(1, encoder_tokens)
+
+
+def stored_sum(span: Span, tokens: int, encoder_tokens: int = 0) -> int:
+    """The sum of the positions that are kept after 1, 2, ... ``tokens`` tokens.
+
+    >>> stored_sum(Full(), 4), stored_sum(Window(2), 4), stored_sum(Strided(2), 5), stored_sum(Remainder(3), 5)
+    (10, 7, 6, 6)
+
+    1 + 2 + 3 + 4; 1 + 2 + 2 + 2; 0 + 1 + 1 + 2 + 2; 1 + 2 + 0 + 1 + 2.
+    """
+    if isinstance(span, (Full, Kept, Window, Chunk, Sink)):
+        rising = min(tokens, sum(span.numbers)) if span.numbers else tokens
+        return rising * (rising + 1) // 2 + (tokens - rising) * rising
+    if isinstance(span, Strided):
+        return _floors_sum(tokens, span.numbers[0])
+    if isinstance(span, Remainder):
+        stride = span.numbers[0]
+        whole, rest = divmod(tokens, stride)
+        return whole * (stride * (stride - 1) // 2) + rest * (rest + 1) // 2
+    return tokens * span.positions(tokens, encoder_tokens)
+
+
+def _ends(span: Window | Chunk | Sink) -> tuple[int, int]:
+    """The first and the last tokens that are kept. Those of a chunk are counted at its end, as its span counts them."""
+    return (span.numbers[0], span.numbers[1]) if isinstance(span, Sink) else (0, span.numbers[0])
+
+
+def _entries(span: Strided, block_tokens: int) -> int:
+    """Entries in a block: one at least."""
+    return max(1, block_tokens // span.numbers[0])
+
+
+def _blocks(positions: int, block_tokens: int) -> int:
+    return -(-positions // block_tokens)
+
+
+def _blocks_sum(tokens: int, block_tokens: int) -> int:
+    """The sum of ceil(t / block_tokens) for t = 1, 2, ... ``tokens``."""
+    whole, rest = divmod(tokens, block_tokens)
+    return block_tokens * (whole * (whole + 1) // 2) + rest * (whole + 1)
+
+
+def _floors_sum(tokens: int, size: int) -> int:
+    """The sum of t // size for t = 1, 2, ... ``tokens``."""
+    whole, rest = divmod(tokens, size)
+    return size * (whole * (whole - 1) // 2) + whole * (rest + 1)

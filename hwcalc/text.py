@@ -7,6 +7,7 @@ for a whole output. Each can be applied to its own result.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from reprlib import Repr
 from typing import Final
@@ -18,6 +19,7 @@ __all__ = [
     "LONGEST_WORD",
     "TIMES",
     "brief",
+    "by_word",
     "clean",
     "csv_cell",
     "cut",
@@ -260,3 +262,12 @@ def operand(text: str) -> str:
     """
     word = shell_word(text)
     return f"-- {word}" if text.startswith("-") else word
+
+
+def by_word(rows: Mapping[str, str]) -> dict[str, str]:
+    """For each word the key of the row that lists it.
+
+    >>> by_word({"fp16": "half f16", "fp32": "float"})
+    {'half': 'fp16', 'f16': 'fp16', 'float': 'fp32'}
+    """
+    return {word: key for key, words in rows.items() for word in words.split()}

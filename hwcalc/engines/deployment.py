@@ -678,10 +678,9 @@ class Occupancy:
 
     def holds(self, budget_bytes: int) -> bool:
         """Whether the planned sequences fit into ``budget_bytes`` of cache on each GPU."""
-        pool = self.plan_pool(max(0, budget_bytes)).value
-        if pool is None:
-            return self.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and pool.holds(self.request.replica_requests)
+        from hwcalc.engines.forms import Blocks
+
+        return Blocks().holds(budget_bytes, self.needed_bytes)
 
     def most_sequences(self) -> tuple[int, str] | None:
         """The most sequences that the engine runs at once, however much memory there is, and the option that says so; ``None`` is no limit."""

@@ -13,7 +13,10 @@ B is cut; if it is cut by inputs, A is cut and B is whole. With expert paralleli
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines.rank_weights import (
     REFERENCE,
@@ -35,44 +38,32 @@ if TYPE_CHECKING:
 
 
 def draft_bytes_rank(
-    draft: ModelSpec,
-    parallel: Parallel = ALONE,
-    *,
-    weight_dtype: str | None = None,
-    scheme: Scheme | None = None,
-    rules: Rules = REFERENCE,
+    draft: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
 ) -> RankBytes | None:
     """Bytes of a whole draft model on the fullest rank of the last stage; ``None`` if its weights are not counted.
 
     ``parallel`` is the target's layout, of which the draft uses only ``tp``. ``scheme`` is the quantisation of the draft.
     """
-    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), weight_dtype=weight_dtype, scheme=scheme, rules=rules)
+    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), scheme=scheme, rules=rules)
     source = f"weights of the draft {draft.id} on {parallel.tp:,} ranks, one stage; vLLM 0.33 config/speculative.py"
     return None if stages is None else RankBytes(low=stages[0], expected=stages[0], high=stages[0], source=source)
 
 
 def eagle_bytes_rank(
-    draft: ModelSpec,
-    target: ModelSpec,
-    parallel: Parallel = ALONE,
-    *,
-    weight_dtype: str | None = None,
-    scheme: Scheme | None = None,
-    rules: Rules = REFERENCE,
+    draft: ModelSpec, target: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
 ) -> RankBytes | None:
     """Bytes of an EAGLE head on the fullest rank of the last stage; ``None`` if its weights are not counted.
 
     The head shares the target's embedding if its checkpoint has none or an equal one, the widths are equal and there is one stage. It
     shares the target's output head if the vocabularies are equal as well. Only the files tell: low shares both, high shares neither.
     """
-    blocks = _without_mtp(draft)
-    parts = [
-        _bytes(draft, _with_role(blocks, role), Parallel(tp=parallel.tp), weight_dtype=weight_dtype, scheme=scheme, rules=rules)
-        for role in (None, WeightRole.EMBEDDING, WeightRole.HEAD)
-    ]
-    rest, embedding, head = (part or 0 for part in parts)
-    if parts[0] is None:
+    if draft.counted is None:
         return None
+    blocks = [block for block in draft.counted.blocks if block.part is not Part.MTP]
+    rest, embedding, head = (
+        _bytes(draft, blocks, role, Parallel(tp=parallel.tp), scheme, rules)
+        for role in (None, WeightRole.EMBEDDING, WeightRole.HEAD)
+    )
     shares_embedding = parallel.pp == 1 and draft.hidden_size == target.hidden_size and draft.vocab_size == target.vocab_size
     shares_head = _head_rows(draft) == _head_rows(target) and draft.hidden_size == target.hidden_size
     low = rest + (0 if shares_embedding else embedding) + (0 if shares_head else head)
@@ -81,12 +72,7 @@ def eagle_bytes_rank(
 
 
 def dflash_bytes_rank(
-    draft: ModelSpec,
-    target: ModelSpec,
-    parallel: Parallel = ALONE,
-    *,
-    scheme: Scheme | None = None,
-    rules: Rules = REFERENCE,
+    draft: ModelSpec, target: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
 ) -> RankBytes | None:
     """Bytes of a DFlash drafter on the fullest rank of the last stage; ``None`` if its weights are not counted.
 
@@ -102,12 +88,7 @@ def dflash_bytes_rank(
 
 
 def mtp_bytes_rank(
-    model: ModelSpec,
-    parallel: Parallel = ALONE,
-    *,
-    weight_dtype: str | None = None,
-    scheme: Scheme | None = None,
-    rules: Rules = REFERENCE,
+    model: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
 ) -> RankBytes | None:
     """Bytes of a model's own layers of multi-token prediction on the fullest rank of the last stage.
 
@@ -118,31 +99,10 @@ def mtp_bytes_rank(
     blocks = [] if model.counted is None else [block for block in model.counted.blocks if block.part is Part.MTP]
     if not blocks:
         return None
-    rest, embedding = (
-        _bytes(model, _with_role(blocks, role), parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules) or 0
-        for role in (None, WeightRole.EMBEDDING)
-    )
+    rest, embedding = (_bytes(model, blocks, role, parallel, scheme, rules) for role in (None, WeightRole.EMBEDDING))
     size = rest + (embedding if parallel.pp > 1 else 0)
     source = "layers of multi-token prediction without the tables that they share; vLLM 0.33 llm_base_proposer.py"
     return RankBytes(low=size, expected=size, high=rest + embedding, source=source)
-
-
-def _without_mtp(draft: ModelSpec) -> list[Block]:
-    return [] if draft.counted is None else [block for block in draft.counted.blocks if block.part is not Part.MTP]
-
-
-def _with_role(blocks: list[Block], role: WeightRole | None) -> list[Block]:
-    """The blocks with only the tables of one role; for ``None`` with everything except tables."""
-    tables = {WeightRole.EMBEDDING, WeightRole.HEAD}
-
-    def has_role(weight: Weight) -> bool:
-        return weight.role is role if role is not None else weight.role not in tables
-
-    return [
-        Block(kind=block.kind, part=block.part, count=block.count, layers=block.layers, weights=kept)
-        for block in blocks
-        if (kept := tuple(weight for weight in block.weights if has_role(weight)))
-    ]
 
 
 def _head_rows(model: ModelSpec) -> int | None:
@@ -158,18 +118,17 @@ def _head_rows(model: ModelSpec) -> int | None:
 
 
 def _bytes(
-    model: ModelSpec,
-    blocks: list[Block],
-    parallel: Parallel,
-    *,
-    weight_dtype: str | None,
-    scheme: Scheme | None,
-    rules: Rules,
-) -> int | None:
-    if model.counted is None:
-        return None
-    unquantized = rules.weight_format(model, weight_dtype)
-    cut = cut_blocks(model, blocks, rules.rank(model, parallel), rules)
+    model: ModelSpec, blocks: list[Block], role: WeightRole | None, parallel: Parallel, scheme: Scheme | None, rules: Rules
+) -> int:
+    """Bytes on a rank of the tables of this role in these blocks; for ``None`` of everything except tables."""
+    tables = {WeightRole.EMBEDDING, WeightRole.HEAD}
+    chosen = [
+        replace(block, weights=weights)
+        for block in blocks
+        if (weights := tuple(each for each in block.weights if (each.role is role if role else each.role not in tables)))
+    ]
+    unquantized = rules.weight_format(model, None)
+    cut = cut_blocks(model, chosen, rules.rank(model, parallel), rules)
     return sum(block_bytes(model, block, rules, scheme, unquantized) for block in cut)
 
 
@@ -187,13 +146,23 @@ def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *,
         return None
     blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
 
-    def beside(numbers: Callable[[Block, Weight, Lora], int]) -> int:
-        def beside_one(block: Block, weight: Weight) -> int:
-            return numbers(block, weight, lora)
+    def numbers(block: Block, weight: Weight, end: int) -> int:
+        each = adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
+        if end == 0:
+            return 0 if weight.role is WeightRole.EXPERT else each
+        if end == 1:
+            return each
+        if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
+            return adapter_numbers(lora.rank, weight)
+        if each and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
+            # B has the rows of gate and up, and columns for twice the rank.
+            each += weight.copies * lora.rank * weight.shape[0]
+        return each
 
-        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, rules, beside_one)
-
-    low, expected, high = (beside(numbers) for numbers in (_outside_experts, _each, _as_peft))
+    low, expected, high = (
+        lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, rules, partial(numbers, end=end))
+        for end in range(3)
+    )
     source = f"{lora.count:,} x rank {lora.rank:,} in {lora.dtype} beside {lora.targets} linear layers: A and B, arXiv:2106.09685"
     return RankBytes(low=low, expected=expected, high=high, source=source)
 
@@ -224,21 +193,3 @@ def adapted(block: Block, weight: Weight, lora: Lora) -> bool:
         return True
     is_mlp = block.kind in {"mlp", "moe"} or not _MLP_PARTS.isdisjoint(weight.path.split("."))
     return is_mlp is (lora.targets == "mlp")
-
-
-def _each(block: Block, weight: Weight, lora: Lora) -> int:
-    return adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
-
-
-def _outside_experts(block: Block, weight: Weight, lora: Lora) -> int:
-    return 0 if weight.role is WeightRole.EXPERT else _each(block, weight, lora)
-
-
-def _as_peft(block: Block, weight: Weight, lora: Lora) -> int:
-    if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
-        return adapter_numbers(lora.rank, weight)
-    numbers = _each(block, weight, lora)
-    if numbers and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
-        # B has the rows of gate and up, and columns for twice the rank.
-        numbers += weight.copies * lora.rank * weight.shape[0]
-    return numbers

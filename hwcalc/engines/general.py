@@ -64,9 +64,9 @@ class GeneralOccupancy(Occupancy):
         return stage_prefill_bytes(self, stage)
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        from hwcalc.engines.ranks import layer_allocations
+        from hwcalc.engines.ranks import allocations_of, stage_spans
 
-        return layer_allocations(self, stage)
+        return allocations_of(self, stage_spans(self)[stage])
 
     def plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.memory import plan_equation

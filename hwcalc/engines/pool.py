@@ -68,15 +68,6 @@ class PoolInfo(Record):
     at_once: int | None = None
     """Requests of ``seq`` tokens that fit at once, where ``max_requests`` is the engine's own limit for any length."""
 
-    @property
-    def most(self) -> int | None:
-        """How many requests of the planned length fit at once; ``None`` if the engine does not say."""
-        return self.max_requests if self.at_once is None else self.at_once
-
-    def holds(self, requests: int) -> bool:
-        """Whether so many requests of the planned length fit at once."""
-        return self.fits and (self.most is None or self.most >= requests)
-
 
 ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1, "int64": 8}
 """Bytes of a number in the formats that store each number by itself.

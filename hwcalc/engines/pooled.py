@@ -43,9 +43,6 @@ class Pages(Span):
         """The pages of so many tokens."""
         return blocks_stair(self.numbers[0])
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return self.pages.at(tokens) * self.numbers[0]
-
     def of_first(self, first: int, tokens: int) -> int:
         """Pages that have only tokens of the first ones can be kept once for several sequences."""
         return min(first, tokens) // self.numbers[0] * self.numbers[0]
@@ -174,7 +171,7 @@ class PooledOccupancy(GeneralOccupancy):
     def holds(self, budget_bytes: int) -> bool:
         pool = self.block_pool
         if pool is None:
-            return self.needed_bytes <= budget_bytes
+            return super().holds(budget_bytes)
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import DType, Role
@@ -29,7 +31,7 @@ class Dtypes(Record):
         return self.roles[Role.STATE].name
 
 
-class Run(NamedTuple):
+class Run(Struct, frozen=True):
     """The positions of a sequence from ``start`` to before ``end``, and the number of copies that are stored."""
 
     start: int
@@ -74,17 +76,9 @@ class StoredTensor(Record):
 
 def beside_layers(name: str, size: int, rule: str, why: str) -> StoredTensor:
     """Bytes that belong to no layer: ``rule`` says how many they are, ``why`` what for."""
+    axes, shape, span = ("bytes",), (size,), Once()
     return StoredTensor(
-        name=name,
-        role=Role.KEY,
-        axes=("bytes",),
-        shape=(size,),
-        dtype="int8",
-        positions=1,
-        span=Once(),
-        bytes=size,
-        rule=rule,
-        why=why,
+        name=name, role=Role.KEY, axes=axes, shape=shape, dtype="int8", positions=1, span=span, bytes=size, rule=rule, why=why
     )
 
 
@@ -150,7 +144,14 @@ class Together(Record):
         own: list[Run] = []
         shared = 0
         for tokens, count in self.lengths:
-            prefix, prompt = self._in_common(span, tokens, alike)
+            # Positions of the prefix, and of the whole prompt.
+            prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
+            if isinstance(span, Kept):
+                (kept,) = span.numbers
+                prefix = min(prefix, kept)
+                prompt = max(prefix, min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
+            else:
+                prefix, prompt = span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
             shared = max(shared, prefix)
             own += [
                 Run(prefix, prompt, count * self.prompts),
@@ -158,20 +159,12 @@ class Together(Record):
             ]
         return tuple(run for run in (Run(0, shared, self.copies), *own) if run.end > run.start)
 
-    def _in_common(self, span: Span, tokens: int, alike: Mapping[int, int]) -> tuple[int, int]:
-        """Positions of the prefix, and of the whole prompt."""
-        prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
-        if isinstance(span, Kept):
-            (kept,) = span.numbers
-            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
-        return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
-
     def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> int:
         """The positions of one tensor, of all sequences."""
         return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """Blocks of a sequence in one block table: ``whole`` of all its tokens, the ``most`` that it holds at once, those that only have tokens
     of the ``prefix``, and those that only have tokens of the ``prompt``.
     """
@@ -182,7 +175,7 @@ class Blocks(NamedTuple):
     prompt: int
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Requests of one length: the blocks of a prompt behind the prefix, of which there are so many ``prompts``, and the ``own`` blocks of
     each of the ``sequences``.
     """
@@ -193,7 +186,7 @@ class Part(NamedTuple):
     sequences: int
 
 
-class Held(NamedTuple):
+class Held(Struct, frozen=True):
     """Blocks of one block table: ``shared`` blocks of the prefix, of which there are so many ``copies``, and those of each length."""
 
     shared: int
@@ -201,19 +194,10 @@ class Held(NamedTuple):
     parts: tuple[Part, ...]
 
     @property
-    def requested(self) -> int:
-        """Blocks that the branches of a request have in common."""
-        return sum(part.prompts * part.request for part in self.parts)
-
-    @property
-    def owned(self) -> int:
-        """Blocks that are held by a single sequence each and not shared."""
-        return sum(part.sequences * part.own for part in self.parts)
-
-    @property
     def total(self) -> int:
         """The blocks of all sequences."""
-        return self.shared * self.copies + self.requested + self.owned
+        behind = sum(part.prompts * part.request + part.sequences * part.own for part in self.parts)
+        return self.shared * self.copies + behind
 
 
 def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held:

@@ -1,8 +1,5 @@
-"""``--assume``: as what a config of an unknown type is read, which known types resemble it, and what such a reading leaves unread.
-
-Which keys a reading took from the model's class, since the file leaves them out.
-
-A file of an unknown type, read as a known one: which of its keys that type leaves unread, and what its class fills in.
+"""``--assume``: as what a config of an unknown type is read, which known types resemble it, what such a reading leaves unread,
+and what the class fills in.
 """
 
 from __future__ import annotations
@@ -28,28 +25,12 @@ from hwcalc.text import shown
 # Class defaults that decide how much is cached. Others are not worth a note.
 _WORTH_A_NOTE: Final = frozenset(
     {
-        "num_hidden_layers",
-        "decoder_layers",
-        "num_attention_heads",
-        "decoder_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "hidden_size",
-        "d_model",
-        "d_kv",
-        "sliding_window",
-        "kv_lora_rank",
-        "qk_rope_head_dim",
-        "attention_chunk_size",
-        "num_kv_shared_layers",
-        "global_head_dim",
-        "state_size",
-        "conv_kernel",
-        "expand",
-        "mamba_d_state",
-        "mamba_d_conv",
+        "num_hidden_layers", "decoder_layers", "num_attention_heads", "decoder_attention_heads", "num_key_value_heads",
+        "head_dim", "hidden_size", "d_model", "d_kv", "sliding_window", "kv_lora_rank", "qk_rope_head_dim",
+        "attention_chunk_size", "num_kv_shared_layers", "global_head_dim", "state_size", "conv_kernel", "expand",
+        "mamba_d_state", "mamba_d_conv",
     }
-)
+)  # fmt: skip
 
 
 def filled_in(config: Config) -> Mapping[str, Any]:

@@ -1,14 +1,9 @@
-"""BERT, models built like it, and early decoders: GPT-1, XLM, CPM-Ant and GIT.
+"""BERT and models built like it, each an object that says how it differs; and early decoders: GPT-1, XLM, CPM-Ant and GIT.
 
-BERT and models built like it, each as an object that says how it differs from BERT.
-
-Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Unless ``is_decoder`` is set, such a class attends in both
-directions. It can then keep nothing, since every token changes when one is added. A class that predicts words has a head and no
-pooler, the bare class has a pooler and no head. Parameters of classes for other tasks are not counted.
-
-Early decoders, each built in its own way: GPT-1, XLM and CPM-Ant; and GIT, which is BERT with images.
-
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Reformer and XLNet keep no keys and values.
+Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Unless ``is_decoder`` is set, a BERT attends in both directions.
+It can then keep nothing, since every token changes when one is added. A class that predicts words has a head and no pooler, the
+bare class has a pooler and no head. Parameters of classes for other tasks are not counted. Reformer and XLNet keep no keys and
+values.
 """
 
 from __future__ import annotations
@@ -56,9 +51,7 @@ def no_cache(config: Config, key: str) -> Reading:
     shared_heads(config)
     message = f"The config does not set {key}: this model attends in both directions and keeps nothing between steps."
     return Reading(
-        layers=((NoCache(),),) * config.number_of_layers(),
-        config=config,
-        notes=(Note(code="encoder-only", message=message),),
+        layers=((NoCache(),),) * config.number_of_layers(), config=config, notes=(Note(code="encoder-only", message=message),)
     )
 
 
@@ -351,10 +344,7 @@ def _gpt1(config: Config, reading: Reading) -> list[Block]:
     attention = linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
     mlp = plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
     norms = layer_norm("ln_1", width) + layer_norm("ln_2", width)
-    return [
-        Block(kind="embedding", weights=table),
-        *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms),
-    ]
+    return [Block(kind="embedding", weights=table), *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms)]
 
 
 def _read_xlm(config: Config) -> Reading:

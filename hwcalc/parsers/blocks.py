@@ -1,8 +1,5 @@
-"""Blocks of weights that many families have: those of a stack of layers, of both ends of the model, of attention and experts.
-
-The matrices of attention, and the heads, of models that are not decoders like Llama. Dims come from the layer's cache.
-
-Hyper-connections: learned weights mix several residual streams around every attention and MLP, and before the last norm.
+"""Blocks of weights that many families have: those of a stack of layers, of both ends of the model, of attention, experts and
+hyper-connections.
 """
 
 from __future__ import annotations
@@ -12,8 +9,7 @@ from typing import Final, TypeVar
 
 from msgspec import field
 
-from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.cross import CrossAttention
+from hwcalc.formulas.attention import AttentionKind, CrossAttention
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (
@@ -125,12 +121,7 @@ def in_layers(kind: str, weights: Weighed, count: int, part: Part = Part.LANGUAG
 
 
 def ends(
-    config: Config,
-    top: Config,
-    *,
-    embed: str = "model.embed_tokens",
-    norm: str | Weighed = "model.norm",
-    head: str = "lm_head",
+    config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str | Weighed = "model.norm", head: str = "lm_head"
 ) -> list[Block]:
     """The blocks around the layers: embedding, last norm (the name of an RMS norm, or weights), and a head that is not tied."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")

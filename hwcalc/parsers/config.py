@@ -1,19 +1,9 @@
-"""A config document and the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
+"""A config document and the rules for reading it: other names of keys, class defaults, checked values, and a record of what was
+read.
 
-Other names of keys, in files of models whose code lives with the model.
-
-A model type that transformers has a class for is read by that class's own aliases (``class_defaults.json``). These names must not
-contradict them.
-
-What the config classes of transformers fill in: aliases, defaults, and the types of nested configs, read from the data files.
-
-Which keys of a config bear on memory, by their names: the one table of it.
-
-Absent and null differ: an absent key takes the default of the config class, a null stays null.
-
-What a config may describe at most. Each bound lies far above the published models, and far below what would take seconds.
-
-What the class named in a document tells about the model: which parts it has, and which head.
+A model type that transformers has a class for is read by that class's aliases and defaults (``class_defaults.json``). Absent and
+null differ: an absent key takes the class's default, a null stays null. Every bound on what a config may describe lies far above
+the published models, and far below what would take seconds.
 """
 
 from __future__ import annotations
@@ -31,36 +21,22 @@ from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
 from hwcalc.text import quoted
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model", "dim", "model_dim"),
-    "num_hidden_layers": ("num_layers", "n_layer", "n_layers", "num_transformer_layers", "num_decoder_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads", "num_query_heads"),
-    "num_key_value_heads": (
-        "num_kv_heads",
-        "n_kv_heads",
-        "kv_n_heads",
-        "n_head_kv",
-        "multi_query_group_num",
-        "num_attention_groups",
-    ),
-    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size"),
-    "intermediate_size": ("n_inner", "d_ff", "ffn_hidden_size", "ffn_dim"),
-    "vocab_size": ("padded_vocab_size",),
-    "max_position_embeddings": (
-        "n_positions",
-        "max_seq_len",
-        "max_sequence_length",
-        "seq_length",
-        "model_max_length",
-        "max_position_embedding",
-        "max_context_length",
-        "context_length",
-        "training_seqlen",
-        "ctx_len",
-        "max_length",
-    ),
-    "sliding_window": ("sliding_window_size", "attention_window_size", "window_size"),
+ALIASES: Mapping[str, Sequence[str]] = {
+    key: names.split()
+    for key, names in {
+        "hidden_size": "n_embd d_model dim model_dim",
+        "num_hidden_layers": "num_layers n_layer n_layers num_transformer_layers num_decoder_layers",
+        "num_attention_heads": "n_head n_heads num_heads num_query_heads",
+        "num_key_value_heads": "num_kv_heads n_kv_heads kv_n_heads n_head_kv multi_query_group_num num_attention_groups",
+        "head_dim": "attention_head_dim kv_channels d_kv head_size",
+        "intermediate_size": "n_inner d_ff ffn_hidden_size ffn_dim",
+        "vocab_size": "padded_vocab_size",
+        "max_position_embeddings": "n_positions max_seq_len max_sequence_length seq_length model_max_length max_position_embedding "
+        "max_context_length context_length training_seqlen ctx_len max_length",
+        "sliding_window": "sliding_window_size attention_window_size window_size",
+    }.items()
 }
+"""Other names of facts, in files of models whose code lives with the model. They must not contradict the class's own aliases."""
 
 LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
     "bloom": {"hidden_size": "n_embed"},

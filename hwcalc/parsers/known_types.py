@@ -17,41 +17,24 @@ from hwcalc.formulas import FAMILIES, KINDS, Layer
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.config import ALIASES
 from hwcalc.parsers.registry import known_families
+from hwcalc.text import by_word
 
 NO_CACHE: Final = "no cache"
 
 _SHORT: Final[Mapping[str, str]] = {
-    "full_attention": "gqa",
-    "latent_attention": "mla",
-    "expanded_latent_attention": "mla",
-    "sparse_indexer": "indexer",
-    "compressed_attention": "csa",
-    "sliding_attention": "sliding",
-    "chunked_attention": "chunked",
-    "sink_attention": "sink",
-    "gated_delta_net": "gdn",
-    "kimi_delta_attention": "kda",
-    "lightning_attention": "lightning",
-    "real_gated_lru": "rglru",
-    "rwkv_matrix": "rwkv",
-    "matrix_lstm": "mlstm",
-    "short_convolution": "conv",
-    "shared_cache": "shared",
+    "full_attention": "gqa", "latent_attention": "mla", "expanded_latent_attention": "mla", "sparse_indexer": "indexer",
+    "compressed_attention": "csa", "sliding_attention": "sliding", "chunked_attention": "chunked", "sink_attention": "sink",
+    "gated_delta_net": "gdn", "kimi_delta_attention": "kda", "lightning_attention": "lightning", "real_gated_lru": "rglru",
+    "rwkv_matrix": "rwkv", "matrix_lstm": "mlstm", "short_convolution": "conv", "shared_cache": "shared",
     "cross_attention": "cross",
-}
+}  # fmt: skip
 """What people call a kind of layer, where that is shorter than the kind's own name."""
-_SYNONYMS: Final[Mapping[str, str]] = {
-    "mha": "gqa",
-    "mqa": "gqa",
-    "attention": "gqa",
-    "full": "gqa",
-    "swa": "sliding",
-    "dsa": "indexer",
-    "mamba": "mamba1",
-    "gated_deltanet": "gdn",
-    "deltanet": "gdn",
-    "latent": "mla",
-}
+_SYNONYMS: Final[Mapping[str, str]] = by_word(
+    {
+        "gqa": "mha mqa attention full", "sliding": "swa", "indexer": "dsa", "mamba1": "mamba",
+        "gdn": "gated_deltanet deltanet", "mla": "latent",
+    }
+)  # fmt: skip
 KeptKinds = frozenset[str]
 """The kinds of layers of a model, by their short names."""
 

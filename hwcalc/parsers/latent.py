@@ -1,24 +1,15 @@
-"""Latent attention: DeepSeek-V2 to V4 and the models after them, with or without an indexer, and experts.
+"""Multi-head latent attention (MLA): what a layer keeps and weighs, the indexer that may stand beside it, and the models that
+have it.
 
-Multi-head latent attention (MLA) and the sparse indexer that may stand beside it: what a layer keeps, and its weights.
-
-A.X K1 and K2: DeepSeek's layers with a norm after the experts (K1), or gates on attention and norms (K2).
-
-DeepSeek-V2 to V3.2, and models with the same layers: Kimi K2, GLM, Mistral 4, MiniCPM3, Youtu.
-
-Dots 3 Note: sliding layers have a latent of another shape (``per_layer_config`` or ``swa_*``). Each head has a gate.
-
-Hunyuan V4: DeepSeek-V3.2 with a gate on the attention, sinks, and several residual streams.
-
-LongCat Flash: two attentions and two MLPs in each layer, and experts of which some do nothing.
-
-Mistral Large 4: queries without a latent, a learned softmax scale, and layers that read the latent of an earlier one.
-
-Every fourth layer has no rotary positions: there the rotary part of the keys comes from the latent, as the rest does.
-
-DeepSeek-V4: every layer has a window, and most also a compressed memory of every 4 or every 128 tokens.
-
-Every layer has experts, and learned weights mix several residual streams.
+- A.X K1 and K2: DeepSeek's layers with a norm after the experts (K1), or gates on attention and norms (K2).
+- DeepSeek-V2 to V3.2, and models with the same layers: Kimi K2, GLM, Mistral 4, MiniCPM3, Youtu.
+- Dots 3 Note: sliding layers have a latent of another shape (``per_layer_config`` or ``swa_*``). Each head has a gate.
+- Hunyuan V4: DeepSeek-V3.2 with a gate on the attention, sinks, and several residual streams.
+- LongCat Flash: two attentions and two MLPs in each layer, and experts of which some do nothing.
+- Mistral Large 4: queries without a latent, a learned softmax scale, and layers that read the latent of an earlier one. Every
+  fourth   layer has no rotary positions: there the rotary part of the keys comes from the latent, as the rest does.
+- DeepSeek-V4: every layer has a window and experts, and most have a compressed memory of every 4 or every 128 tokens. Learned
+  weights   mix several residual streams.
 """
 
 from __future__ import annotations

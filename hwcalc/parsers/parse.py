@@ -1,8 +1,7 @@
-"""Read a config into layers and weights. :func:`parse` finds the family of the model and checks that no key was overlooked.
+"""Read a config into layers and weights, and into single facts that engines need, so that no engine reads it again.
 
-Single facts of a config that engines need besides the layers, read here once so that no engine reads the config again.
-
-All weights of a document: those of the language model, and of the towers and projectors around it.
+:func:`parse` finds the family of the model and checks that no key was overlooked. Weights are those of the language model, and
+of the towers and projectors around it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, check_size
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import architecture_of, find_wrapper
 from hwcalc.parsers.understood import no_layers, understood
-from hwcalc.text import quoted
+from hwcalc.text import by_word, quoted
 
 _MOST_MTP_MODULES: Final = 64
 _QUANTIZATION: Final = "quantization_config"
@@ -110,17 +109,11 @@ def whole_weights(family: Family, config: Config, top: Config, reading: Reading)
     return Weights(blocks=tuple(blocks))
 
 
-_DTYPES = {
-    "float32": "fp32",
-    "float": "fp32",
-    "fp32": "fp32",
-    "float16": "fp16",
-    "half": "fp16",
-    "fp16": "fp16",
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "float8_e4m3fn": "fp8",
-}
+_DTYPES = by_word(
+    {
+        "fp32": "float32 float fp32", "fp16": "float16 half fp16", "bf16": "bfloat16 bf16", "fp8": "float8_e4m3fn",
+    }
+)  # fmt: skip
 
 
 def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
@@ -287,15 +280,9 @@ def _stack(layers: tuple[Layer, ...]) -> Stack:
 
 # Keys of the longest sequence. Encoder-decoder classes have two lengths: the one that counts here is the decoder's.
 _LONGEST_SEQUENCE = (
-    "max_position_embeddings",
-    "max_target_positions",
-    "max_decoder_position_embeddings",
-    "max_text_positions",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "max_sequence_length",
-)
+    "max_position_embeddings", "max_target_positions", "max_decoder_position_embeddings", "max_text_positions", "n_positions",
+    "max_seq_len", "seq_length", "max_sequence_length",
+)  # fmt: skip
 
 
 def _first_integer(language: Config, top: Config, *keys: str, given: bool = False) -> int | None:

@@ -16,7 +16,7 @@ from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
-from hwcalc.text import shown
+from hwcalc.text import by_word, shown
 
 if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
@@ -83,7 +83,7 @@ class AttentionDims(Record):
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
-        from hwcalc.formulas.sliding import SlidingAttention
+        from hwcalc.formulas.attention import SlidingAttention
 
         return SlidingAttention(**asdict(self), window=window)
 
@@ -93,13 +93,13 @@ class AttentionDims(Record):
 
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
-        from hwcalc.formulas.sliding import ChunkedAttention
+        from hwcalc.formulas.attention import ChunkedAttention
 
         return ChunkedAttention(**asdict(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
-        from hwcalc.formulas.sink import SinkAttention
+        from hwcalc.formulas.attention import SinkAttention
 
         return SinkAttention(**asdict(self), sink=sink, window=window)
 
@@ -182,22 +182,13 @@ LayerReader = Callable[[Config, int], Layer]
 """Reads one layer: the config and the layer's index."""
 
 # Older names of the same types, as transformers itself maps them.
-_LEGACY_TYPES = {
-    "attention": "full_attention",
-    "full": "full_attention",
-    "global": "full_attention",
-    "global_attention": "full_attention",
-    "sliding": "sliding_attention",
-    "local_attention": "sliding_attention",
-    "sliding_window": "sliding_attention",
-    "swa": "sliding_attention",
-    "mamba": "linear_attention",
-    "mamba2": "linear_attention",
-    "recurrent": "linear_attention",
-    "linear": "linear_attention",
-    "short_conv": "conv",
-    "-": "mlp",
-}
+_LEGACY_TYPES = by_word(
+    {
+        "full_attention": "attention full global global_attention",
+        "sliding_attention": "sliding local_attention sliding_window swa",
+        "linear_attention": "mamba mamba2 recurrent linear", "conv": "short_conv", "mlp": "-",
+    }
+)  # fmt: skip
 
 
 def read_layer_types(config: Config, count: int, key: str = "layer_types") -> list[str] | None:
@@ -251,3 +242,13 @@ def windowed(config: Config, dims: AttentionDims) -> Layer:
 def windowed_layer(config: Config, index: int) -> Layer:
     """A sliding layer by the common keys."""
     return windowed(config, attention_dims(config))
+
+
+def divisible(value: float, divisor: int) -> int:
+    """``value`` rounded to a multiple of ``divisor``, up where it would lose more than a tenth.
+
+    >>> divisible(640.0, 256), divisible(934.4, 256)
+    (768, 1024)
+    """
+    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * value else rounded

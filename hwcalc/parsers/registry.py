@@ -1,8 +1,6 @@
-"""The module that reads a model type, and the level of a document that describes the language model.
+"""The level of a document that describes the language model, and the module that reads its type.
 
-Find the module that reads a model type. ``index.json`` has a row for each type. A module is imported when a model needs it.
-
-Find the level of a document that describes the language model, and the family that reads it.
+``index.json`` has a row for each model type. A module is imported when a model needs it.
 """
 
 from __future__ import annotations
@@ -93,15 +91,8 @@ def model_type_of_architecture(name: str) -> str | None:
 
 
 NESTED: Final = (
-    "text_config",
-    "llm_config",
-    "language_config",
-    "thinker_config",
-    "decoder",
-    "generator",
-    "vlm_config",
-    "decoder_config",
-)
+    "text_config", "llm_config", "language_config", "thinker_config", "decoder", "generator", "vlm_config", "decoder_config",
+)  # fmt: skip
 """Keys under which models of several parts keep the config of their language model, most specific first."""
 
 MAX_NESTING: Final = 4

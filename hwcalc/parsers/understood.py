@@ -1,10 +1,9 @@
-"""Find the family of a config and let it read: what is understood, what is assumed, and what is left out of account.
+"""A config as the family of its type reads it: what is understood, what is assumed, and what is left out of account.
 
-Keys that name the kind of attention in one word, such as ``"attention_type": "gqa"``.
-
-Most classes do not read them: they say again what heads and windows say, and are read as long as they say the same. A word that
-says otherwise, or that is not known, stays unread, so that the plan stops. BigBird's classes have the key: their sparse encoder keeps
-nothing, and their decoder attends fully whatever the key says.
+Keys that name the kind of attention in one word, such as ``"attention_type": "gqa"``, are read by few classes: they say again
+what heads and windows say, and are read as long as they say the same. A word that says otherwise, or that is not known, stays
+unread, so that the plan stops. BigBird's classes have the key: their sparse encoder keeps nothing, and their decoder attends
+fully whatever it says.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.sliding import SlidingAttention
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Family, Reading

@@ -10,17 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.transformers.layers import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.paging import most_unused
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Chunk, Sink, Window
+from hwcalc.formulas.tensor import Chunk, Sink, Window, most_unused
 from hwcalc.model import Definition
 from hwcalc.planner.strategies_cost import (
     Cell,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 
-class Words(NamedTuple):
+class Words(Struct, frozen=True):
     """A strategy in words."""
 
     title: str

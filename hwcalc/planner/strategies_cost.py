@@ -16,9 +16,8 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
-from hwcalc.formulas.paging import paged_positions, paged_sum, stored_sum
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window
+from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window, paged_positions, paged_sum, stored_sum
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import Use, WeightShare, cache_bytes_read, weight_shares

@@ -13,22 +13,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.formats import (
-    AWQ,
-    BNB4,
-    BNB4_DOUBLE,
-    BNB8,
-    FP8,
-    FP8_BLOCK,
-    FP8_CHANNEL,
-    GPTQ,
-    INT4,
-    MXFP4,
-    MXFP8,
-    NVFP4,
-    TERNARY,
-    WeightFormat,
-)
+from hwcalc.formulas import formats
+from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.weights import WeightRole
 from hwcalc.quantization.scheme import MOST_NAMES, QUANTISED_ROLES, Names, Rule, Scheme, read_names
 
@@ -36,14 +22,14 @@ _NAMED_ROLES: Final = (*QUANTISED_ROLES, WeightRole.HEAD)
 _MOST_FORMATS: Final = 16
 """The most changes of the format from one group to the next; published configs have up to two groups."""
 # With static activations, a scale of the inputs lies beside that of the weights. ModelOpt always keeps one for fp8.
-_STATIC_FP8: Final = replace(FP8, tensor_bytes=8)
+_STATIC_FP8: Final = replace(formats.FP8, tensor_bytes=8)
 _FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
 
 
 def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme | None:
     """Read a ``quantization_config`` (or the ``quantization`` of an ``hf_quant_config.json``); ``None`` if it is not understood.
 
-    ``expert_dtype`` is the config key of that name: DeepSeek-V4 keeps its routed experts in MXFP4 and the rest in fp8.
+    ``expert_dtype`` is the config key of that name: DeepSeek-V4 keeps its routed experts in formats.MXFP4 and the rest in fp8.
     """
     inner = config.get("quantization")
     if isinstance(inner, Mapping) and "quant_method" not in config:
@@ -67,7 +53,7 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
         return Scheme(name=method, rules=rules)
     if expert_dtype != "fp4":
         return None
-    experts = Rule(format=MXFP4, roles=(WeightRole.EXPERT,), never=never)
+    experts = Rule(format=formats.MXFP4, roles=(WeightRole.EXPERT,), never=never)
     return Scheme(name="fp8, experts mxfp4", rules=(experts, *rules))
 
 
@@ -91,14 +77,14 @@ def _never(config: Mapping[str, Any]) -> Names | None:
 def _fp8(config: Mapping[str, Any]) -> Rule | None:
     size = config.get("weight_block_size")
     if size is None:
-        return Rule(format=_STATIC_FP8 if config.get("activation_scheme") == "static" else FP8)
+        return Rule(format=_STATIC_FP8 if config.get("activation_scheme") == "static" else formats.FP8)
     if isinstance(size, (list, tuple)) and len(size) == 2 and all(_is_size(part) for part in size):
-        return Rule(format=replace(FP8_BLOCK, block=(size[0], size[1])))
+        return Rule(format=replace(formats.FP8_BLOCK, block=(size[0], size[1])))
     return None
 
 
 def _gptq(config: Mapping[str, Any]) -> Rule | None:
-    rule = _integers(GPTQ, config.get("bits"), config.get("group_size", 128))
+    rule = _integers(formats.GPTQ, config.get("bits"), config.get("group_size", 128))
     inside = config.get("modules_in_block_to_quantize")
     if rule is None or (inside is not None and not isinstance(inside, (list, tuple))):
         return None
@@ -113,7 +99,9 @@ def _gptq(config: Mapping[str, Any]) -> Rule | None:
 
 def _awq(config: Mapping[str, Any]) -> Rule | None:
     # AwqConfig of transformers has a default for bits; GPTQConfig has none.
-    return _integers(AWQ, config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size", 128)))
+    return _integers(
+        formats.AWQ, config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size", 128))
+    )
 
 
 def _integers(form: WeightFormat, bits: Any, group: Any) -> Rule | None:
@@ -126,19 +114,19 @@ def _integers(form: WeightFormat, bits: Any, group: Any) -> Rule | None:
 
 def _bitsandbytes(config: Mapping[str, Any]) -> Rule | None:
     if config.get("load_in_8bit"):
-        return Rule(format=BNB8)
+        return Rule(format=formats.BNB8)
     if config.get("load_in_4bit"):
-        return Rule(format=BNB4_DOUBLE if config.get("bnb_4bit_use_double_quant") else BNB4)
+        return Rule(format=formats.BNB4_DOUBLE if config.get("bnb_4bit_use_double_quant") else formats.BNB4)
     return None
 
 
 def _mxfp4(config: Mapping[str, Any]) -> Rule | None:
     # gpt-oss quantises only its experts.
-    return Rule(format=MXFP4, roles=(WeightRole.EXPERT,))
+    return Rule(format=formats.MXFP4, roles=(WeightRole.EXPERT,))
 
 
 def _fbgemm(config: Mapping[str, Any]) -> Rule | None:
-    return Rule(format=replace(FP8_CHANNEL, row_bytes=4))
+    return Rule(format=replace(formats.FP8_CHANNEL, row_bytes=4))
 
 
 def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
@@ -148,29 +136,22 @@ def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
     if linear not in ("bitlinear", "autobitlinear") or mode not in ("online", "offline"):
         return None
     automatic = linear == "autobitlinear"
-    rules = () if automatic and mode == "online" else (Rule(format=TERNARY, never=never),)
+    rules = () if automatic and mode == "online" else (Rule(format=formats.TERNARY, never=never),)
     return Scheme(name="bitnet", rules=rules, unpacked_by_transformers=automatic)
 
 
-_METHODS: Final = {
-    "fp8": _fp8,
-    "gptq": _gptq,
-    "awq": _awq,
-    "bitsandbytes": _bitsandbytes,
-    "mxfp4": _mxfp4,
-    "fbgemm-fp8": _fbgemm,
-}
+_METHODS: Final = {"fp8": _fp8, "gptq": _gptq, "awq": _awq, "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "fbgemm-fp8": _fbgemm}
 
 
 _ALGORITHMS: Final = {
     "FP8": _STATIC_FP8,
-    "FP8_PB_WO": FP8_BLOCK,
-    "FP8_PER_CHANNEL_PER_TOKEN": replace(FP8_CHANNEL, row_bytes=4),
-    "MXFP8": MXFP8,
-    "NVFP4": NVFP4,
-    "W4A16_NVFP4": replace(NVFP4, tensor_bytes=4),
-    "W4A16_AWQ": AWQ,
-    "W4A8_AWQ": AWQ,
+    "FP8_PB_WO": formats.FP8_BLOCK,
+    "FP8_PER_CHANNEL_PER_TOKEN": replace(formats.FP8_CHANNEL, row_bytes=4),
+    "MXFP8": formats.MXFP8,
+    "NVFP4": formats.NVFP4,
+    "W4A16_NVFP4": replace(formats.NVFP4, tensor_bytes=4),
+    "W4A16_AWQ": formats.AWQ,
+    "W4A8_AWQ": formats.AWQ,
 }
 
 
@@ -195,12 +176,12 @@ def _grouped(config: Mapping[str, Any], never: Names, expert_dtype: Any) -> Sche
         return None
     method = str(config.get("quant_method") or "modelopt")
     if method == "fp8" and algorithm == "MIXED_PRECISION":
-        # DeepSeek-V4 NVFP4: the listed algorithms are those of the experts; the rest stays as in the fp8 checkpoint.
+        # DeepSeek-V4 formats.NVFP4: the listed algorithms are those of the experts; the rest stays as in the fp8 checkpoint.
         # Experts that the list leaves out, those for multi-token prediction, stay as they were as well.
         rest = _fp8(config)
         if rest is None:
             return None
-        kept = [Rule(format=MXFP4, roles=(WeightRole.EXPERT,))] if expert_dtype == "fp4" else []
+        kept = [Rule(format=formats.MXFP4, roles=(WeightRole.EXPERT,))] if expert_dtype == "fp4" else []
         rules = [*(replace(rule, roles=(WeightRole.EXPERT,)) for rule in rules), *kept, rest]
     return Scheme(name=method, rules=tuple(rules))
 
@@ -254,7 +235,7 @@ def _group(group: Any, outer: str) -> tuple[WeightFormat, Sequence[str]] | None:
         return None
     form = _tensor_format(weights, str(group.get("format") or outer))
     inputs = group.get("input_activations")
-    if form == FP8 and isinstance(inputs, Mapping) and inputs.get("dynamic") is False:
+    if form == formats.FP8 and isinstance(inputs, Mapping) and inputs.get("dynamic") is False:
         form = _STATIC_FP8
     if form is None or not all(isinstance(target, str) for target in targets):
         return None
@@ -268,15 +249,15 @@ def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | Non
         return None
     if kind == "float" and bits == 8:
         if strategy == "channel":
-            return FP8_CHANNEL
+            return formats.FP8_CHANNEL
         block = weights.get("block_structure")
         if strategy == "block" and isinstance(block, (list, tuple)) and len(block) == 2 and all(map(_is_size, block)):
-            return replace(FP8_BLOCK, block=(block[0], block[1]))
-        return FP8 if strategy in (None, "tensor") else None
+            return replace(formats.FP8_BLOCK, block=(block[0], block[1]))
+        return formats.FP8 if strategy in (None, "tensor") else None
     if kind == "float" and bits == 4:
-        return MXFP4 if outer.startswith("mxfp4") or size == 32 else NVFP4
+        return formats.MXFP4 if outer.startswith("mxfp4") or size == 32 else formats.NVFP4
     if kind == "int" and bits in (4, 8):
-        base = replace(INT4, bits=bits)
+        base = replace(formats.INT4, bits=bits)
         if strategy == "channel" or size in (None, -1):
             return replace(base, group=0)
         # An asymmetric group also keeps a zero point of ``bits`` bits.

@@ -1,14 +1,12 @@
-"""The GGUF file that llama.cpp's converter makes of a model (conversion/*.py, 0c1e57098): its tensors, with their shapes, in 16 or 32 bits.
+"""The GGUF file that llama.cpp's converter makes of a model (conversion/*.py, 0c1e57098): its tensors, with their shapes, in 16
+or 32 bits.
 
-The names that tensors have in a GGUF file, by the ends of their paths in a checkpoint (gguf-py/gguf/tensor_mapping.py, 0c1e57098).
-
-A key is the end of a path without ``.weight`` or ``.bias``; the longest that fits decides. Keys after a slash hold for one kind of block.
-What no key fits keeps its path: the file is not known that well, but its bytes are.
-
-Tensors of a GGUF file that are no parameters of the model: made of the config, or numbers that only the checkpoint has.
-
-Experts are merged into one tensor, fused projections are split or kept, and the matrix that takes keys and values out of a latent becomes
-two. Vectors, norms, routers and convolutions stay in 32 bits. Towers lie in a file of their own, which is not here.
+Names follow from the ends of paths in a checkpoint (gguf-py/gguf/tensor_mapping.py): a key of a table is such an end without
+``.weight`` or ``.bias``, and the longest that fits decides; after a slash it holds for one kind of block. What no key fits keeps
+its path: the file is not known that well, but its bytes are. Experts are merged into one tensor, fused projections are split or
+kept, and the matrix that takes keys and values out of a latent becomes two. Vectors, norms, routers and convolutions stay in 32
+bits. Some tensors are no parameters: made of the config, or numbers that only the checkpoint has. Towers lie in a file of their
+own, which is not here.
 """
 
 from __future__ import annotations
@@ -26,33 +24,18 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.mixes import Family, MixFacts, Placed, placed
+from hwcalc.text import by_word
 
-OUTSIDE: Final[Mapping[str, str]] = {
-    "embed_tokens": "token_embd",
-    "word_embeddings": "token_embd",
-    "embeddings": "token_embd",
-    "shared": "token_embd",
-    "embed_tokens_per_layer": "per_layer_token_embd",
-    "per_layer_model_projection": "per_layer_model_proj",
-    "per_layer_projection_norm": "per_layer_proj_norm",
-    "embed_positions": "position_embd",
-    "position_embeddings": "position_embd",
-    "token_type_embeddings": "token_types",
-    "embeddings.LayerNorm": "token_embd_norm",
-    "word_embeddings_layernorm": "token_embd_norm",
-    "embedding_norm": "token_embd_norm",
-    "embed_tokens.embed_norm": "token_embd_norm",
-    "pre_ln": "token_embd_norm",
-    "lm_head": "output",
-    "norm": "output_norm",
-    "norm_f": "output_norm",
-    "final_layernorm": "output_norm",
-    "ln_out": "output_norm",
-    "hc_head.hc_base": "output_hc_base",
-    "hc_head.hc_fn": "output_hc_fn",
-    "hc_head.hc_scale": "output_hc_scale",
-    "pooler.dense": "cls",
-}
+OUTSIDE: Final[Mapping[str, str]] = by_word(
+    {
+        "token_embd": "embed_tokens word_embeddings embeddings shared", "per_layer_token_embd": "embed_tokens_per_layer",
+        "per_layer_model_proj": "per_layer_model_projection", "per_layer_proj_norm": "per_layer_projection_norm",
+        "position_embd": "embed_positions position_embeddings", "token_types": "token_type_embeddings",
+        "token_embd_norm": "embeddings.LayerNorm word_embeddings_layernorm embedding_norm embed_tokens.embed_norm pre_ln",
+        "output": "lm_head", "output_norm": "norm norm_f final_layernorm ln_out", "output_hc_base": "hc_head.hc_base",
+        "output_hc_fn": "hc_head.hc_fn", "output_hc_scale": "hc_head.hc_scale", "cls": "pooler.dense",
+    }
+)  # fmt: skip
 """Tensors outside the layers."""
 
 _INSIDE: Final[Mapping[str, str]] = {

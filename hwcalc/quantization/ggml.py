@@ -1,12 +1,6 @@
 """The types in which a GGUF file keeps numbers, the names of its file types and mixes, and the names of its tensors.
 
-The types in which a GGUF file keeps numbers: so many to a block, and the bytes of a block (ggml's ``ggml-common.h``, 0c1e57098).
-
-The names of GGUF file types (``llama_ftype`` of include/llama.h, llama.cpp 0c1e57098).
-
-What the names of tensors in GGUF files say (src/llama-arch.cpp, llama.cpp 0c1e57098).
-
-The names of llama.cpp's mixes, which are asked for where no weight is stored by them.
+Source: llama.cpp 0c1e57098, ggml's ``ggml-common.h``, ``llama_ftype`` of include/llama.h, and src/llama-arch.cpp.
 """
 
 from __future__ import annotations
@@ -14,7 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
 from hwcalc.model import ModelSpec
@@ -59,7 +55,7 @@ _TABLE: Final = (
 """(number in a file, name, bits of a number itself, numbers in a block, bytes of a block): ``enum ggml_type``."""
 
 
-class GgmlType(NamedTuple):
+class GgmlType(Struct, frozen=True):
     """A type as files name it by number. 256 numbers of ``q4_k`` are one block of 144 bytes."""
 
     name: str
@@ -172,39 +168,13 @@ def part_of_layer(stem: str) -> str:
 
 
 MIXES: Final[Mapping[str, str]] = {
-    "q1_0": "q1_0",
-    "q2_0": "q2_0",
-    "q4_0": "q4_0",
-    "q4_1": "q4_1",
-    "q5_0": "q5_0",
-    "q5_1": "q5_1",
-    "q8_0": "q8_0",
-    "mxfp4_moe": "mxfp4",
-    "q2_k": "q2_k",
-    "q2_k_s": "q2_k",
-    "q3_k_s": "q3_k",
-    "q3_k_m": "q3_k",
-    "q3_k_l": "q3_k",
-    "q4_k_s": "q4_k",
-    "q4_k_m": "q4_k",
-    "q5_k_s": "q5_k",
-    "q5_k_m": "q5_k",
-    "q6_k": "q6_k",
-    "iq1_s": "iq1_s",
-    "iq1_m": "iq1_m",
-    "iq2_xxs": "iq2_xxs",
-    "iq2_xs": "iq2_xs",
-    "iq2_s": "iq2_xs",
-    "iq2_m": "iq2_s",
-    "iq3_xxs": "iq3_xxs",
-    "iq3_xs": "iq3_s",
-    "iq3_s": "iq3_s",
-    "iq3_m": "iq3_s",
-    "iq4_nl": "iq4_nl",
-    "iq4_xs": "iq4_xs",
-    "tq1_0": "tq1_0",
+    "q1_0": "q1_0", "q2_0": "q2_0", "q4_0": "q4_0", "q4_1": "q4_1", "q5_0": "q5_0", "q5_1": "q5_1", "q8_0": "q8_0",
+    "mxfp4_moe": "mxfp4", "q2_k": "q2_k", "q2_k_s": "q2_k", "q3_k_s": "q3_k", "q3_k_m": "q3_k", "q3_k_l": "q3_k",
+    "q4_k_s": "q4_k", "q4_k_m": "q4_k", "q5_k_s": "q5_k", "q5_k_m": "q5_k", "q6_k": "q6_k", "iq1_s": "iq1_s",
+    "iq1_m": "iq1_m", "iq2_xxs": "iq2_xxs", "iq2_xs": "iq2_xs", "iq2_s": "iq2_xs", "iq2_m": "iq2_s", "iq3_xxs": "iq3_xxs",
+    "iq3_xs": "iq3_s", "iq3_s": "iq3_s", "iq3_m": "iq3_s", "iq4_nl": "iq4_nl", "iq4_xs": "iq4_xs", "tq1_0": "tq1_0",
     "tq2_0": "tq2_0",
-}
+}  # fmt: skip
 """File type -> main type (``llama_ftype_get_default_type``)."""
 
 BY_IMATRIX: Final = frozenset({"q4_0", "q5_0", "iq3_xxs", "iq4_nl", "iq4_xs"})

@@ -1,15 +1,7 @@
 """The weights of a model as a GGUF file has them: of the file itself, or of a mix of llama.cpp such as Q4_K_M.
 
-The tensors of a model as a GGUF file has them: of the file that the model was read from, or of the one that would be made of it.
-
-A mix of llama.cpp as the quantisation of a model: the bytes of each weight in a file named Q4_K_M, IQ4_XS, ...
-
-:mod:`hwcalc.quantization.converted` says which tensors the file has, and :mod:`hwcalc.quantization.mixes` which type each gets. Towers
-lie in a file of their own, in 16 bits. With an importance matrix, a few mixes choose otherwise: both are counted.
-
-The mixes of llama.cpp that publishers of GGUF files offer, from the largest to the smallest of three bits.
-
-The weights of a GGUF file in the types that the file itself gives them.
+:mod:`hwcalc.quantization.converted` says which tensors the file has, and :mod:`hwcalc.quantization.mixes` which type each gets.
+Towers lie in a file of their own, in 16 bits. With an importance matrix, a few mixes choose otherwise: both are counted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Which tensor of a GGUF file gets which type: the rule of ``llama_tensor_get_type`` (src/llama-quant.cpp, llama.cpp 0c1e57098).
 
-The tensors of a GGUF file as the rule of :mod:`hwcalc.quantization.mixes` sees them: what each is, and where it stands.
-
-The names are those of src/llama-quant.cpp, llama.cpp 0c1e57098, in whose order a file is gone through: by layer, then by name.
-
-A file type such as Q4_K_M is a mix. It has a main type, and some tensors get more bits: the output table, the values and the down
-projections of some layers. The rule knows tensors by their names and shapes in the file, so it is the same for a file that exists
-and for one that :mod:`hwcalc.quantization.converted` describes. With an importance matrix, a few mixes choose otherwise.
+A file is gone through in the order of that source: by layer, then by name. A file type such as Q4_K_M is a mix. It has a main
+type, and some tensors get more bits: the output table, the values and the down projections of some layers. The rule knows
+tensors by their names and shapes in the file, so it is the same for a file that exists and for one that
+:mod:`hwcalc.quantization.converted` describes. With an importance matrix, a few mixes choose otherwise.
 """
 
 from __future__ import annotations

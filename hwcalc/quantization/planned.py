@@ -1,10 +1,7 @@
 """The quantisation of a plan: that of ``--weights`` if it is set, otherwise that of the checkpoint.
 
-Weight formats whose name says their bits: ``exl2 4.0bpw``, ``exl3 3.5bpw``, ``mlx-4bit``.
-
-Find a quantised format in the name of a checkpoint. Some configs do not say how the weights are quantised.
-
-Whether the weight files beside a config hold the whole model. Files that hold less say nothing about its size.
+Some formats have names that say their bits (``exl2 4.0bpw``, ``mlx-4bit``), and some configs do not say how the weights are
+quantised, but the model's name does. Weight files that do not hold the whole model say nothing about its size.
 """
 
 from __future__ import annotations
@@ -19,34 +16,16 @@ from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.weights import Part, WeightRole, Weights
 from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.quantization.scheme import Rule, Scheme
-from hwcalc.text import shown
+from hwcalc.text import by_word, shown
 
-_SPELLINGS: Final = {
-    "float32": "fp32",
-    "f32": "fp32",
-    "float16": "fp16",
-    "f16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "fp8_e4m3": "fp8",
-    "nf4": "bnb4",
-    "bnb_nf4": "bnb4",
-    "bnb_fp4": "bnb4",
-    "bnb_4bit": "bnb4",
-    "bnb_8bit": "bnb8",
-    "bnb_int8": "bnb8",
-    "llm_int8": "bnb8",
-    "awq_4bit": "awq",
-    "awq_int4": "awq",
-    "gptq_4bit": "gptq",
-    "gptq_int4": "gptq",
-    "w4a16": "int4",
-    "w8a8": "int8",
-    "w8a16": "int8",
-    "q3_k": "q3_k_m",
-    "q4_k": "q4_k_m",
-    "q5_k": "q5_k_m",
-}
+_SPELLINGS: Final = by_word(
+    {
+        "fp32": "float32 f32", "fp16": "float16 f16 half", "bf16": "bfloat16", "fp8": "fp8_e4m3",
+        "bnb4": "nf4 bnb_nf4 bnb_fp4 bnb_4bit", "bnb8": "bnb_8bit bnb_int8 llm_int8", "awq": "awq_4bit awq_int4",
+        "gptq": "gptq_4bit gptq_int4", "int4": "w4a16", "int8": "w8a8 w8a16", "q3_k_m": "q3_k", "q4_k_m": "q4_k",
+        "q5_k_m": "q5_k",
+    }
+)  # fmt: skip
 """Other names of formats, in lower case, their words joined by underscores."""
 _BY_HAND: Final = r"^ud_|_k_?(xl|l)$|_(xxl|xl)$"
 """Names of files that are made otherwise than ``llama-quantize`` makes them: unsloth's dynamic ones, and those with larger tables."""
@@ -207,24 +186,12 @@ def by_bits(name: str) -> Scheme | None:
     )
 
 
-_FORMATS: Final = {
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "mxfp8": "mxfp8",
-    "fp8": "fp8",
-    "w8a8": "int8",
-    "w8a16": "int8",
-    "int8": "int8",
-    "8bit": "int8",
-    "w4a16": "int4",
-    "w4a8": "int4",
-    "int4": "int4",
-    "4bit": "int4",
-    "awq": "awq",
-    "gptq": "gptq",
-    "bnb": "bnb4",
-}
+_FORMATS: Final = by_word(
+    {
+        "nvfp4": "nvfp4 fp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8", "fp8": "fp8", "int8": "w8a8 w8a16 int8 8bit",
+        "int4": "w4a16 w4a8 int4 4bit", "awq": "awq", "gptq": "gptq", "bnb4": "bnb",
+    }
+)  # fmt: skip
 """A word of a name -> the nearest format that ``--weights`` takes."""
 _WORD: Final = rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])"
 

@@ -1,10 +1,9 @@
 """Which format a quantisation gives to each weight, and which weights it leaves unquantised.
 
-Read the names by which a quantiser selects modules: literal names, endings, globs, or regular expressions after ``re:``.
-
-A name with a layer number is valid for that layer alone, and a table finds it. All other names are compared with every name that
-a module may have in its checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested
-repetition and compile to patterns that match in linear time. Names that are refused make the whole quantisation unknown.
+A quantiser selects modules by literal names, endings, globs, or regular expressions after ``re:``. A name with a layer number is
+valid for that layer alone, and a table finds it. All other names are compared with every name that a module may have in its
+checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested repetition and compile to
+patterns that match in linear time. Names that are refused make the whole quantisation unknown.
 """
 
 from __future__ import annotations
@@ -14,26 +13,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.formulas.formats import (
-    AWQ,
-    BNB4,
-    BNB4_DOUBLE,
-    BNB8,
-    FP8,
-    FP8_BLOCK,
-    FP8_CHANNEL,
-    GPTQ,
-    INT4,
-    INT8,
-    MXFP4,
-    MXFP8,
-    NVFP4,
-    WeightFormat,
-)
+from hwcalc.formulas import formats
+from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 
@@ -344,7 +330,22 @@ def _linear(text: str) -> Pattern | None:
 
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {
-    item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
+    item.name: item
+    for item in (
+        formats.FP8,
+        formats.FP8_BLOCK,
+        formats.FP8_CHANNEL,
+        formats.MXFP8,
+        formats.MXFP4,
+        formats.NVFP4,
+        formats.INT8,
+        formats.INT4,
+        formats.GPTQ,
+        formats.AWQ,
+        formats.BNB4,
+        formats.BNB4_DOUBLE,
+        formats.BNB8,
+    )
 }
 """Quantised formats by their names for ``--weights``."""
 
@@ -381,7 +382,7 @@ class Rule(Record):
         return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
-class Portion(NamedTuple):
+class Portion(Struct, frozen=True):
     """Parameters that are stored in one format, and their bytes."""
 
     format: WeightFormat

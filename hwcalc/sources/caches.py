@@ -1,20 +1,15 @@
 """What this machine keeps of the Hub: the folder of the Hugging Face cache, and weight facts per commit.
 
-The folder of the Hugging Face cache, and which commits of a repository it has. ``<cache>/models--<org>--<name>/refs/<branch>`` holds
-a commit. ``snapshots/<commit>/config.json`` is the file, a link into ``blobs``. The first of these is the cache: ``$HF_HUB_CACHE``,
-``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``, ``$XDG_CACHE_HOME/huggingface/hub``, ``~/.cache/huggingface/hub``.
-
-Put small files into the Hugging Face cache in the layout of huggingface_hub, so that other programs find them too.
-
-``blobs/<key>`` holds the content, ``snapshots/<commit>/<name>`` links to it, ``refs/<branch>`` holds the commit. The key is git's
-hash of the content. The Hub uses the same hash as the ETag of such files.
+The folder is the first of these: ``$HF_HUB_CACHE``, ``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``,
+``$XDG_CACHE_HOME/huggingface/hub``, ``~/.cache/huggingface/hub``. In ``<cache>/models--<org>--<name>``, ``blobs/<key>`` holds the
+content of a file, ``snapshots/<commit>/<name>`` links to it, and ``refs/<branch>`` holds the commit. The key is git's hash of the
+content, which the Hub uses as the ETag of such files. Small files are put there in the same layout, so that other programs find them.
 Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 
-A cache of weight facts per commit. The files of a commit never change, so it is enough to read their headers once.
-
-The files are ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` if the variable is not set). If a file
-is missing, broken or cannot be written, the headers are read again, without an error. The cache also remembers that a commit has
-no weight files or damaged ones, and it keeps the notes of the reading.
+The files of a commit never change, so it is enough to read the headers of its weights once. The facts are in
+``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` if the variable is not set). If a file is missing,
+broken or cannot be written, the headers are read again, without an error. That a commit has no weight files or damaged ones is
+remembered too, with the notes of the reading.
 """
 
 from __future__ import annotations

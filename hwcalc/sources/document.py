@@ -1,13 +1,9 @@
 """A config document in JSON, and documents of other formats translated to it. Everything else is an error with an explanation.
 
-Read a config document in JSON. Everything else is an error with an explanation.
-
 Some real files are not strict JSON. Therefore a byte-order mark, ``NaN``, ``Infinity`` and duplicate keys are accepted. Of
-duplicate keys the last one counts, as in Python.
-
-Translate ``params.json``, the format of Mistral's and Meta's own code, to the equivalent config of transformers.
-
-Merge ``hf_quant_config.json`` into the config. Older exports of ModelOpt describe their quantisation in this file.
+duplicate keys the last one counts, as in Python. ``params.json``, the format of Mistral's and Meta's own code, becomes the
+equivalent config of transformers. ``hf_quant_config.json``, in which older exports of ModelOpt describe their quantisation, is
+merged into the config.
 """
 
 from __future__ import annotations
@@ -215,20 +211,12 @@ def _encodable(text: str) -> bool:
 
 
 _RENAMED: Final = {
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "n_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "hidden_dim": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "norm_eps": "rms_norm_eps",
-    "rope_theta": "rope_theta",
-    "tied_embeddings": "tie_word_embeddings",
-    "max_position_embeddings": "max_position_embeddings",
-    "max_seq_len": "max_position_embeddings",
-    "model_max_length": "max_position_embeddings",
-}
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_dim": "intermediate_size",
+    "vocab_size": "vocab_size", "norm_eps": "rms_norm_eps", "rope_theta": "rope_theta",
+    "tied_embeddings": "tie_word_embeddings", "max_position_embeddings": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings", "model_max_length": "max_position_embeddings",
+}  # fmt: skip
 _EXPERTS: Final = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
 
 # These keys describe training, storage, longer contexts or an additional tower. They do not change the cache of a layer.

@@ -1,17 +1,12 @@
 """Requests to the Hub, and a repository at one commit. No other module imports huggingface_hub.
 
-A time limit for work whose own time-outs bound single reads only, and a limit for the memory of compressed answers.
-
-Requests to the Hub with the session, address and token of huggingface_hub. No other module imports huggingface_hub.
-
 The environment of huggingface_hub is respected: ``HF_ENDPOINT``, ``HF_TOKEN`` and the stored login, proxies, certificates,
-``HF_HUB_DOWNLOAD_TIMEOUT``. Its downloads have no limits, but the requests here do: in bytes, in time and in the number of tries. The
-time limit holds for a whole request, with its redirects, its tries and the headers of its answer (:mod:`hwcalc.sources.hub_client`).
+``HF_HUB_DOWNLOAD_TIMEOUT``. Its downloads have no limits, but the requests here do: in bytes, in time, in the number of tries
+and in the memory of compressed answers. The time limit holds for a whole request, with its redirects, its tries and the headers
+of its answer.
 
 No message contains the token. Messages consist of the status and of words of this program. They do not repeat what the client or
 the server wrote, and they hide the exception of the client, whose text may quote a header.
-
-One repository on the Hub at one commit, with its files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The models that this machine knows: for ``kvplan models``, and for a name that is not whole.
+"""The models that this machine knows, and the one that a name means: an id in other capitals, a name without its org, or its
+beginning.
 
-The models that this machine knows, for ``kvplan models``: the catalog, the user's own files and the Hugging Face cache.
-
-Find the one model that a name means: an id in other capitals, a name without its org, or the beginning of a name.
-
-The GGUF models that are on this machine already, by their names and sizes. No file is opened.
+They are in the catalog, the user's own files and the Hugging Face cache; and GGUF models by their names and sizes, no file of
+which is opened.
 """
 
 from __future__ import annotations

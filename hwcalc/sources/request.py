@@ -1,9 +1,4 @@
-"""The request to a source, its answers, and reports of progress.
-
-The request to a source and its answers.
-
-Progress reports of the sources. Only a command on a terminal shows them.
-"""
+"""The request to a source, its answers, and reports of progress, which only a command on a terminal shows."""
 
 from __future__ import annotations
 

@@ -1,23 +1,13 @@
-"""Weight bytes of a model from the headers of its safetensors files. The tensors are never read.
-
-Step through the members of a JSON object in bytes, without a tree of the whole document.
-
-The tree that ``json.loads`` builds of a safetensors header takes up to thirty times the bytes of the header. Here one value at a time
-becomes an object, and each value has a limit.
-
-Read the header of a safetensors file: its tensors, their dtypes and their places. Pure functions without I/O.
+"""Exact weight bytes of a model from the headers of its safetensors files. The tensors are never read.
 
 A file consists of eight bytes with the length N of the header (little endian), N bytes of JSON, and the tensors without gaps.
 This header describes four elements of BF16 in 8 bytes:
 
 ``{"w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}, "__metadata__": {"format": "pt"}}``
 
-Files are not trusted: every number is checked before it is used.
-Format: https://huggingface.co/docs/safetensors/index#format
-
-Exact weight bytes of a model from the headers of its safetensors files. The tensors are never read.
-
-Do the same work for several files at once, in threads that never keep the program from ending.
+Files are not trusted: every number is checked before it is used. The tree that ``json.loads`` builds of a header takes up to
+thirty times its bytes: here one value at a time becomes an object, and each value has a limit. Several files are read at once,
+in threads that never keep the program from ending. Format: https://huggingface.co/docs/safetensors/index#format
 """
 
 from __future__ import annotations

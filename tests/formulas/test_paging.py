@@ -21,8 +21,23 @@ from hwcalc.formulas.flops import (
     scores_recomputed,
     steps_work,
 )
-from hwcalc.formulas.paging import most_unused, paged_positions, paged_sum, stored_sum
-from hwcalc.formulas.tensor import Chunk, Encoder, Fixed, Full, Kept, Once, Remainder, Sink, Span, Strided, Window
+from hwcalc.formulas.tensor import (
+    Chunk,
+    Encoder,
+    Fixed,
+    Full,
+    Kept,
+    Once,
+    Remainder,
+    Sink,
+    Span,
+    Strided,
+    Window,
+    most_unused,
+    paged_positions,
+    paged_sum,
+    stored_sum,
+)
 from tests.formulas.strategies import kinds
 
 CASES: Final = 3000

@@ -33,8 +33,8 @@ from hwcalc.formulas import (
     Span,
     Stack,
 )
-from hwcalc.formulas.ssm import state_tensor
-from hwcalc.formulas.stairs import Stair, stairs_at
+from hwcalc.formulas.stairs import Stair
+from hwcalc.formulas.states import state_tensor
 from hwcalc.formulas.tensor import Once
 from hwcalc.text import brief
 
@@ -62,9 +62,6 @@ class Rotating(Span):
 
     def __init__(self, window: int) -> None:
         super().__init__(window)
-
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return stairs_at(self.stairs(), tokens)
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         (window,) = self.numbers

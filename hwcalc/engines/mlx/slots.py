@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from hwcalc.formulas.stairs import Stair, blocks_stair
+from hwcalc.formulas.stairs import Stair, blocks_stair, stairs_at
 from hwcalc.formulas.tensor import Span
 
 STEP: Final = 256
@@ -91,6 +91,15 @@ class Pieces(Span):
         prompt = min(tokens, self.numbers[1] or tokens)
         return prompt, tokens - prompt
 
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        if self.has_stairs:
+            return stairs_at(self.stairs(), tokens)
+        return self.slots(*self.parts(tokens)) if tokens > 0 else 0
+
+    def slots(self, prompt: int, alone: int) -> int:
+        """The slots after a prompt and so many tokens that came alone."""
+        raise NotImplementedError
+
     @property
     def has_stairs(self) -> bool:
         """Whether :meth:`stairs` are known."""
@@ -110,8 +119,8 @@ class Grown(Pieces):
     def __init__(self, piece: int, prompt: int) -> None:
         super().__init__(piece, prompt)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return grown_slots(*self.parts(tokens), self.numbers[0]) if tokens > 0 else 0
+    def slots(self, prompt: int, alone: int) -> int:
+        return grown_slots(prompt, alone, self.numbers[0])
 
     @property
     def has_stairs(self) -> bool:
@@ -137,9 +146,9 @@ class Rotating(Pieces):
     def __init__(self, piece: int, prompt: int, window: int) -> None:
         super().__init__(piece, prompt, window)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+    def slots(self, prompt: int, alone: int) -> int:
         piece, _, window = self.numbers
-        return rotating_slots(*self.parts(tokens), piece, window) if tokens > 0 else 0
+        return rotating_slots(prompt, alone, piece, window)
 
     @property
     def has_stairs(self) -> bool:
@@ -184,9 +193,9 @@ class Chunked(Pieces):
     def __init__(self, piece: int, prompt: int, chunk: int) -> None:
         super().__init__(piece, prompt, chunk)
 
-    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+    def slots(self, prompt: int, alone: int) -> int:
         piece, _, chunk = self.numbers
-        return chunked_slots(*self.parts(tokens), piece, chunk) if tokens > 0 else 0
+        return chunked_slots(prompt, alone, piece, chunk)
 
     @property
     def has_stairs(self) -> bool:

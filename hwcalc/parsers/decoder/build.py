@@ -1,13 +1,9 @@
 """One spec for each family of decoder-only models, from which its layers are read and their weights are built.
 
-Which layers of a decoder have a window, and what each layer keeps.
-
-``layer_types`` in the file decides. Without it the rule of the model's class does: each rule here mirrors the ``__post_init__``
-of config classes in transformers 5.23. Where the class has no rule, :func:`by_window` is one: transformers' cache looks at the
-window that is set, whether the class has such a key or not.
-
 Each spec mirrors the model's ``modeling_*.py`` in transformers 5.23, or the model's own code where it lives with the model.
-Names of tensors are those of the checkpoints.
+Names of tensors are those of the checkpoints. ``layer_types`` in the file says which layers have a window. Without it the rule
+of the model's class does, its ``__post_init__``. Where the class has no rule, :func:`by_window` is one: transformers' cache
+looks at the window that is set, whether the class has such a key or not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Decoders that resemble GPT-2, and decoders with alike layers whose code lives with the model.
+"""Decoders that resemble GPT-2 (layer norms, biases, fused projections, learned positions), and Llama or GPT under other key names.
 
-Models that resemble GPT-2: layer norms, biases, fused projections, learned positions.
-
-Decoders whose code lives with the model and whose layers are alike: Llama or GPT under other key names.
-
-Where each rule comes from (the model's own modeling file unless another is named):
+The code of the latter lives with the model, and their layers are alike. Where each rule comes from (the model's own modeling file unless another is named):
 
 - Llama-like, keys as transformers names them: aquila, arctic, bailing_moe (Ling, Ring), deepseek (the first), grok-1, internlm,
   internlm2, minicpm, orion, skywork, stablelm_epoch, xverse, Yi. ``head_dim`` absent is hidden_size // heads,
@@ -533,11 +529,7 @@ QWEN: Final = replace(
     # intermediate_size is the width of gate and up together.
     width=lambda config: max(1, config.integer("intermediate_size") // 2),
 )
-DEEPSEEK: Final = replace(
-    _LLAMA,
-    mlp_bias=False,
-    experts=AFTER_PREFIX,
-)
+DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=AFTER_PREFIX)
 BAILING: Final = Decoder(
     layers=alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
     attn="attention",

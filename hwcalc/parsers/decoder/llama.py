@@ -1,9 +1,4 @@
-"""Decoders that resemble Llama: dense models, and mixtures of experts.
-
-Dense models that resemble Llama.
-
-Mixtures of experts that otherwise resemble Llama.
-"""
+"""Decoders that resemble Llama: dense models, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -337,18 +332,11 @@ GPT_OSS: Final = replace(
 )
 
 QWEN2_MOE: Final = Decoder(
-    types=_qwen2_moe_types,
-    qkv_bias="qkv_bias",
-    experts=replace(_SHARED, shared_gate=True, sparse=_by_step()),
+    types=_qwen2_moe_types, qkv_bias="qkv_bias", experts=replace(_SHARED, shared_gate=True, sparse=_by_step())
 )
 QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
-FLINT: Final = replace(
-    HEAD_NORM,
-    types=_flint_types,
-    sinks=True,
-    experts=replace(_SHARED, sparse=_by_step(0, 1)),
-)
+FLINT: Final = replace(HEAD_NORM, types=_flint_types, sinks=True, experts=replace(_SHARED, sparse=_by_step(0, 1)))
 
 GLM4_MOE: Final = Decoder(
     qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=AFTER_PREFIX, mtp=mtp_copies

@@ -1,6 +1,6 @@
 """Decoders whose layers differ from each other, run several times, or are read as those of another type.
 
-Decoders whose layers differ in heads, share a cache, or run several times; their code lives with the model.
+JetMoE's attention has experts, and HRM runs its layers several times. The code of others lives with the model:
 
 - nemotron-nas (Llama-Nemotron; class DeciLM): ``block_configs`` has one entry for each layer. The model's
   ``variable_cache.py``: ``attention.no_op`` or ``replace_with_linear`` keeps nothing; ``n_heads_in_group`` query heads
@@ -14,11 +14,7 @@ Decoders whose layers differ in heads, share a cache, or run several times; thei
 - ouro: the stack runs ``total_ut_steps`` times with the same weights, and each run keeps its own keys and values
   (``modeling_ouro.py``: cache index = step x layers + layer).
 
-JetMoE, whose attention has experts, and HRM, which runs its layers several times.
-
-Decoders whose layers differ: in heads and widths, or because some have an indexer or attend to an image.
-
-Model types that are another type under a name of their own.
+Some model types are another type under a name of their own:
 
 - deepseek_ref: DeepSeek-V4 with the key names of its reference code, which transformers' ``deepseek_v4`` takes too
   (``compress_ratios``, ``sliding_window``, ``index_*``).
@@ -75,6 +71,7 @@ from hwcalc.parsers.reading import (
     attention_dims,
     build_layers,
     dims_of,
+    divisible,
     equal_dims,
     kind_in,
     read_layer_types,
@@ -198,19 +195,8 @@ def _openelm_layers(config: Config) -> Reading:
     # The lists above were computed from num_gqa_groups when the file was written.
     config.ignore("num_gqa_groups")
     return Reading(
-        layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)),
-        config=config,
+        layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)), config=config
     )
-
-
-def _divisible(value: float, divisor: int) -> int:
-    """``value`` rounded to a multiple of ``divisor``, up where it would lose more than a tenth.
-
-    >>> _divisible(640.0, 256), _divisible(934.4, 256)
-    (768, 1024)
-    """
-    rounded = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return rounded + divisor if rounded < 0.9 * value else rounded
 
 
 def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | None:
@@ -227,7 +213,7 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
         dims, multiplier = kind
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not 0 < multiplier < 1000:
             raise config.error("ffn_multipliers", multiplier, "numbers above 0")
-        wide = _divisible(multiplier * hidden, divisor)
+        wide = divisible(multiplier * hidden, divisor)
         heads, groups, head_dim = dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim
         own = attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
         if scales:
@@ -594,10 +580,7 @@ MINIMAX_M3: Final = Decoder(
     width="dense_intermediate_size",
     attention=_minimax_m3,
     experts=Experts(
-        count="num_local_experts",
-        width="intermediate_size",
-        shared=width("shared_intermediate_size"),
-        sparse=_minimax_m3_sparse,
+        count="num_local_experts", width="intermediate_size", shared=width("shared_intermediate_size"), sparse=_minimax_m3_sparse
     ),
 )
 MLLAMA: Final = Decoder(

@@ -1,17 +1,11 @@
-"""How a document with an encoder and a decoder is read; BART and models built like it.
+"""How a document with an encoder and a decoder is read; BART and models built like it, each an object that says how it differs;
+ProphetNet.
 
-How a document with an encoder and a decoder is read. Each decoder layer keeps self attention, and cross attention over the
-encoder's output.
-
-Most of these classes map ``num_hidden_layers`` and ``num_attention_heads`` to their *encoder*, so the decoder's own keys are read
-here. A class named ``...ForCausalLM`` is the decoder alone, which has no encoder output to attend to. A class named
-``...EncoderModel`` is the encoder alone, which keeps nothing.
-
-Models built like BART, each as an object that says how it differs from BART; and ProphetNet.
-
-Each mirrors the model's ``modeling_*.py`` in transformers 5.23. A class named ``...ForCausalLM`` is the decoder alone, with its
-matrices of cross attention; a class named ``...EncoderModel`` is the encoder alone. With ``tie_word_embeddings`` there is one
-table of embeddings. Without it encoder, decoder and head have one each, and the shared table exists as well.
+Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Each decoder layer keeps self attention, and cross attention
+over the encoder's output. Most of these classes map ``num_hidden_layers`` and ``num_attention_heads`` to their *encoder*, so the
+decoder's own keys are read here. A class named ``...ForCausalLM`` is the decoder alone, with its matrices of cross attention but
+nothing to attend to; one named ``...EncoderModel`` is the encoder alone, which keeps nothing. With ``tie_word_embeddings`` there
+is one table of embeddings. Without it encoder, decoder and head have one each, and the shared table exists as well.
 """
 
 from __future__ import annotations
@@ -23,8 +17,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, layer_norm, linear, plain_mlp
-from hwcalc.formulas.weights_state import convolution
+from hwcalc.formulas.weights import Block, Part, WeightRole, convolution, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import (
     KVQO,

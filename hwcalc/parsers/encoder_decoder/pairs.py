@@ -1,13 +1,8 @@
-"""Decoders of text behind an encoder of images, and any encoder with any decoder of text.
+"""Decoders of text behind an encoder of images (BLIP, Florence-2, PP-FormulaNet), and any encoder with any decoder of text.
 
-Decoders of text behind an encoder of images: BLIP, Florence-2 and PP-FormulaNet, and what other pairs share with them.
-
-Mirrors ``modeling_*.py`` of those names and of ViT in transformers 5.23.
-
-Any encoder with any decoder of text: the three classes of transformers for such pairs.
-
-Mirrors ``modeling_*_encoder_decoder.py`` of transformers 5.23. Every layer of the decoder gets cross attention to the encoder.
-The parameters of a pair are not counted if the type of either side has no weights here.
+Mirrors ``modeling_*.py`` of those names, of ViT and of the three classes for pairs in transformers 5.23. Every layer of the
+decoder of a pair gets cross attention to the encoder. Its parameters are not counted if the type of either side has no weights
+here.
 """
 
 from __future__ import annotations

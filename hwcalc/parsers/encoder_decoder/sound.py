@@ -16,6 +16,7 @@ from hwcalc.formulas.weights import (
     Block,
     Part,
     WeightRole,
+    convolution,
     embedding,
     gated_mlp,
     layer_norm,
@@ -24,7 +25,6 @@ from hwcalc.formulas.weights import (
     plain_mlp,
     rms_norm,
 )
-from hwcalc.formulas.weights_state import convolution
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Attends, Weighed, bart_attention, output_head, rms_norms, stack, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config, architecture
@@ -266,11 +266,7 @@ def _moonshine(config: Config, top: Config, reading: Reading, kind: str) -> list
 
 
 def _moonshine_keys(side: str) -> Keys:
-    return Keys(
-        count=(f"{side}_num_hidden_layers",),
-        heads=f"{side}_num_attention_heads",
-        kv_heads=f"{side}_num_key_value_heads",
-    )
+    return Keys(count=(f"{side}_num_hidden_layers",), heads=f"{side}_num_attention_heads", kv_heads=f"{side}_num_key_value_heads")
 
 
 def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:

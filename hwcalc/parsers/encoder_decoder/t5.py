@@ -28,15 +28,7 @@ from hwcalc.parsers.blocks import (
 )
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.bart import EncoderDecoder, Keys
-from hwcalc.parsers.reading import (
-    Reading,
-    attention_dims,
-    build_layers,
-    every,
-    full_layer,
-    read_layer_types,
-    windowed_layer,
-)
+from hwcalc.parsers.reading import Reading, attention_dims, build_layers, every, full_layer, read_layer_types, windowed_layer
 from hwcalc.parsers.towers.build import UnknownTowerError, linears, needed, patch_conv, tower
 
 _KEYS: Final = Keys(count=("num_decoder_layers", "num_layers"), heads="num_heads", head_dim="d_kv")

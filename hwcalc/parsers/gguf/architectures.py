@@ -12,12 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-SwaType: TypeAlias = Literal[
-    "none",
-    "standard",
-    "chunked",
-    "symmetric",
-]
+SwaType: TypeAlias = Literal["none", "standard", "chunked", "symmetric"]
 """``llama_swa_type``: how far the layers of a window look."""
 
 Pattern: TypeAlias = Literal[
@@ -211,11 +206,7 @@ _HYBRID_MAMBA: Final = Architecture(memory="hybrid", recurrence="no-keys", state
 _DELTA: Final = Architecture(memory="hybrid", recurrence="interval", states="delta", drafts=True, dense_mtp=True, trunk_only=True)
 _NEMOTRON: Final = Architecture(memory="hybrid", recurrence="no-keys-no-ffn", states="mamba2", rollback=True, graph=_NO_GATE)
 _LFM2: Final = Architecture(
-    memory="hybrid",
-    recurrence="no-keys",
-    states="short-conv",
-    rollback=True,
-    output_norm="token_embd_norm",
+    memory="hybrid", recurrence="no-keys", states="short-conv", rollback=True, output_norm="token_embd_norm"
 )
 _KDA: Final = Architecture(memory="hybrid", recurrence="no-keys", states="kda", latents="required")
 _WHOLE: Final = Architecture(rotates_whole_heads=True)
@@ -303,12 +294,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "glm-dsa": _DSA._replace(indexers_by_context=True),
         "hy_v4": Architecture(memory="dsa-or-attention", latents="required", indexer=True),
         "dots3note": Architecture(
-            memory="dsa-window",
-            latents="required",
-            indexer=True,
-            window=_LISTED,
-            dense_mtp=True,
-            skips_drafts=True,
+            memory="dsa-window", latents="required", indexer=True, window=_LISTED, dense_mtp=True, skips_drafts=True
         ),
         "minimax-m3": Architecture(memory="msa", indexer=True),
         "deepseek4": Architecture(

@@ -1,10 +1,6 @@
-"""What llama.cpp's converter reads of a config, and the keys that it writes for most architectures.
+"""What llama.cpp's converter reads of a config, and the keys that it writes for most architectures: sizes, heads, experts, states.
 
-The keys that most architectures share: sizes, heads, experts; and those that follow from the kinds of layers a model has.
-
-What a converter reads: the level of a config that describes the language model, and the layers that a parser has read from it.
-
-Rules that converters of several kinds share.
+A converter reads the level of a config that describes the language model, and the layers that a parser has read from it.
 """
 
 from __future__ import annotations
@@ -21,14 +17,8 @@ from hwcalc.model import VOCABULARY, ModelSpec, RawModel
 from hwcalc.parsers.config import Config
 
 _CONTEXT: Final = (
-    "max_position_embeddings",
-    "n_ctx",
-    "n_positions",
-    "max_length",
-    "max_sequence_length",
-    "model_max_length",
-    "max_seq_len",
-)
+    "max_position_embeddings", "n_ctx", "n_positions", "max_length", "max_sequence_length", "model_max_length", "max_seq_len",
+)  # fmt: skip
 _FEED_FORWARD: Final = ("prefix_dense_intermediate_size", "dense_intermediate_size", "intermediate_size", "n_inner", "hidden_dim")
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _SHARED: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
@@ -90,25 +80,22 @@ def head_keys(source: Source) -> Keys:
     heads = [each for each in source.heads if each is not None]
     if not heads:
         return {}
-    full = next((each for each in heads if not each.slides), heads[0])
-    sliding = next((each for each in heads if each.slides), full)
+    full = source.example(slides=False) or heads[0]
+    sliding = source.example(slides=True) or full
+    # The heads of a layer that reads another's cache are set by the row of the table.
+    none = full if source.shares else Heads(queries=0, keys=0, key_length=0, value_length=0)
+    every = [each or none for each in source.heads]
     keys: Keys = {
         "attention.head_count": source.alike([each.queries for each in heads]),
-        "attention.head_count_kv": source.alike([each.keys for each in _every(source, full)]),
+        "attention.head_count_kv": source.alike([each.keys for each in every]),
         "attention.key_length": full.key_length,
         "attention.value_length": full.value_length,
     }
     if len({each.queries for each in heads}) > 1:
-        keys["attention.head_count"] = [each.queries for each in _every(source, full)]
+        keys["attention.head_count"] = [each.queries for each in every]
     if (sliding.key_length, sliding.value_length) != (full.key_length, full.value_length):
         keys |= {"attention.key_length_swa": sliding.key_length, "attention.value_length_swa": sliding.value_length}
     return keys
-
-
-def _every(source: Source, full: Heads) -> list[Heads]:
-    """The heads of each layer: those of a layer that reads another's cache are set by the row of the table."""
-    none = full if source.shares else Heads(queries=0, keys=0, key_length=0, value_length=0)
-    return [each or none for each in source.heads]
 
 
 def kind_keys(source: Source) -> Keys:
@@ -182,13 +169,6 @@ def window_keys(source: Source, *, listed: bool, needed: bool = False) -> Keys:
         return {}
     keys: Keys = {"attention.sliding_window": window}
     return keys | ({"attention.sliding_window_pattern": pattern(source)} if listed else {})
-
-
-def nextn(source: Source, keys: Keys, count: int | None) -> None:
-    """Add the layers for multi-token prediction: they count as blocks, behind the others."""
-    if count:
-        keys["block_count"] += count
-        keys["nextn_predict_layers"] = count
 
 
 K = TypeVar("K", bound=LayerKind)
@@ -303,6 +283,20 @@ class Source(Record):
         }
         return tuple(read[layer] for layer in self.model.stack)
 
+    @property
+    def query_heads(self) -> list[int]:
+        """The heads of queries of each layer, 0 without attention of its own."""
+        return [each.queries if each else 0 for each in self.heads]
+
+    @property
+    def key_heads(self) -> list[int]:
+        """The heads of keys of each layer."""
+        return [each.keys if each else 0 for each in self.heads]
+
+    def example(self, *, slides: bool) -> Heads | None:
+        """The heads of the first layer with a window, or of the first without."""
+        return next((each for each in self.heads if each and each.slides == slides), None)
+
     @cached_property
     def shares(self) -> bool:
         """Whether layers read the cache of others. Their heads are those of the layers before them."""
@@ -341,42 +335,3 @@ def source_of(model: ModelSpec) -> Source:
             raise
         raise ConfigError(f"{model.id} does not make sense: {error}.") from error
     return Source(model=model, config=level)
-
-
-def mtp(source: Source, keys: Keys) -> None:
-    """BailingMoeV2Model, Glm4MoeModel, HYV3Model and others: their own layers for multi-token prediction are blocks too."""
-    nextn(source, keys, source.number("num_nextn_predict_layers"))
-
-
-def given(source: Source, names: Mapping[str, str]) -> Keys:
-    """The numbers that the config has, by the GGUF key that each of them becomes."""
-    found = {key: source.number(name) for key, name in names.items()}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def leading_dense(source: Source, keys: Keys) -> None:
-    """How many layers of the list come before the first that is not dense."""
-    types = source.words("mlp_layer_types")
-    if types is not None:
-        keys["leading_dense_block_count"] = next((layer for layer, each in enumerate(types) if each != "dense"), len(types))
-
-
-def experts_as_wide(source: Source, keys: Keys) -> None:
-    """GptOssModel, MiniMaxM2Model: the one width is that of experts."""
-    keys |= given(source, {"expert_feed_forward_length": "intermediate_size"})
-
-
-def scalar_heads(source: Source, keys: Keys) -> None:
-    """KimiLinearModel, KimiK3Model, JambaModel: layers with a state have query heads all the same, but 0 key/value heads."""
-    keys["attention.head_count"] = source.wanted("num_attention_heads")
-    keys.setdefault("attention.head_count_kv", 0)
-
-
-def shared_expert(source: Source, keys: Keys) -> None:
-    """Qwen2MoeModel."""
-    keys |= given(source, {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"})
-
-
-def granite_moe(source: Source, keys: Keys) -> None:
-    """GraniteMoeModel."""
-    keys |= given(source, {"expert_shared_feed_forward_length": "shared_intermediate_size"})

@@ -1,192 +1,215 @@
-"""The metadata that llama.cpp's converter would write for a model that is described by a config.json.
+"""The metadata that llama.cpp's converter would write for a model that is described by a config.json: a row for each architecture.
 
-Which GGUF architecture llama.cpp's converter writes for a model class, and what it does there in a way of its own.
-
-Source: the ``register`` lines of conversion/*.py in llama.cpp 0c1e57098. Classes of models that kvplan does not read are left out.
+Source of the rows: the ``register`` lines of conversion/*.py in llama.cpp 0c1e57098. Classes of models that kvplan does not read are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import ConfigError, UnsupportedError
 from hwcalc.model import FIDELITY, GGUF_ARCHITECTURE, VOCABULARY, ModelSpec
-from hwcalc.parsers.gguf import converter_keys, converters
+from hwcalc.parsers.gguf import converters as do
 from hwcalc.parsers.gguf.converter_keys import common_keys, source_of
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.parsers.gguf.converter_keys import Keys, Source
+    from hwcalc.parsers.gguf.converters import Step
 
 
 class Row(NamedTuple):
     """One converter: the architecture, the classes that it takes, and what it does besides the keys that most have.
 
-    ``adds`` is the function that does it: most models have none. ``rotary`` is the share of a head that is rotated where the config does
-    not say; ``None``: the converter writes no other than the whole. ``model_type`` is that of the classes, where transformers' class of
-    that type has another name.
+    ``steps`` do it in turn: most models have none. ``rotary`` is the share of a head that is rotated where the config does not say;
+    ``None``: the converter writes no other than the whole. ``model_type`` is that of the classes, where transformers' class of that
+    type has another name.
     """
 
     arch: str
     classes: tuple[str, ...]
-    adds: Callable[[Source, Keys], None] | None = None
+    steps: tuple[Step, ...] = ()
     rotary: float | None = None
     model_type: str | None = None
 
 
-def _row(
-    arch: str,
-    classes: str,
-    adds: Callable[[Source, Keys], None] | None = None,
-    rotary: float | None = None,
-    model_type: str | None = None,
-) -> Row:
-    return Row(arch, tuple(classes.split()), adds, rotary, model_type)
+def _row(arch: str, classes: str, *steps: Step, rotary: float | None = None, model_type: str | None = None) -> Row:
+    return Row(arch, tuple(classes.split()), steps, rotary, model_type)
 
+
+_COMMON: Final[Mapping[str, str]] = {
+    "apertus": "ApertusForCausalLM", "arcee": "ArceeForCausalLM", "arctic": "ArcticForCausalLM",
+    "baichuan": "BaiChuanForCausalLM BaichuanForCausalLM", "bailingmoe": "BailingMoeForCausalLM",
+    "bitnet": "BitNetForCausalLM BitnetForCausalLM", "chameleon": "ChameleonForCausalLM ChameleonForConditionalGeneration",
+    "deepseek": "DeepseekForCausalLM", "dots1": "Dots1ForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM Ernie4_5_ForCausalLM",
+    "falcon-h1": "FalconH1ForCausalLM", "gemma": "GemmaForCausalLM", "granite": "GraniteForCausalLM",
+    "grok": "Grok1ForCausalLM GrokForCausalLM", "hunyuan_vl": "HunYuanVLForConditionalGeneration",
+    "internlm2": "InternLM2ForCausalLM", "jais": "JAISLMHeadModel", "jais2": "Jais2ForCausalLM",
+    "minicpm": "MiniCPMForCausalLM", "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
+    "olmo": "OLMoForCausalLM OlmoForCausalLM", "olmoe": "OlmoeForCausalLM", "orion": "OrionForCausalLM",
+    "paddleocr": "PaddleOCRVLForConditionalGeneration", "qwen": "QWenLMHeadModel", "qwen3": "Qwen3ForCausalLM Qwen3Model",
+    "qwen3moe": "Qwen3MoeForCausalLM", "qwen3vl": "Qwen3ASRForConditionalGeneration Qwen3VLForConditionalGeneration",
+    "qwen3vlmoe": "Qwen3OmniMoeForConditionalGeneration Qwen3VLMoeForConditionalGeneration", "seed_oss": "SeedOssForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM", "starcoder2": "Starcoder2ForCausalLM", "xverse": "XverseForCausalLM",
+    "llama": "IQuestCoderForCausalLM InternLM3ForCausalLM JanusForConditionalGeneration LLaMAForCausalLM "
+    "LlamaForCausalLM LlamaModel LlavaForConditionalGeneration MistralForCausalLM MixtralForCausalLM "
+    "VoxtralForConditionalGeneration",
+    "qwen2": "AudioFlamingo3ForConditionalGeneration DotsOCRForCausalLM KORMoForCausalLM "
+    "Qwen2AudioForConditionalGeneration Qwen2ForCausalLM Qwen2Model",
+    "qwen2vl": "Qwen2VLForConditionalGeneration Qwen2VLModel Qwen2_5OmniModel Qwen2_5_VLForConditionalGeneration",
+}  # fmt: skip
+"""Classes with the keys that most have and no others, by architecture."""
 
 ROWS: Final = (
-    _row("afmoe", "AfmoeForCausalLM", converters.afmoe),
-    _row("apertus", "ApertusForCausalLM"),
-    _row("arcee", "ArceeForCausalLM"),
-    _row("arctic", "ArcticForCausalLM"),
-    _row("baichuan", "BaiChuanForCausalLM BaichuanForCausalLM"),
-    _row("bailingmoe", "BailingMoeForCausalLM"),
-    _row("bailingmoe2", "BailingMoeV2ForCausalLM", converters.bailing2, 0.5),
-    _row("bert", "BertForMaskedLM BertForSequenceClassification BertModel CamembertModel", converters.encoder),
-    _row("bitnet", "BitNetForCausalLM BitnetForCausalLM"),
-    _row("bloom", "BloomForCausalLM BloomModel", converters.bloom),
-    _row("chameleon", "ChameleonForCausalLM ChameleonForConditionalGeneration"),
-    _row("chatglm", "ChatGLMForConditionalGeneration ChatGLMModel GlmForCausalLM", converters.chatglm, 0.5),
-    _row("codeshell", "CodeShellForCausalLM", converters.four_times),
-    _row("cohere2", "Cohere2ForCausalLM", converters.window, 1.0),
-    _row("cohere2moe", "Cohere2MoeForCausalLM", converters.cohere2_moe),
-    _row("command-r", "CohereForCausalLM", converters.command_r),
-    _row("dbrx", "DbrxForCausalLM", converters.dbrx),
-    _row("deci", "DeciLMForCausalLM", converters.deci),
-    _row("deepseek", "DeepseekForCausalLM"),
-    _row("deepseek2-ocr", "DeepseekOCRForCausalLM UnlimitedOCRForCausalLM", converters.deepseek_ocr),
+    *(_row(arch, classes) for arch, classes in _COMMON.items()),
+    _row("afmoe", "AfmoeForCausalLM", do.window(), do.copied({"leading_dense_block_count": "num_dense_layers"})),
+    _row("bailingmoe2", "BailingMoeV2ForCausalLM", do.bailing2, do.mtp, rotary=0.5),
+    _row(
+        "bert",
+        "BertForMaskedLM BertForSequenceClassification BertModel CamembertModel",
+        do.fixed({"attention.causal": False}),
+        do.needed({"attention.head_count": "num_attention_heads"}),
+    ),
+    _row("bloom", "BloomForCausalLM BloomModel", do.four_times, do.as_long_as_wide),
+    _row("chatglm", "ChatGLMForConditionalGeneration ChatGLMModel GlmForCausalLM", do.as_long_as_wide, do.chatglm, rotary=0.5),
+    _row("codeshell", "CodeShellForCausalLM", do.four_times),
+    _row("cohere2", "Cohere2ForCausalLM", do.window(), rotary=1.0),
+    _row("cohere2moe", "Cohere2MoeForCausalLM", do.window(listed=True), do.mtp, do.cohere2_moe, do.leading_dense),
+    _row("command-r", "CohereForCausalLM", do.copied({"context_length": "model_max_length"})),
+    _row(
+        "dbrx",
+        "DbrxForCausalLM",
+        do.copied(
+            {"feed_forward_length": "ffn_hidden_size", "expert_count": "moe_num_experts", "expert_used_count": "moe_top_k"},
+            section="ffn_config",
+        ),
+    ),
+    _row("deci", "DeciLMForCausalLM", do.deci),
+    _row("deepseek2-ocr", "DeepseekOCRForCausalLM UnlimitedOCRForCausalLM", do.window(), do.rotary, do.latent),
     _row(
         "deepseek2",
         "DeepseekV2ForCausalLM DeepseekV3ForCausalLM KimiK25ForConditionalGeneration KimiVLForConditionalGeneration YoutuForCausalLM "
         "YoutuVLForConditionalGeneration",
-        converters.latent,
+        do.latent,
     ),
-    _row("deepseek2", "Glm4MoeLiteForCausalLM", converters.latent_mtp),
-    _row("deepseek32", "DeepseekV32ForCausalLM", converters.latent_mtp),
-    _row("deepseek4", "DeepseekV4ForCausalLM", converters.deepseek4),
-    _row("dots1", "Dots1ForCausalLM"),
-    _row("dots3note", "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration Dots3NoteTextForCausalLM", converters.dots3),
-    _row("ernie4_5", "Ernie4_5ForCausalLM Ernie4_5_ForCausalLM"),
-    _row("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", converters.ernie_moe),
+    _row("deepseek2", "Glm4MoeLiteForCausalLM", do.latent, do.mtp),
+    _row("deepseek32", "DeepseekV32ForCausalLM", do.latent, do.mtp),
+    _row("deepseek4", "DeepseekV4ForCausalLM", do.deepseek4),
+    _row(
+        "dots3note",
+        "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration Dots3NoteTextForCausalLM",
+        do.latent,
+        do.window(listed=True),
+        do.dots3,
+    ),
+    _row("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", do.ernie_moe),
     _row("exaone", "ExaoneForCausalLM", rotary=1.0),
-    _row("exaone-moe", "ExaoneMoEForCausalLM ExaoneMoeForCausalLM", converters.exaone_moe),
-    _row("exaone4", "Exaone4ForCausalLM", converters.listed_window),
-    _row("exaone4", "Exaone4_5_ForConditionalGeneration", converters.windows_and_mtp),
-    _row("falcon", "FalconForCausalLM RWForCausalLM", converters.falcon),
-    _row("falcon-h1", "FalconH1ForCausalLM"),
-    _row("gemma", "GemmaForCausalLM"),
-    _row("gemma2", "Gemma2ForCausalLM", converters.window),
-    _row("gemma3", "Gemma3ForCausalLM Gemma3ForConditionalGeneration", converters.gemma3),
-    _row("gemma3n", "Gemma3nForCausalLM Gemma3nForConditionalGeneration", converters.gemma3n),
-    _row("gemma4", "Gemma4ForCausalLM Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration", converters.gemma4),
-    _row("glm-dsa", "GlmMoeDsaForCausalLM", converters.glm_dsa),
+    _row("exaone-moe", "ExaoneMoEForCausalLM ExaoneMoeForCausalLM", do.window(listed=True), do.mtp, do.exaone_moe),
+    _row("exaone4", "Exaone4ForCausalLM", do.window(listed=True)),
+    _row("exaone4", "Exaone4_5_ForConditionalGeneration", do.window(listed=True), do.mtp),
+    _row("falcon", "FalconForCausalLM RWForCausalLM", do.four_times, do.fixed({"context_length": 2048})),
+    _row("gemma2", "Gemma2ForCausalLM", do.window()),
+    _row("gemma3", "Gemma3ForCausalLM Gemma3ForConditionalGeneration", do.gemma3),
+    _row("gemma3n", "Gemma3nForCausalLM Gemma3nForConditionalGeneration", do.gemma3, do.gemma3n),
+    _row(
+        "gemma4", "Gemma4ForCausalLM Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration", do.gemma3, do.gemma4
+    ),
+    _row("glm-dsa", "GlmMoeDsaForCausalLM", do.latent, do.mtp, do.indexer_types),
     _row("glm4", "Glm4ForCausalLM Glm4vForConditionalGeneration", rotary=0.5),
-    _row("glm4", "GlmOcrForConditionalGeneration", converter_keys.mtp, 0.5),
-    _row("glm4moe", "Glm4MoeForCausalLM Glm4vMoeForConditionalGeneration SolarOpenForCausalLM", converter_keys.mtp, 0.5),
-    _row("glm5-next", "Glm5NextForConditionalGeneration", converters.glm5_next),
-    _row("gpt-oss", "GptOssForCausalLM", converters.gpt_oss),
-    _row("gpt2", "GPT2LMHeadModel", converters.four_times),
+    _row("glm4", "GlmOcrForConditionalGeneration", do.mtp, rotary=0.5),
+    _row("glm4moe", "Glm4MoeForCausalLM Glm4vMoeForConditionalGeneration SolarOpenForCausalLM", do.mtp, rotary=0.5),
+    _row("glm5-next", "Glm5NextForConditionalGeneration", do.scalar_heads, do.mtp, do.glm5_next, do.indexer_types),
+    _row("gpt-oss", "GptOssForCausalLM", do.window(), do.experts_as_wide),
+    _row("gpt2", "GPT2LMHeadModel", do.four_times),
     _row("gptneox", "GPTNeoXForCausalLM", rotary=0.25),
-    _row("granite", "GraniteForCausalLM"),
-    _row("granite_swa", "GraniteMoeSWAForCausalLM GraniteSWAForCausalLM", converters.granite_swa),
-    _row("granitehybrid", "BambaForCausalLM GraniteMoeHybridForCausalLM", converters.granite_hybrid),
-    _row("granitemoe", "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM", converter_keys.granite_moe),
-    _row("grok", "Grok1ForCausalLM GrokForCausalLM"),
-    _row("hrm_text", "HrmTextForCausalLM", converters.hrm),
-    _row("hunyuan-dense", "HunYuanDenseV1ForCausalLM", converters.hunyuan_dense),
-    _row("hunyuan-moe", "HunYuanMoEV1ForCausalLM", converters.hunyuan_moe),
-    _row("hunyuan_vl", "HunYuanVLForConditionalGeneration"),
-    _row("hy_v3", "HYV3ForCausalLM", converters.hy3),
-    _row("hy_v4", "HYV4ForCausalLM", converters.hy4),
-    _row("internlm2", "InternLM2ForCausalLM"),
-    _row("jais", "JAISLMHeadModel"),
-    _row("jais2", "Jais2ForCausalLM"),
-    _row("jamba", "JambaForCausalLM", converter_keys.scalar_heads),
-    _row("kimi-k3", "KimiK3ForConditionalGeneration", converter_keys.scalar_heads),
-    _row("kimi-linear", "KimiLinearForCausalLM KimiLinearModel", converters.kimi_linear),
-    _row("laguna", "LagunaForCausalLM", converters.laguna, 1.0),
-    _row("lfm2", "LFM2ForCausalLM Lfm2ForCausalLM", converters.lfm2),
-    _row("lfm2moe", "Lfm2MoeForCausalLM", converters.lfm2_moe),
+    _row("granite_swa", "GraniteMoeSWAForCausalLM GraniteSWAForCausalLM", do.granite_swa, do.shared_mlp),
+    _row("granitehybrid", "BambaForCausalLM GraniteMoeHybridForCausalLM", do.scalar_heads, do.shared_mlp, do.granite_hybrid),
+    _row("granitemoe", "GraniteMoeForCausalLM GraniteMoeSharedForCausalLM", do.shared_mlp),
+    _row("hrm_text", "HrmTextForCausalLM", do.hrm),
+    _row("hunyuan-dense", "HunYuanDenseV1ForCausalLM", do.without("expert_count"), do.stretched),
+    _row("hunyuan-moe", "HunYuanMoEV1ForCausalLM", do.hunyuan_moe, do.stretched),
+    _row("hy_v3", "HYV3ForCausalLM", do.hy3, do.mtp),
+    _row("hy_v4", "HYV4ForCausalLM", do.leading_dense, do.latent, do.hy4),
+    _row("jamba", "JambaForCausalLM", do.scalar_heads),
+    _row("kimi-k3", "KimiK3ForConditionalGeneration", do.scalar_heads),
+    _row("kimi-linear", "KimiLinearForCausalLM KimiLinearModel", do.scalar_heads, do.without("attention.value_length")),
+    _row("laguna", "LagunaForCausalLM", do.laguna, do.leading_dense, rotary=1.0),
+    _row("lfm2", "LFM2ForCausalLM Lfm2ForCausalLM", do.lfm2, do.copied({"shortconv.l_cache": "conv_L_cache"})),
     _row(
-        "llama",
-        "IQuestCoderForCausalLM InternLM3ForCausalLM JanusForConditionalGeneration LLaMAForCausalLM LlamaForCausalLM LlamaModel "
-        "LlavaForConditionalGeneration MistralForCausalLM MixtralForCausalLM VoxtralForConditionalGeneration",
+        "lfm2moe",
+        "Lfm2MoeForCausalLM",
+        do.copied({"leading_dense_block_count": "num_dense_layers", "shortconv.l_cache": "conv_L_cache"}),
     ),
-    _row("llama4", "Llama4ForCausalLM Llama4ForConditionalGeneration", converters.llama4),
-    _row("mamba", "FalconMambaForCausalLM MambaForCausalLM MambaLMHeadModel", converters.mamba),
-    _row("mamba2", "Mamba2ForCausalLM", converters.mamba),
-    _row("mellum", "MellumForCausalLM", converters.mellum),
-    _row("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", converters.mimo2, 1.0),
-    _row("minicpm", "MiniCPMForCausalLM"),
-    _row("minicpm3", "MiniCPM3ForCausalLM", converters.expanded_latent),
-    _row("minimax-01", "MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM", converters.minimax01, 1.0),
-    _row("minimax-m2", "MiniMaxM2ForCausalLM", converter_keys.experts_as_wide, 1.0),
-    _row("minimax-m3", "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration", converters.minimax_m3, 1.0),
-    _row("mistral3", "Ministral3ForCausalLM Mistral3ForConditionalGeneration"),
-    _row("mpt", "MPTForCausalLM", converters.four_times),
-    _row("muse-glimmer", "MuseGlimmerForConditionalGeneration", converters.listed_window),
+    _row(
+        "llama4",
+        "Llama4ForCausalLM Llama4ForConditionalGeneration",
+        do.needed({"feed_forward_length": "intermediate_size_mlp", "expert_feed_forward_length": "intermediate_size"}),
+        do.llama4,
+    ),
+    _row(
+        "mamba",
+        "FalconMambaForCausalLM MambaForCausalLM MambaLMHeadModel",
+        do.any_length,
+        do.fixed({"feed_forward_length": 0, "attention.head_count": 0}),
+    ),
+    _row("mamba2", "Mamba2ForCausalLM", do.any_length, do.fixed({"feed_forward_length": 0, "attention.head_count": 0})),
+    _row("mellum", "MellumForCausalLM", do.mellum),
+    _row("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", do.window(listed=True), do.mimo2, rotary=1.0),
+    _row("minicpm3", "MiniCPM3ForCausalLM", do.expanded_latent),
+    _row("minimax-01", "MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM", do.equal_keys, rotary=1.0),
+    _row("minimax-m2", "MiniMaxM2ForCausalLM", do.experts_as_wide, rotary=1.0),
+    _row(
+        "minimax-m3",
+        "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration",
+        do.experts_as_wide,
+        do.minimax_m3,
+        rotary=1.0,
+    ),
+    _row("mpt", "MPTForCausalLM", do.four_times),
+    _row("muse-glimmer", "MuseGlimmerForConditionalGeneration", do.window(listed=True)),
     _row("nemotron", "NemotronForCausalLM", rotary=0.5),
-    _row("nemotron_h", "NemotronHForCausalLM", converters.nemotron_h),
-    _row("olmo", "OLMoForCausalLM OlmoForCausalLM"),
-    _row("olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", converters.listed_window),
-    _row("olmoe", "OlmoeForCausalLM"),
-    _row("openelm", "OpenELMForCausalLM", converters.openelm),
-    _row("orion", "OrionForCausalLM"),
-    _row("paddleocr", "PaddleOCRVLForConditionalGeneration"),
-    _row("phi2", "PhiForCausalLM", converters.four_times, 0.5),
-    _row("phi3", "Phi3ForCausalLM Phi4ForCausalLMV", converters.window_or_zero, 1.0),
-    _row("phimoe", "PhiMoEForCausalLM", converters.window_or_zero, 1.0, "phimoe"),
-    _row("plamo", "PlamoForCausalLM", converters.plamo),
-    _row("plamo2", "PLaMo2ForCausalLM Plamo2ForCausalLM", converters.plamo2),
-    _row("plamo3", "PLaMo3ForCausalLM Plamo3ForCausalLM", converters.plamo3),
-    _row("qwen", "QWenLMHeadModel"),
-    _row(
-        "qwen2",
-        "AudioFlamingo3ForConditionalGeneration DotsOCRForCausalLM KORMoForCausalLM Qwen2AudioForConditionalGeneration Qwen2ForCausalLM "
-        "Qwen2Model",
-    ),
-    _row("qwen2moe", "Qwen2MoeForCausalLM", converter_keys.shared_expert),
-    _row("qwen2vl", "Qwen2VLForConditionalGeneration Qwen2VLModel Qwen2_5OmniModel Qwen2_5_VLForConditionalGeneration"),
-    _row("qwen3", "Qwen3ForCausalLM Qwen3Model"),
+    _row("nemotron_h", "NemotronHForCausalLM", do.nemotron_h),
+    _row("olmo2", "Olmo2ForCausalLM Olmo3ForCausalLM", do.window(listed=True)),
+    _row("openelm", "OpenELMForCausalLM", do.openelm),
+    _row("phi2", "PhiForCausalLM", do.four_times, rotary=0.5),
+    _row("phi3", "Phi3ForCausalLM Phi4ForCausalLMV", do.fixed({"attention.sliding_window": 0}), do.window(), rotary=1.0),
+    _row("phimoe", "PhiMoEForCausalLM", do.fixed({"attention.sliding_window": 0}), do.window(), rotary=1.0, model_type="phimoe"),
+    _row("plamo", "PlamoForCausalLM", do.fixed({"context_length": 4096})),
+    _row("plamo2", "PLaMo2ForCausalLM Plamo2ForCausalLM", do.plamo2),
+    _row("plamo3", "PLaMo3ForCausalLM Plamo3ForCausalLM", do.window(), do.plamo3),
+    _row("qwen2moe", "Qwen2MoeForCausalLM", do.shared_expert),
     _row(
         "qwen35",
         "MiniCPMV4_6ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
-        converters.qwen_next,
-        0.25,
+        do.interval,
+        do.qwen_next,
+        rotary=0.25,
     ),
-    _row("qwen35moe", "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration", converters.qwen_next_moe, 0.25),
-    _row("qwen3moe", "Qwen3MoeForCausalLM"),
-    _row("qwen3next", "Qwen3NextForCausalLM", converters.qwen_next_moe, 0.25),
-    _row("qwen3vl", "Qwen3ASRForConditionalGeneration Qwen3VLForConditionalGeneration"),
-    _row("qwen3vlmoe", "Qwen3OmniMoeForConditionalGeneration Qwen3VLMoeForConditionalGeneration"),
-    _row("qwen4exp", "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", converters.qwen4, 0.25),
-    _row("refact", "GPTRefactForCausalLM", converters.refact),
-    _row("rwkv6", "Rwkv6ForCausalLM", converters.rwkv6),
-    _row("rwkv7", "RWKV7ForCausalLM Rwkv7ForCausalLM", converters.rwkv7),
-    _row("seed_oss", "SeedOssForCausalLM"),
-    _row("smollm3", "SmolLM3ForCausalLM"),
+    _row(
+        "qwen35moe",
+        "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
+        do.shared_expert,
+        do.interval,
+        do.qwen_next,
+        rotary=0.25,
+    ),
+    _row("qwen3next", "Qwen3NextForCausalLM", do.shared_expert, do.interval, do.qwen_next, rotary=0.25),
+    _row(
+        "qwen4exp", "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", do.shared_expert, do.interval, do.qwen4, rotary=0.25
+    ),
+    _row("refact", "GPTRefactForCausalLM", do.refact),
+    _row("rwkv6", "Rwkv6ForCausalLM", do.any_length, do.wide(3.5, 32)),
+    _row("rwkv7", "RWKV7ForCausalLM Rwkv7ForCausalLM", do.any_length, do.wide(4)),
     _row("stablelm", "LlavaStableLMEpochForCausalLM StableLMEpochForCausalLM StableLmForCausalLM", rotary=0.25),
-    _row("starcoder", "GPTBigCodeForCausalLM", converters.four_times),
-    _row("starcoder2", "Starcoder2ForCausalLM"),
-    _row("step35", "Step3p5ForCausalLM Step3p7ForConditionalGeneration", converters.step35),
+    _row("starcoder", "GPTBigCodeForCausalLM", do.four_times),
+    _row("step35", "Step3p5ForCausalLM Step3p7ForConditionalGeneration", do.window(listed=True), do.mtp, do.step35),
     _row(
         "t5",
         "MT5ForConditionalGeneration T5ForConditionalGeneration T5WithLMHeadModel UMT5ForConditionalGeneration UMT5Model",
-        converters.t5,
+        do.t5,
     ),
-    _row("xverse", "XverseForCausalLM"),
 )
 """Every class that both the converter and kvplan know."""
 
@@ -246,8 +269,8 @@ def _keys(model: ModelSpec) -> Mapping[str, Any]:
         keys = common_keys(source)
         if row.rotary is not None:
             _add_rotary(row.rotary, source, keys)
-        if row.adds is not None:
-            row.adds(source, keys)
+        for step in row.steps:
+            step(source, keys)
     except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"the values of {model.id} do not make sense for llama.cpp: {shown(str(error), 100)}.") from error
     arch = _architecture(row, source, keys)

@@ -1,9 +1,8 @@
-"""The hyperparameters of a GGUF file as llama.cpp reads them: ``llama_hparams`` (src/llama-hparams.h) from the keys of the metadata.
+"""The hyperparameters of a GGUF file as llama.cpp reads them: ``llama_hparams`` (src/llama-hparams.h) from the keys of the
+metadata.
 
-The metadata of a GGUF file, with checked values. A wrong value is an error that names the key, the value and what is allowed.
-
-The keys of a GGUF file, read as the loader of each architecture reads them: ``llama_model_base::load_hparams`` (src/llama-model.cpp)
-and ``load_arch_hparams`` (src/models/*.cpp).
+Keys are read as the loader of each architecture reads them: ``llama_model_base::load_hparams`` (src/llama-model.cpp) and
+``load_arch_hparams`` (src/models/*.cpp). A wrong value is an error that names the key, the value and what is allowed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """A GGUF file as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors.
 
-The tensors of a GGUF file as blocks of weights, under their names without the number of the layer: ``attn_q.weight``.
-
-The layers of a GGUF file in the kinds of :mod:`hwcalc.formulas`, in two readings.
-
-:func:`published_layers` is what the model is, whatever runs it. :func:`cached_layers` is what llama.cpp keeps for each block of the file: a
-window that it ignores is no window, and layers for multi-token prediction keep nothing in the main context.
-
-A GGUF header as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors.
+Layers are read twice: :func:`published_layers` is what the model is, whatever runs it; :func:`cached_layers` is what llama.cpp
+keeps for each block of the file. There a window that it ignores is no window, and layers for multi-token prediction keep nothing
+in the main context. Tensors are blocks of weights under their names without the number of the layer: ``attn_q.weight``.
 """
 
 from __future__ import annotations

@@ -15,19 +15,6 @@ from hwcalc.profiles.dtypes import find_dtype
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Block
 
-__all__ = [
-    "FULL",
-    "HYBRID",
-    "HYBRID_SLIDING",
-    "LINEAR",
-    "SLIDING",
-    "Interleaved",
-    "Mixers",
-    "mixed",
-    "mixed_layers",
-    "spelled_layer_types",
-    "state_dtype",
-]
 
 LINEAR: Final = "linear_attention"
 """What transformers calls every layer that keeps a state and no keys, Mamba included."""

@@ -1,21 +1,16 @@
-"""Gated delta nets and Kimi delta attention, with other attention in between.
+"""Gated delta nets and Kimi delta attention, with other attention in between. Mirrors ``modeling_*.py`` in transformers 5.23.
 
-Gated delta nets with attention in between: Qwen3-Next, Qwen3.5, Qwen4 and OLMo Hybrid.
+Qwen3-Next, Qwen3.5, Qwen4 and OLMo Hybrid: in the Qwen line the query projection is twice as wide as the queries: its other half
+gates the output of attention. The multi-token-prediction step is one more attention layer. Before it, a matrix joins the
+embedding of a token with the hidden state of the token before. Qwen4 adds an indexer to attention, residual streams that are
+joined by gates, and embeddings of n-grams on some layers.
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. In the Qwen line the query projection is twice as wide as the
-queries: its other half gates the output of attention. The multi-token-prediction step is one more attention layer. Before it, a
-matrix joins the embedding of a token with the hidden state of the token before. Qwen4 adds an indexer to attention, residual
-streams that are joined by gates, and embeddings of n-grams on some layers.
+Kimi Linear, Bailing hybrids and GLM-5 Next have latent attention in between. Bailing's gates are full matrices, and its latent
+attention has no query latent but an output gate of one number a head. GLM-5 Next joins residual streams around every block.
 
-Kimi delta attention with latent attention in between: Kimi Linear, Bailing hybrids and GLM-5 Next.
-
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Bailing's gates are full matrices, and its latent attention has
-no query latent but an output gate of one number a head. GLM-5 Next joins residual streams around every block.
-
-Kimi K3: language model, vision tower and projector, by the checkpoint and SGLang's ``kimi_k3.py``.
-
-The language model is Kimi Linear with three differences. Gates are full matrices. Experts work at half the width, between two
-projections. And there are attention residuals: before each block a norm and a learned query mix the sums of earlier layers.
+Kimi K3, by the checkpoint and SGLang's ``kimi_k3.py``, is Kimi Linear with full matrices as gates, experts that work at half the
+width between two projections, and attention residuals: before each block a norm and a learned query mix the sums of earlier
+layers.
 """
 
 from __future__ import annotations
@@ -25,23 +20,32 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import GatedDeltaNet, KimiDeltaAttention, LatentAttention, Layer, LayerKind, ShortConvolution, SparseIndexer
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas import (
+    AttentionKind,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    Layer,
+    LayerKind,
+    ShortConvolution,
+    SparseIndexer,
+)
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (
     Block,
     Part,
-    Weight,
     WeightRole,
+    convolution,
     embedding,
     experts,
+    gated_delta_net,
     gated_mlp,
+    kimi_delta_attention,
     linear,
     parameter,
     plain_mlp,
     rms_norm,
 )
-from hwcalc.formulas.weights_state import convolution, gated_delta_net, kimi_delta_attention
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, hyper_connection, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times
@@ -165,7 +169,7 @@ def _feed_forward(config: Config) -> tuple[Named, Named]:
     return sparse, sparse if dense is None else dense
 
 
-def _shared_experts(config: Config, count: int) -> tuple[Weight, ...]:
+def _shared_experts(config: Config, count: int) -> Weighed:
     """Routed experts, and a shared one whose output is gated by one number."""
     hidden = config.integer("hidden_size")
     weights = gated_experts(hidden, config.integer("moe_intermediate_size"), count, config.integer("num_experts_per_tok"))
@@ -257,7 +261,7 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     return out + _ngram_tables(config, embedded)
 
 
-def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> tuple[Weight, ...]:
+def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> Weighed:
     hidden, count, rank = config.integer("hidden_size"), config.integer("hc_count"), config.integer("hc_lowrank")
     wide = count * hidden
     weights = rms_norm(f"{path}.hc_norm", wide)
@@ -265,7 +269,7 @@ def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> tup
     return weights + linear(f"{path}.block_inject_weight", wide, count) if combine else weights
 
 
-def _ngram_mixer(config: Config, kind: ShortConvolution) -> tuple[Weight, ...]:
+def _ngram_mixer(config: Config, kind: ShortConvolution) -> Weighed:
     hidden, wide = config.integer("hidden_size"), kind.channels
     width = config.maybe_integer("ple_embed_dim") or hidden
     weights = linear("ple.key_proj", width, wide) + linear("ple.value_proj", width, hidden)

@@ -1,24 +1,17 @@
 """Mamba layers, alone and in one stack with attention.
 
-Mamba layers, and models whose layers are one norm and one mixer: mamba, falcon_mamba, mamba2 and Nemotron-H.
+Mirrors ``modeling_*.py`` in transformers 5.23 of Mamba, Nemotron-H (each layer has Mamba-2, attention, an MLP or experts),
+Jamba, Bamba, Falcon-H1, Granite 4, Zamba and Zamba2. These two have Mamba on every layer, and a few attention blocks that many
+layers share: Zamba's block exists once, however many layers run it. So does each of Zamba2's ``num_mem_blocks``, but there every
+layer that runs a block has an adapter of its own. The code of the others lives with the models:
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Each layer of Nemotron-H has Mamba-2, attention, an MLP or experts.
-
-Mamba and attention in one stack, on layers of their own or both on one layer: Jamba, Bamba, Falcon-H1, Granite 4 and Zamba.
-
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Zamba and Zamba2 have Mamba on every layer, and a few attention
-blocks that many layers share: Zamba's block exists once, however many layers run it. So does each of Zamba2's
-``num_mem_blocks``, but there every layer that runs a block has an adapter of its own.
-
-Hybrids of Mamba and attention whose code lives with the models: Phi-4-mini-flash, PLaMo 2 and PLaMo 3.
-
-- phi4flash (SambaY): the cache is that of ``SambaYCache`` for 32 layers, the weights are those of vLLM's ``phi4flash.py``. Layers
-  0 to 16 alternate between Mamba-1 and a window, and layer 17 has the only full attention. The layers after it keep nothing: odd
-  ones read the cache of layer 17, even ones gate the current token with the output of layer 16.
-- plamo2: attention where i % mamba_step == mamba_step // 2, or only on the last layer if the stack is no longer than half a step
-  (``is_mamba`` in the model and in vLLM's ``plamo2.py``, which the weights follow too). Attention keeps the last
-  ``attention_window_size`` tokens, and all tokens on the layers of ``full_attention_idx``. The state is that of Mamba-2, but only
-  x passes the convolution.
+- phi4flash (SambaY): the cache is that of ``SambaYCache`` for 32 layers, the weights are those of vLLM's ``phi4flash.py``.
+  Layers   0 to 16 alternate between Mamba-1 and a window, and layer 17 has the only full attention. The layers after it keep
+  nothing: odd   ones read the cache of layer 17, even ones gate the current token with the output of layer 16.
+- plamo2: attention where i % mamba_step == mamba_step // 2, or only on the last layer if the stack is no longer than half a
+  step   (``is_mamba`` in the model and in vLLM's ``plamo2.py``, which the weights follow too). Attention keeps the last
+  ``attention_window_size`` tokens, and all tokens on the layers of ``full_attention_idx``. The state is that of Mamba-2, but
+  only   x passes the convolution.
 - plamo3: full attention where (i + 1) % sliding_window_pattern == 0, else the last ``window_size`` tokens (``is_full_attn``).
 """
 
@@ -29,23 +22,23 @@ from functools import partial
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache, SharedCache
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas import AttentionKind, Layer, Mamba1, Mamba2, NoCache, SharedCache
 from hwcalc.formulas.weights import (
     Block,
     Part,
-    Weight,
     WeightRole,
     attention,
+    convolution,
     experts,
     gated_mlp,
     layer_norm,
     linear,
+    mamba1,
+    mamba2,
     parameter,
     plain_mlp,
     rms_norm,
 )
-from hwcalc.formulas.weights_state import convolution, mamba1, mamba2
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
@@ -275,11 +268,11 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
     return out + repeated([(name, layers[name]) for name in predicted * steps], weigh, Part.MTP)
 
 
-def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> tuple[Weight, ...]:
+def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> Weighed:
     return plain_mlp(hidden, width, bias=bias, path=path, names=("up_proj", "down_proj"))
 
 
-def _nemotron_experts(config: Config) -> tuple[Weight, ...]:
+def _nemotron_experts(config: Config) -> Weighed:
     """Experts of two matrices. If ``moe_latent_size`` is set, one projection leads to that width and one back."""
     hidden, bias = config.integer("hidden_size"), config.flag("mlp_bias")
     latent = config.maybe_integer("moe_latent_size")
@@ -399,11 +392,7 @@ def _granite(config: Config, top: Config, reading: Reading) -> list[Block]:
 
 
 JAMBA: Final = Interleaved(
-    types=_jamba_types,
-    readers=hybrid_readers(mamba1_layer),
-    weights=_jamba,
-    ignored=(*HYBRID_KEYS, "use_mambapy"),
-    spelled=False,
+    types=_jamba_types, readers=hybrid_readers(mamba1_layer), weights=_jamba, ignored=(*HYBRID_KEYS, "use_mambapy"), spelled=False
 )
 BAMBA: Final = Interleaved(
     types=_bamba_types,
@@ -667,14 +656,14 @@ def _plamo2_weights(config: Config, top: Config, reading: Reading) -> list[Block
     return ends(config, top) + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-def _plamo2_attention(kind: AttentionKind, hidden: int) -> tuple[Weight, ...]:
+def _plamo2_attention(kind: AttentionKind, hidden: int) -> Weighed:
     heads, kv_heads, width = kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim
     weights = attention(hidden, heads, kv_heads, width, path="mixer", fused="qkv_proj")
     weights += parameter("mixer.q_weight", heads, width, role=WeightRole.NORM)
     return weights + parameter("mixer.k_weight", kv_heads, width, role=WeightRole.NORM)
 
 
-def _plamo2_mamba(kind: Mamba2, hidden: int) -> tuple[Weight, ...]:
+def _plamo2_mamba(kind: Mamba2, hidden: int) -> Weighed:
     """The heads of Mamba-2 with the projections of Mamba-1: B, C and the time step come from x, each with a norm."""
     inner, state = kind.num_heads * kind.head_dim, kind.d_state
     rank = max(64, hidden // 16)

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.formulas import (
+    AttentionKind,
     LatentAttention,
     Layer,
     LightningAttention,
@@ -29,10 +30,19 @@ from hwcalc.formulas import (
     RwkvMatrix,
     ShortConvolution,
 )
-from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_norm, linear, parameter
-from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
-from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
+from hwcalc.formulas.weights import (
+    Block,
+    WeightRole,
+    gated_mlp,
+    layer_norm,
+    lightning_attention,
+    linear,
+    matrix_lstm,
+    parameter,
+    rg_lru,
+    rwkv4,
+)
+from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
     AttentionDims,
@@ -160,10 +170,7 @@ def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> l
     norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
     mixers: Mixers = {
         RealGatedLRU: ("rg_lru", lambda kind: rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
-        AttentionKind: (
-            "attention",
-            lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block"),
-        ),
+        AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block")),
     }
     out = ends(config, top, norm="model.final_norm")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
@@ -194,9 +201,7 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp += linear("ffn.proj_down", width, hidden, bias=bias)
     norms = layer_norm("norm_mlstm", hidden, bias=bias) + layer_norm("norm_ffn", hidden, bias=bias)
 
-    mixers: Mixers = {
-        MatrixLSTM: ("mlstm", lambda kind: matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias)),
-    }
+    mixers: Mixers = {MatrixLSTM: ("mlstm", lambda kind: matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))}
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.out_norm")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
@@ -282,10 +287,10 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-def _rwkv5_mixing(kind: RwkvMatrix) -> tuple[Weight, ...]:
+def _rwkv5_mixing(kind: RwkvMatrix) -> Weighed:
     """Time mixing of RWKV-4 with heads, a gate and a group norm."""
     hidden, inner = kind.hidden_size, kind.num_heads * kind.head_dim
-    weights: tuple[Weight, ...] = ()
+    weights: Weighed = ()
     for name in ("time_decay", "time_faaaa"):
         weights += parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
     for name in ("key", "value", "receptance", "gate"):
@@ -310,7 +315,7 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     )
     mlp = parameter("ffn.x_k", hidden) + linear("ffn.key", hidden, width) + linear("ffn.value", width, hidden)
 
-    def low_rank(name: str, rank: int, *, bias: bool = True) -> tuple[Weight, ...]:
+    def low_rank(name: str, rank: int, *, bias: bool = True) -> Weighed:
         return linear(f"attn.{name}_lora.lora.0", hidden, rank) + linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:

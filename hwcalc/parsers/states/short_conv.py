@@ -13,11 +13,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import FullAttention, Layer, ShortConvolution
-from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
-from hwcalc.formulas.weights_state import convolution, short_convolution
-from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
+from hwcalc.formulas import AttentionKind, FullAttention, Layer, ShortConvolution
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    WeightRole,
+    convolution,
+    experts,
+    gated_mlp,
+    linear,
+    parameter,
+    rms_norm,
+    short_convolution,
+)
+from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, kind_in, windowed_layer
@@ -92,7 +101,7 @@ def _lfm_width(config: Config) -> int:
     return config.checked_integer("block_ffn_dim_multiplier", -(-scaled // step) * step)
 
 
-def _lfm_attention(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
+def _lfm_attention(config: Config, kind: AttentionKind) -> Weighed:
     """Attention. LFM3 has other names for norms and output, may have biases, and may gate each head."""
     hidden = config.integer("hidden_size")
     if config.model_type == "lfm3":
@@ -105,14 +114,14 @@ def _lfm_attention(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
     return weights + rms_norms(kind.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
 
 
-def _lfm_experts(config: Config) -> tuple[Weight, ...]:
+def _lfm_experts(config: Config) -> Weighed:
     hidden, count = config.integer("hidden_size"), config.integer("num_experts")
     expert = _lfm_mlp(hidden, config.integer("moe_intermediate_size"), "feed_forward.experts")
     router = linear("feed_forward.gate", hidden, count, role=WeightRole.ROUTER)
     return experts(expert, count, config.integer("num_experts_per_tok")) + router
 
 
-def _lfm_mlp(hidden: int, width: int, path: str) -> tuple[Weight, ...]:
+def _lfm_mlp(hidden: int, width: int, path: str) -> Weighed:
     """Gate, up and down with the names of LFM."""
     return linear(f"{path}.w1", hidden, width) + linear(f"{path}.w3", hidden, width) + linear(f"{path}.w2", width, hidden)
 
@@ -209,14 +218,14 @@ def _inkling_predicting(config: Config, top: Config) -> tuple[Layer, ...]:
     return tuple(_inkling_layer(config, i, sliding=i in local) for i in range(count))
 
 
-def _relative(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
+def _relative(config: Config, kind: AttentionKind) -> Weighed:
     depth = config.integer("d_rel")
     extent = config.integer("rel_extent" if isinstance(kind, FullAttention) else "sliding_window")
     weights = linear("self_attn.r_proj", config.integer("hidden_size"), kind.num_attention_heads * depth)
     return weights + parameter("self_attn.rel_logits_proj.proj", depth, extent)
 
 
-def _convolutions(layer: Layer, names: tuple[str, ...]) -> tuple[Weight, ...]:
+def _convolutions(layer: Layer, names: tuple[str, ...]) -> Weighed:
     """The last convolutions of a layer, as many as there are names."""
     kinds = [kind for kind in layer if isinstance(kind, ShortConvolution)]
     return tuple(
@@ -259,7 +268,7 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
     return [*_inkling_ends(config, top), *repeated(_marked_first(reading), weigh), last]
 
 
-def _dynamic(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
+def _dynamic(config: Config, kind: AttentionKind) -> Weighed:
     """Convolutions of keys and values whose kernels are computed from each token."""
     kernel, heads = config.integer("conv_kernel_size"), kind.num_key_value_heads
     return tuple(
@@ -327,7 +336,7 @@ def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
     return out
 
 
-def _zaya_experts(config: Config, router: int) -> tuple[Weight, ...]:
+def _zaya_experts(config: Config, router: int) -> Weighed:
     hidden, count, width = config.integer("hidden_size"), config.integer("num_experts"), config.integer("moe_intermediate_size")
     weights = experts(gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
     weights += linear("mlp.gate.down_proj", hidden, router, bias=True, role=WeightRole.ROUTER)
@@ -337,7 +346,7 @@ def _zaya_experts(config: Config, router: int) -> tuple[Weight, ...]:
     return weights + linear("mlp.gate.router_mlp.out_proj", router, count + 1, role=WeightRole.ROUTER)
 
 
-def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> tuple[Weight, ...]:
+def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> Weighed:
     hidden, heads, kv_heads = config.integer("hidden_size"), kind.num_attention_heads, kind.num_key_value_heads
     path, queries, keys = "self_attn.qkv_proj", heads * kind.head_dim, kv_heads * kind.head_dim
     weights = linear(f"{path}.q_proj", hidden, queries, bias=bias) + linear(f"{path}.k_proj", hidden, keys, bias=bias)

@@ -1,12 +1,6 @@
-"""Encoders of sound (Whisper, conformers), and convolutional tokenisers of sound and pictures.
+"""Encoders of sound (Whisper, conformers, Nemotron's), tokenisers of sound and pictures, and what makes tokens audible again.
 
-Whisper's encoder and encoders like it: convolutions over a spectrogram, then equal layers.
-
-Sinusoidal positions have no parameters.
-
-Conformers, whose layers are attention and a convolution between two half MLPs, and Nemotron's speech encoders.
-
-Convolutional tokenisers of pictures and sound, and what makes tokens audible again.
+Sinusoidal positions have no parameters. The layers of a conformer are attention and a convolution between two half MLPs.
 """
 
 from __future__ import annotations

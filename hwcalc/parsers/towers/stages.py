@@ -248,10 +248,7 @@ class Residual(Record):
         """The tensors, for an input of so many channels."""
         inner = self.ratio * channels
         if self.fused:
-            return (
-                *_normed(f"{path}.conv_exp", inner, channels, 3),
-                *_normed(f"{path}.conv_pwl", self.out, inner, 1),
-            )
+            return (*_normed(f"{path}.conv_exp", inner, channels, 3), *_normed(f"{path}.conv_pwl", self.out, inner, 1))
         weights = _normed(f"{path}.dw_start", channels, 1, self.before) if self.before else ()
         weights += _normed(f"{path}.pw_exp", inner, channels, 1)
         weights += _normed(f"{path}.dw_mid", inner, 1, self.between) if self.between else ()
@@ -319,8 +316,4 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
             channels = layer.out
         ends.append(channels)
     joined = Residual(ratio=2, out=out).weigh(f"{base}.msfa.ffn", sum(ends[-_FUSED_STAGES:]))[:-1]
-    return (
-        *block("embedding", stem),
-        *block("layer", weights),
-        *block("extra", joined + rms_norm(f"{base}.msfa.norm", out)),
-    )
+    return (*block("embedding", stem), *block("layer", weights), *block("extra", joined + rms_norm(f"{base}.msfa.norm", out)))

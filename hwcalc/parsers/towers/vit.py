@@ -1,14 +1,8 @@
-"""Vision transformers: those of CLIP and its kin, of Llama and Qwen-VL, SAM, and query transformers.
+"""Vision transformers: patches, positions, equal layers, and norms around them.
 
-Vision transformers: patches, positions, equal layers, and norms around them; some fold their patches at the end.
-
-Llama's vision towers: a class vector beside the patches, and tiles of large images.
-
-Vision towers that merge neighbouring patches into one token themselves: the Qwen-VL line, GLM-V and their kin.
-
-BLIP-2's query transformer: learned queries attend to a tower's output, and in some models to text as well.
-
-SAM's image encoder: layers with windows, a few global layers, and relative positions by row and by column.
+Those of CLIP and its kin; Llama's, with tiles of large images; those that merge neighbouring patches into one token themselves
+(Qwen-VL, GLM-V); SAM, with windows and relative positions by row and by column; and BLIP-2's query transformer, whose learned
+queries attend to a tower's output, and in some models to text as well.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""Documents whose towers are joined to the language model by projectors, query transformers or resamplers.
+"""Documents of several parts: which towers stand beside the language model, and what joins them to it.
 
-The spec of a document with several parts, and the projectors that many of these models share.
-
-A spec lists the towers, each with its config key, its name in the model and its projector. Every room mirrors the models'
-``modeling_*.py`` in transformers 5.23.
-
-Documents whose towers are joined to the language model by linear layers, norms and convolutions.
-
-Documents whose towers are joined by attention: query transformers, resamplers, and small transformers.
+A spec lists the towers, each with its config key, its name in the model and its projector: linear layers, norms and
+convolutions, or query transformers, resamplers and small transformers. It mirrors the model's ``modeling_*.py`` in transformers
+5.23.
 """
 
 from __future__ import annotations

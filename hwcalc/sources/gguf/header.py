@@ -1,11 +1,9 @@
-"""Read the header of a GGUF file: metadata and the list of tensors. The numbers of the tensors themselves are never read.
+"""The header of a GGUF file: metadata and the list of tensors. The numbers of the tensors themselves are never read.
 
-The bytes of a file from front to back, a piece at a time. What is skipped is not read.
-
-Step over arrays of strings: the tokens and merges of a model are half a million of them.
-
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What llama.cpp refuses is refused here too (``gguf_init_from_reader``
-in ggml/src/gguf.cpp of 0c1e57098), but for the order of the bytes. Of tokens, scores and merges only the number of tokens is kept.
+The file is read from front to back, a piece at a time, and what is skipped is not read: the tokens and merges of a model are
+half a million strings, of which only the number is kept. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What
+llama.cpp refuses is refused here too (``gguf_init_from_reader`` in ggml/src/gguf.cpp of 0c1e57098), but for the order of the
+bytes.
 """
 
 from __future__ import annotations
@@ -223,10 +221,7 @@ class _Reader:
         """All of it, in the order of the file."""
         version = self._version()
         tensor_count, key_count = self._unpack("QQ")
-        for count, most, least, what in (
-            (key_count, MOST_KEYS, 13, "keys"),
-            (tensor_count, MOST_TENSORS, 24, "tensors"),
-        ):
+        for count, most, least, what in ((key_count, MOST_KEYS, 13, "keys"), (tensor_count, MOST_TENSORS, 24, "tensors")):
             if count > most:
                 self.fail(f"it says that it has {count:,} {what}, and the most are {most:,}")
             self.where = f"the {count:,} {what} that it names"

@@ -1,17 +1,9 @@
-"""GGUF files on the Hugging Face Hub. Only their headers are read, and kept for the next plan.
+"""GGUF files on the Hugging Face Hub: only their headers are asked for, as parts of files that grow until the header ends.
 
-Headers of GGUF files on the Hub that were read before, so that the next plan of the model needs no network.
-
-The files are ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/gguf/<key>.json``. The key is made of the revision and of the name by which the
-model was asked for. If a file is missing, broken or cannot be written, the Hub is asked again, without an error.
-
-GGUF files on the Hugging Face Hub: only their headers are asked for, as parts of files that grow until the header ends.
-
-What was read is kept (:mod:`hwcalc.sources.gguf.hub`), so that :mod:`hwcalc.sources.gguf.hub` answers the next time.
-
-GGUF files of the Hub that this machine has: downloads in the Hugging Face cache, and headers that were read before.
-
-A GGUF file that cannot be looked at: the catalog may know the model it was made from. Its weights are then worked out by llama.cpp's rule.
+Headers are kept in ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/gguf/<key>.json``, so that the next plan of the model needs no
+network. The key is made of the revision and of the name by which the model was asked for. If a file is missing, broken or cannot
+be written, the Hub is asked again, without an error. Downloads in the Hugging Face cache are found too. For a file that cannot
+be looked at, the catalog may know the model it was made from: its weights are then worked out by llama.cpp's rule.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Names of GGUF files: what they say, how people write them, and which file of a repository is meant.
 
-What the names of GGUF files say: which are parts of one model, which quantisation they have, and which are no language models.
-
-Names of GGUF files on the Hub as people write them: ``org/name:Q4_K_M``, ``org/name/file.gguf``, an address of a file.
-
-Which GGUF file of a repository is meant: by its name, by its quantisation, or by llama.cpp's rule where neither is given.
+A name may say which files are parts of one model, which quantisation they have, and which are no language models. People write
+``org/name:Q4_K_M``, ``org/name/file.gguf``, or an address of a file. Where no file and no quantisation is named, llama.cpp's
+rule chooses.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ _FEW: Final = 3
 _BASE: Final = {
     "diff": ["gpt2", "Qwen/Qwen3-8B"],
     "sweep": ["gpt2", "--seq", "1k"],
+    "explore": ["--gpu", "l4"],
     **{name: ["gpt2"] for name in ("plan", "explain", "compare", "recommend", "reconcile", "probe")},
 }
 _REPORTS: Final = (

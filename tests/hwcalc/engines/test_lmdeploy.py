@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc import compare, load_model, plan, sweep
+from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy, Shares, shares_of
 from hwcalc.engines.lmdeploy.layout import Shape, aligned, pytorch_pieces, turbomind_pieces
 from hwcalc.engines.lmdeploy.settings import FORMATS
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS
@@ -274,22 +273,3 @@ def test_versions() -> None:
     with pytest.raises(UnknownNameError):
         engine.version("0.9")
     assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).version == "0.14"
-
-
-def test_one_place_counts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 blocks of 64 tokens, one of them reserved: 11 sequences of 9 blocks; with blocks counted twice 5, whoever is asked."""
-
-    def answers() -> tuple[Any, ...]:
-        asked: dict[str, Any] = {"engine": "lmdeploy", "kv_memory": 100 * 8_388_608}
-        found = plan(LLAMA, seq=560, batch=9, **asked)
-        (point,) = sweep(LLAMA, seq=[560], batch=[9], **asked)
-        (variant,) = compare([LLAMA], seq=560, batch=9, **asked).variants
-        assert found.fit is not None
-        assert found.pool is not None
-        steps = {step.name: step.expected for step in found.pool.steps}
-        return found.fit.fits, found.fit.max_batch, point.fits, variant.max_batch, steps["max_requests"]
-
-    assert answers() == (True, 11, "fits", 11, 11)
-    demand = BlockPool.demand
-    monkeypatch.setattr(BlockPool, "demand", lambda self, tokens, sequences: 2 * demand(self, tokens, sequences))
-    assert answers() == (False, 5, "no", 5, 5)

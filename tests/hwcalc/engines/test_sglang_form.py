@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model, plan
+from hwcalc import load_model
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
+from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.engines.sglang.pools import Demand
 from hwcalc.engines.sglang.tensors import PoolCurve
 from hwcalc.planner.context import open_request
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
-from tests.hwcalc.form_answers import form_of
 
 SAMPLED: Final = 160
 POINTS: Final = 5
@@ -150,29 +149,3 @@ def test_no_form_rather_than_a_wrong_one(change: dict[str, Any]) -> None:
 
     assert opened.form() is None
     assert opened.curve() is None
-
-
-def test_whatever_asks_for_the_demand_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the places for each token: half the requests and half the length, in the plan, its limits, its steps and the form."""
-    asked: dict[str, Any] = {"engine": "sglang", "kv_memory": 40_000 * 147_456, "seq": 4_000}
-    before = plan("Qwen/Qwen3-8B", offline=True, **asked)
-    counted = SglangDeployment.demand
-
-    def doubled(self: SglangDeployment, tokens: int, sequences: int) -> Demand:
-        demand = counted(self, tokens, sequences)
-        return demand._replace(places=2 * demand.places)
-
-    monkeypatch.setattr(SglangDeployment, "demand", doubled)
-    after = plan("Qwen/Qwen3-8B", offline=True, **asked)
-    form = form_of(open_request(load_model("Qwen/Qwen3-8B", offline=True), **asked))
-
-    assert before.fit is not None
-    assert after.fit is not None
-    assert after.pool is not None
-    assert form is not None
-    assert (before.fit.max_batch, before.fit.max_seq) == (10, 40_000)
-    assert (after.fit.max_batch, after.fit.max_seq) == (5, 20_000)
-    assert (after.pool.at_once, after.pool.steps[-1].expected, after.pool.max_seq) == (5, 5, 20_000)
-    assert after.cache.total_bytes == 2 * before.cache.total_bytes
-    assert [form.holds(4_000, batch) for batch in (5, 6)] == [True, False]
-    assert form.needed_bytes(4_000, 3) == 3 * after.cache.total_bytes

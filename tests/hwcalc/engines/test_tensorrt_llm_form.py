@@ -13,7 +13,6 @@ import pytest
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
-from hwcalc.engines.tensorrt_llm.layout import Layout
 from hwcalc.engines.tensorrt_llm.memory import PoolForm
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
@@ -188,28 +187,3 @@ def test_layers_of_a_kind_with_several_windows_have_a_form_up_to_the_first() -> 
     assert not form.holds(513, 1)
     with pytest.raises(KvplanError):
         opened_of(LLAMA, asked, seq=513)
-
-
-def test_whatever_asks_for_the_needs_follows_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the blocks of every sequence: half the requests and half the length, in the plan, its limits, its pool and the form."""
-    asked: dict[str, Any] = {
-        "engine": "tensorrt-llm",
-        "kv_memory": 1_250 * 2**22,
-        "seq": 4_000,
-        "engine_options": {"manager": "v1"},
-    }
-    before = plan(LLAMA, offline=True, **asked)
-    counted = Layout.blocks
-    monkeypatch.setattr(Layout, "blocks", lambda *given: 2 * counted(*given))
-    after = plan(LLAMA, offline=True, **asked)
-    form = form_of(opened_of(LLAMA, {**asked, "kv_memory": str(asked["kv_memory"])}, seq=4_000))
-
-    assert before.fit is not None
-    assert after.fit is not None
-    assert after.pool is not None
-    assert form is not None
-    assert (before.fit.max_batch, before.fit.max_seq) == (10, 40_000)
-    assert (after.fit.max_batch, after.fit.max_seq) == (5, 20_000)
-    assert (after.pool.max_requests, after.pool.max_seq) == (5, 20_000)
-    assert after.cache.total_bytes == 2 * before.cache.total_bytes
-    assert [form.holds(4_000, batch) for batch in (5, 6)] == [True, False]

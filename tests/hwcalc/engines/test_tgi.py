@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import compare, load_model, plan, sweep
+from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.options import CommandInput
-from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
@@ -210,39 +209,3 @@ def test_a_block_is_a_block(samples: int) -> None:
 
     assert (pool.bytes_per_block, pool.blocks) == (131_072, 65_536)
     assert pool.blocks_per_request == samples * 4096
-
-
-def answers() -> dict[str, Any]:
-    """What a plan, a sweep, a comparison, an explanation and the closed form say of one server."""
-    asked: dict[str, Any] = {"engine": "tgi", "kv_memory": GIB}
-    opened = open_request(load_model(LLAMA), seq=1000, batch=7, engine="tgi", kv_memory=GIB)
-    (row,) = sweep(LLAMA, seq=[1000], batch=[7], **asked)
-    (variant,) = compare([LLAMA], seq=1000, batch=7, **asked).variants
-    found = plan(LLAMA, seq=1000, batch=7, **asked)
-    form = opened.form()
-    assert found.fit is not None
-    assert form is not None
-    steps = {step.name: step.expected for step in found.pool.steps} if found.pool is not None else {}
-    return {
-        "plan": (found.fit.fits, found.fit.max_batch, found.fit.max_seq),
-        "sweep": row.fits == "fits",
-        "compare": variant.max_batch,
-        "form": form.holds(1000, 7),
-        "explain": steps["max_requests"],
-    }
-
-
-def test_one_place_counts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 GiB are 8,192 blocks of a token, of which 8,191 hold 8 sequences of 1,000; twice as many blocks each, and all answers move."""
-    assert answers() == {"plan": (True, 8, 8191 // 7), "sweep": True, "compare": 8, "form": True, "explain": 8}
-
-    demand = BlockPool.demand
-    monkeypatch.setattr(BlockPool, "demand", lambda self, tokens, sequences: 2 * demand(self, tokens, sequences))
-    assert answers() == {"plan": (False, 4, 4095 // 7), "sweep": False, "compare": 4, "form": False, "explain": 4}
-
-
-def test_one_place_says_what_a_budget_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With half of its blocks, half of the sequences fit, whoever is asked."""
-    free = BlockPool.free
-    monkeypatch.setattr(BlockPool, "free", lambda self, budget_bytes, steps=None: free(self, budget_bytes, steps) // 2)
-    assert answers() == {"plan": (False, 4, 4095 // 7), "sweep": False, "compare": 4, "form": False, "explain": 4}

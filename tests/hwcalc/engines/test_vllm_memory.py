@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.engines.memory import Budget, BudgetPart
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
@@ -276,3 +276,28 @@ def test_an_unknown_weight_format() -> None:
     """The error of ``--weights``."""
     with pytest.raises(UsageError, match="--weights"):
         budget("meta-llama/Llama-3.1-8B", "h100", weights="fp7")
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", {"engine": "vllm@0.27", "dtype": "fp8", "gpu": "h200", "tp": 4, "kv_memory": "1GiB"}),
+        ("Qwen/Qwen3-30B-A3B", {"engine": "vllm@0.16", "gpu": "h100", "pp": 2, "kv_memory": "2GiB"}),
+        (
+            "Qwen/Qwen3-8B",
+            {"engine": "vllm@0.19", "gpu": "l4", "kv_memory": "100MiB", "engine_options": {"num_gpu_blocks_override": "1000"}},
+        ),
+    ],
+)
+def test_what_fits_also_starts(model: str, options: dict[str, Any]) -> None:
+    """Where the check before start-up asks for more than the blocks of a request, a length that it refuses is not said to fit."""
+    longest = plan(model, seq=500, **options).fit
+    assert longest is not None
+    most = longest.expected_max_seq
+    assert most is not None
+    for seq in (most, most + 1):
+        planned = plan(model, seq=seq, **options)
+        assert planned.fit is not None
+        assert planned.pool is not None
+        assert planned.fit.fits == planned.pool.fits == (seq == most)
+        assert planned.pool.max_seq == most

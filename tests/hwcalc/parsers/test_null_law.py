@@ -20,8 +20,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.errors import KvplanError, UnreadKeysError
 from hwcalc.formulas import FullAttention
-from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.sliding import ChunkedAttention, SlidingAttention
+from hwcalc.formulas.attention import AttentionKind, ChunkedAttention, SlidingAttention
 from hwcalc.parsers.config import Config, class_defaults
 
 GIVEN: Final[Mapping[str, Any]] = {

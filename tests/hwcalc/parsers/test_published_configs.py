@@ -10,7 +10,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnreadKeysError
 from hwcalc.formulas import CrossAttention, FullAttention
-from hwcalc.formulas.sliding import SlidingAttention
+from hwcalc.formulas.attention import SlidingAttention
 from hwcalc.parsers.config import ALIASES
 
 GEMMA2: Final[dict[str, Any]] = {
