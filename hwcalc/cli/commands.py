@@ -28,7 +28,7 @@ from hwcalc.cli.options import (
     find_command,
     run_command,
 )
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.output import Answer, answer_lists
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.text import shown
@@ -305,7 +305,5 @@ def help(*, commands: list[str] | None) -> Answer:  # noqa: A001 - the command's
 def version(*, json: bool, **_others: Any) -> Answer:
     """Print the version."""
     if json:
-        from hwcalc.documents import SCHEMA_VERSION
-
-        return answer({"schema_version": SCHEMA_VERSION, "kvplan_version": __version__})
+        return answer_lists(kvplan_version=__version__)
     return Answer(text=f"kvplan {__version__}\n")

@@ -22,7 +22,6 @@ from hwcalc.cli.options import (
     view_of,
 )
 from hwcalc.cli.output import Answer, View, answer
-from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,9 +71,7 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
     judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0
     if view.format == "json":
-        from msgspec.structs import replace
-
-        return replace(answer(document_of(comparison)), status=status, remarks=remarks)
+        return answer(comparison, status=status, remarks=remarks)
     from hwcalc.report.compare import comparison_csv, comparison_text
 
     if view.format == "csv":
@@ -145,25 +142,17 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
 
 def _answer(difference: Difference, seq: int, view: View) -> Answer:
     if view.format == "json":
-        return answer(document_of(difference))
+        return answer(difference)
     if view.format == "csv":
         return Answer(text=_csv(difference, seq))
-    from hwcalc.report.listing import listing
     from hwcalc.report.summary import footnotes
     from hwcalc.text import clean
 
     rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
-    figures = listing(
-        (f"at {seq:,} tokens", "A", "B", "B - A"),
-        rows,
-        format_=view.format,
-        right=(1, 2, 3),
-        color=view.color,
-        width=view.width,
-    )
+    figures = view.table((f"at {seq:,} tokens", "A", "B", "B - A"), rows, right=(1, 2, 3))
     changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
     few, more = changed[:_MOST_KEYS], len(changed) - _MOST_KEYS
-    keys = listing(("key", "A", "B"), few, format_=view.format, color=view.color, width=view.width) if changed else ""
+    keys = view.table(("key", "A", "B"), few) if changed else ""
     if more > 0:
         keys += f"\n{more:,} more keys differ. All of them: --format csv, or --json\n"
     head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
@@ -266,15 +255,12 @@ def fit(**options: Any) -> Answer:
 
 
 def _fit_answer(result: Runnables, view: View) -> Answer:
-    from msgspec.structs import replace
 
     from hwcalc.report.fit import fit_csv, fit_text, left_out
 
     status = 0 if result.models else 1
     if view.format == "json":
-        from hwcalc.documents import document_of
-
-        return replace(answer(document_of(result)), status=status)
+        return answer(result, status=status)
     if view.format == "csv":
         remarks = () if view.quiet else tuple(left_out(result))
         return Answer(text=fit_csv(result), status=status, remarks=remarks)
@@ -360,16 +346,13 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
 
 
 def _recommend_answer(result: Recommendation, view: View) -> Answer:
-    from msgspec.structs import replace
 
     from hwcalc.hardware.profiles import LEFT_OUT
 
     status = 0 if result.offers else 1
     said = tuple(note.message for note in result.notes if note.code in {"hub-unreachable", LEFT_OUT})
     if view.format == "json":
-        from hwcalc.documents import document_of
-
-        return replace(answer(document_of(result)), status=status, remarks=said)
+        return answer(result, status=status, remarks=said)
     from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
 
     if view.format == "csv":

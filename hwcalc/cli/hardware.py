@@ -6,11 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from hwcalc.cli.options import OUTPUT, Option, command, view_of
-from hwcalc.cli.output import Answer, View, answer
-from hwcalc.documents import document_of
+from hwcalc.cli.output import Answer, View, answer_lists
 from hwcalc.model import Note
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
@@ -63,12 +60,8 @@ def gpus(*, search: Sequence[str] | None, **output: Any) -> Answer:
         infos = _infos(gpus, notes)
     remarks = tuple(note.message for note in notes if note.code == LEFT_OUT or not view.quiet)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
         left_out = tuple(note.message for note in notes if note.code == LEFT_OUT)
-        return replace(
-            answer({"schema_version": SCHEMA_VERSION, "gpus": [document_of(info) for info in infos]}), remarks=left_out
-        )
+        return answer_lists(left_out, gpus=infos)
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {shown(words)} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
@@ -127,10 +120,8 @@ def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
 
 
 def _listed(infos: Sequence[GpuInfo], view: View) -> str:
-    from hwcalc.report.listing import listing
-
     if view.format == "csv":
-        return listing(_CSV, [_csv_row(info) for info in infos], format_="csv")
+        return view.table(_CSV, [_csv_row(info) for info in infos])
     header, first, rows = (_MARKDOWN, 3, []) if view.format == "markdown" else (_TABLE, 2, [])
     for info in infos:
         cells = [
@@ -146,7 +137,7 @@ def _listed(infos: Sequence[GpuInfo], view: View) -> str:
         ]
         rows.append([cells[0], info.name, *cells[1:]] if view.format == "markdown" else cells)
     numbers = range(first, len(header) - 1)
-    return listing(header, rows, format_=view.format, right=numbers, color=view.color, width=view.width)
+    return view.table(header, rows, right=numbers)
 
 
 def _csv_row(info: GpuInfo) -> list[str]:
@@ -162,8 +153,6 @@ def _csv_row(info: GpuInfo) -> list[str]:
 
 def _one(info: GpuInfo, view: View) -> str:
     """All known facts about one accelerator, one on each line."""
-    from hwcalc.report.listing import listing
-
     seen = info.torch_total_mib_seen
     rates = [f"{name} {_number(rate)}" for name, rate in info.tflops_dense.items() if rate is not None]
     link = info.interconnect
@@ -197,7 +186,7 @@ def _one(info: GpuInfo, view: View) -> str:
         ("source", info.source),
     ]
     rows = [fact for fact in facts if fact[1]]
-    return listing(("", ""), rows, format_=view.format, color=view.color, width=view.width)
+    return view.table(("", ""), rows)
 
 
 def _other_names(info: GpuInfo) -> list[str]:
@@ -271,22 +260,17 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
         found, exact = _instances_chosen(" ".join(search or ()).strip(), notes)
     left_out = tuple(note.message for note in notes)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
-        return replace(
-            answer({"schema_version": SCHEMA_VERSION, "instances": [document_of(info) for info in found]}), remarks=left_out
-        )
+        return answer_lists(left_out, instances=found)
     if exact and view.format != "csv":
         return Answer(text=_instances_one(found[0], view))
-    from hwcalc.report.listing import listing
     from hwcalc.report.text import plural
 
     if view.format == "csv":
         count = () if view.quiet else (plural(len(found), "instance"),)
         rows = [[_cell(getattr(info, column)) for column in _INSTANCES_CSV] for info in found]
-        return Answer(text=listing(_INSTANCES_CSV, rows, format_="csv"), remarks=(*left_out, *count))
+        return Answer(text=view.table(_INSTANCES_CSV, rows), remarks=(*left_out, *count))
     rows = [[info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), info.fabric or ""] for info in found]
-    text = listing(_HEADER, rows, format_=view.format, right=(2, 3), color=view.color, width=view.width)
+    text = view.table(_HEADER, rows, right=(2, 3))
     more = () if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
     return Answer(text=text, remarks=(*left_out, *more))
 
@@ -342,7 +326,6 @@ def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
 
 
 def _instances_one(info: InstanceInfo, view: View) -> str:
-    from hwcalc.report.listing import listing
 
     facts = [
         ("instance", info.name),
@@ -354,7 +337,7 @@ def _instances_one(info: InstanceInfo, view: View) -> str:
         ("source", info.source),
         ("plan with it", f"kvplan MODEL --instance {shell_word(info.name)}"),
     ]
-    return listing(("", ""), [fact for fact in facts if fact[1]], format_=view.format, color=view.color, width=view.width)
+    return view.table(("", ""), [fact for fact in facts if fact[1]])
 
 
 def _each(info: InstanceInfo) -> str:

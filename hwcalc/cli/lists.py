@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, command, view_of
-from hwcalc.cli.output import Answer, View, answer
-from hwcalc.documents import document_of
+from hwcalc.cli.output import Answer, View, answer, answer_lists
+from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.report.schema import DOCUMENTS
 from hwcalc.text import shell_word, shown
@@ -82,14 +82,11 @@ def models(
 
     found = list_known_models(words)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION, document_of
-
-        return answer({"schema_version": SCHEMA_VERSION, "models": [document_of(model) for model in found]})
+        return answer_lists(models=found)
     if not found:
         raise ModelNotFoundError(
             f"no known model has {shown(words, 60)} in its id or type.", hint="List all of them: kvplan models"
         )
-    from hwcalc.report.listing import listing
     from hwcalc.report.text import parameters, plural
 
     rows = [
@@ -104,7 +101,7 @@ def models(
         for model in found
     ]
     header = _HEADER if view.format == "csv" else tuple(_AS_PUBLISHED if name == "parameters" else name for name in _HEADER)
-    text = listing(header, rows, format_=view.format, right=(2,), color=view.color, width=view.width)
+    text = view.table(header, rows, right=(2,))
     remarks = () if view.quiet else (f"{plural(len(found), 'model')}; {_COUNTED}",)
     return Answer(text=text, remarks=remarks)
 
@@ -126,9 +123,7 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
         raise next(iter(failed.values()))
     status = next((error.exit_code for error in failed.values()), 0)
     if view.format == "json":
-        from msgspec.structs import replace
-
-        return replace(answer(_document(done, failed)), status=status)
+        return answer(_document(done, failed), status=status)
     text = "".join(f"{model_id}  {written.path}\n" for model_id, written in done.items())
     notes = [] if view.quiet else [f"{model_id}: {note.message}" for model_id, new in done.items() for note in new.notes]
     hints = [f"{model_id}: {error.message} {'' if view.quiet else error.hint}".rstrip() for model_id, error in failed.items()]
@@ -136,13 +131,9 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
 
 
 def _document(done: Mapping[str, Refreshed], failed: Mapping[str, KvplanError]) -> dict[str, Any]:
-    from hwcalc.documents import SCHEMA_VERSION, document_of
-
     return {
         "schema_version": SCHEMA_VERSION,
-        "refreshed": [
-            {"id": key, "path": str(new.path), "notes": [document_of(note) for note in new.notes]} for key, new in done.items()
-        ],
+        "refreshed": [{"id": key, "path": str(new.path), "notes": new.notes} for key, new in done.items()],
         "failed": [
             {"id": key, "code": error.exit_code, "type": error.type, "message": error.message, "hint": error.hint}
             for key, error in failed.items()
@@ -163,19 +154,15 @@ def listed_types(words: str, view: View) -> Answer:
         if all(word in row.model_type.lower() or any(word in family for family in row.families) for word in words.lower().split())
     ]
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
-        types = [{"model_type": row.model_type, "families": list(row.families)} for row in found]
-        return answer({"schema_version": SCHEMA_VERSION, "types": types})
+        return answer_lists(types=[{"model_type": row.model_type, "families": row.families} for row in found])
     if not found:
         raise ModelNotFoundError(
             f"no known type has {shown(words, 60)} in its name or its layers.", hint="List all of them: kvplan models --types"
         )
-    from hwcalc.report.listing import listing
     from hwcalc.report.text import plural
 
     rows = [(row.model_type, ", ".join(row.families)) for row in found]
-    text = listing(_MODEL_TYPES_HEADER, rows, format_=view.format, color=view.color, width=view.width)
+    text = view.table(_MODEL_TYPES_HEADER, rows)
     remarks = (plural(len(found), "type"), "To read a config as one of them: kvplan MODEL --assume TYPE")
     return Answer(text=text, remarks=() if view.quiet else remarks)
 
@@ -204,15 +191,11 @@ def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
     view = view_of(**output)
     found = engine_infos(name)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
-        return answer({"schema_version": SCHEMA_VERSION, "engines": [document_of(engine) for engine in found]})
-    from hwcalc.report.listing import listing
-
+        return answer_lists(engines=found)
     if kinds:
         matrix = [(kind, *(engine.kinds[kind] for engine in found)) for kind in found[0].kinds]
         names = ("layers", *(engine.name for engine in found))
-        text = listing(names, matrix, format_=view.format, color=view.color, width=view.width)
+        text = view.table(names, matrix)
         return Answer(text=text, remarks=() if view.quiet else _WORDS)
     if name is None and view.format != "csv":
         rows = [
@@ -220,7 +203,7 @@ def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
             for engine in found
         ]
         header: tuple[str, ...] = ("engine", "versions", "numbers", "what", "options")
-        text = listing(header, rows, format_=view.format, color=view.color, width=view.width)
+        text = view.table(header, rows)
         return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME",))
     if view.format == "csv":
         rows6 = [
@@ -229,7 +212,7 @@ def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
             for option in engine.options
         ]
         bare = [(engine.name, " ".join(engine.versions), engine.definition, "", "", "") for engine in found if not engine.options]
-        return Answer(text=listing(_ENGINES_HEADER, bare + rows6, format_="csv"))
+        return Answer(text=view.table(_ENGINES_HEADER, bare + rows6))
     engine = found[0]
     facts = [
         ("engine", engine.name),
@@ -238,11 +221,11 @@ def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
         ("numbers", engine.definition),
         ("source", engine.source),
     ]
-    text = listing(("", ""), facts, format_=view.format, color=view.color, width=view.width)
+    text = view.table(("", ""), facts)
     if engine.options:
         options = [(option.name, option.default, option.help) for option in engine.options]
         header = ("option", "default", "meaning")
-        text += "\n" + listing(header, options, format_=view.format, color=view.color, width=view.width)
+        text += "\n" + view.table(header, options)
     return Answer(text=text)
 
 
@@ -299,14 +282,10 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
     view = view_of(**output)
     infos = dtype_infos(name)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
-        dtypes = [document_of(dtype) for dtype in infos]
-        return answer({"schema_version": SCHEMA_VERSION, "dtypes": dtypes, "weights": () if name else weight_formats()})
-    from hwcalc.report.listing import listing
+        return answer_lists(dtypes=infos, weights=() if name else weight_formats())
 
     rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in infos]
-    text = listing(_DTYPES_HEADER, rows, format_=view.format, right=(1,), color=view.color, width=view.width)
+    text = view.table(_DTYPES_HEADER, rows, right=(1,))
     if name is None and view.format == "table":
         text += f"\n{fill(_WEIGHTS + ', '.join(weight_formats()) + '.', width=view.width or 100, subsequent_indent='  ')}\n"
     return Answer(text=text)
@@ -398,16 +377,12 @@ def policies(*, name: str | None, **output: Any) -> Answer:
 
     Which tokens stay, the formula, memory beside the cache, the attention kernel, options, published quality, and the source.
     """
-    from hwcalc.report.listing import listing
-
     view = view_of(**output)
     found = policy_infos(name)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
-        return answer({"schema_version": SCHEMA_VERSION, "policies": [document_of(policy) for policy in found]})
+        return answer_lists(policies=found)
     if view.format == "csv":
-        return Answer(text=listing(_POLICIES_HEADER, [row for policy in found for row in _csv_rows(policy)], format_="csv"))
+        return Answer(text=view.table(_POLICIES_HEADER, [row for policy in found for row in _csv_rows(policy)]))
     if name is not None:
         return Answer(text=_one(found[0], view), remarks=() if view.quiet else (_in_a_plan(found[0]),))
     rows: list[tuple[str, ...]] = [
@@ -417,7 +392,7 @@ def policies(*, name: str | None, **output: Any) -> Answer:
     if view.format == "table":
         # A line or two for each: reasons and sources stand beside the policy alone.
         header, rows = header[:4], [(*row[:3], _in_short(row[3])) for row in rows]
-    text = listing(header, rows, format_=view.format, color=view.color, width=view.width)
+    text = view.table(header, rows)
     return Answer(text=text, remarks=() if view.quiet else _MORE)
 
 
@@ -502,7 +477,6 @@ def _option(option: PolicyOption) -> PolicyOptionInfo:
 
 def _one(policy: PolicyInfo, view: View) -> str:
     """A policy as tables: its facts, its options, and published figures."""
-    from hwcalc.report.listing import listing
     from hwcalc.report.policy import MEMORY
 
     facts = (
@@ -517,16 +491,16 @@ def _one(policy: PolicyInfo, view: View) -> str:
         ("numbers", _NUMBERS[policy.definition]),
         ("source", policy.source),
     )
-    text = listing(("", ""), facts, format_=view.format, color=view.color, width=view.width)
+    text = view.table(("", ""), facts)
     if policy.options:
         rows = [(one.name, "required" if one.required else one.default or "none", one.help) for one in policy.options]
-        text += "\n" + listing(("option", "default", "meaning"), rows, format_=view.format, color=view.color, width=view.width)
+        text += "\n" + view.table(("option", "default", "meaning"), rows)
     if policy.quality:
         figures = [
             (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}") for one in policy.quality
         ]
         header = ("model", "benchmark", "budget", "accuracy %", "whole cache %")
-        text += "\n" + listing(header, figures, format_=view.format, right=(2, 3, 4), color=view.color, width=view.width)
+        text += "\n" + view.table(header, figures, right=(2, 3, 4))
         sources = ", ".join(dict.fromkeys(one.source for one in policy.quality))
         text += f"\nright answers as published by {sources}, no promise\n"
     return text

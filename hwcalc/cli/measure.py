@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, View, answer
-from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,13 +109,12 @@ def _probed(
 
 
 def _shown(probed: Probed, more: More | None, view: View) -> Answer:
-    from msgspec.structs import replace
 
     from hwcalc.report.probe import probe_csv, probe_document, probe_text
 
     status = 0 if probed.agrees and (more is None or more.agrees) else 1
     if view.format == "json":
-        return replace(answer(probe_document(probed, more)), status=status)
+        return answer(probe_document(probed, more), status=status)
     if view.format == "csv":
         messages = tuple(rank.message for rank in probed.ranks if rank.message)
         return Answer(text=probe_csv(probed, more), status=status, remarks=messages)
@@ -125,14 +123,13 @@ def _shown(probed: Probed, more: More | None, view: View) -> Answer:
 
 
 def _verified(path: str, view: View) -> Answer:
-    from msgspec.structs import replace
 
     from hwcalc.probe.receipt import read_receipt, verify
 
     verified = verify(read_receipt(path), path)
     status = 0 if verified.agrees else 1
     if view.format == "json":
-        return replace(answer(document_of(verified)), status=status)
+        return answer(verified, status=status)
     from hwcalc.report.probe import verified_text, verify_csv
 
     if view.format == "csv":
@@ -209,7 +206,7 @@ def reconcile(
         result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
     status = 0 if result.within else 1
     if view.format == "json":
-        return Answer(text=answer(result.to_dict()).text, json=True, status=status)
+        return answer(result.to_dict(), status=status)
     from hwcalc.report.reconcile import reconcile_csv, reconcile_text, unread_rows, verdict
 
     # A table with notes has these lines itself.

@@ -6,11 +6,11 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
-from hwcalc.documents import dumps, escaped
+from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import clean, cut, json_for, lines_for, shown
@@ -49,9 +49,14 @@ class Answer(Record):
     status: int = 0
 
 
-def answer(document: Mapping[str, Any]) -> Answer:
+def answer(document: Record | Mapping[str, Any], *, status: int = 0, remarks: tuple[str, ...] = ()) -> Answer:
     """The answer whose text is this JSON document."""
-    return Answer(text=dumps(document), json=True)
+    return Answer(text=dumps(document_of(document)), json=True, status=status, remarks=remarks)
+
+
+def answer_lists(remarks: tuple[str, ...] = (), **lists: object) -> Answer:
+    """The answer whose JSON document has these lists, of records too."""
+    return answer({"schema_version": SCHEMA_VERSION, **lists}, remarks=remarks)
 
 
 class View(Record):
@@ -91,6 +96,12 @@ class View(Record):
             width=_width(),
             detail="brief" if brief else "full" if verbose else "usual",
         )
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+        """Rows in the chosen format; the columns in ``right`` are aligned right."""
+        from hwcalc.report.listing import listing
+
+        return listing(header, rows, format_=self.format, right=right, color=self.color, width=self.width)
 
 
 def colored(color: str | None = None, *, no_color: bool = False) -> bool:

@@ -107,11 +107,7 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
 
         remarks = (*why_not(planned), *remarks_on(planned, emit))
         if view.format == "json":
-            from msgspec.structs import replace
-
-            from hwcalc.documents import document_of
-
-            return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=remarks)
+            return answer(emitted_document(planned, emit), status=status, remarks=remarks)
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks)
     command = typed_again("plan", model, options)
     style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": view.detail, "command": command}

@@ -279,9 +279,12 @@ def test_interrupts_are_quiet(capsys: Capture, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_full_disk_is_exit_74(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where standard output cannot be written, standard error says so even under ``--json``."""
+    write = run_module.write
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OutputError("the output could not be written: No space left on device.")
+    def full(stream: Any, *words: Any, **more: Any) -> None:
+        if stream is sys.stdout:
+            raise OutputError("the output could not be written: No space left on device.")
+        write(stream, *words, **more)
 
     monkeypatch.setattr(run_module, "write", full)
     status, out, err = run(capsys, QWEN, "--json")
