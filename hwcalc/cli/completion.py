@@ -129,7 +129,7 @@ def policies(incomplete: str) -> list[str]:
 
 def families(incomplete: str) -> list[str]:
     """Families of the catalog's models."""
-    from hwcalc.library.families import family_of
+    from hwcalc.library.candidates import family_of
     from hwcalc.profiles.catalog import list_models
 
     lowered = incomplete.lower()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hwcalc.cli import output
 from hwcalc.cli import run as run_module
 from hwcalc.cli.options import COMMANDS, find_command
 from hwcalc.errors import OutputError
@@ -279,7 +280,7 @@ def test_interrupts_are_quiet(capsys: Capture, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_full_disk_is_exit_74(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where standard output cannot be written, standard error says so even under ``--json``."""
-    write = run_module.write
+    write = output.write
 
     def full(stream: Any, *words: Any, **more: Any) -> None:
         if stream is sys.stdout:
