@@ -255,7 +255,6 @@ def fit(**options: Any) -> Answer:
 
 
 def _fit_answer(result: Runnables, view: View) -> Answer:
-
     from hwcalc.report.fit import fit_csv, fit_text, left_out
 
     status = 0 if result.models else 1
@@ -346,7 +345,6 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
 
 
 def _recommend_answer(result: Recommendation, view: View) -> Answer:
-
     from hwcalc.hardware.profiles import LEFT_OUT
 
     status = 0 if result.offers else 1

@@ -326,7 +326,6 @@ def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
 
 
 def _instances_one(info: InstanceInfo, view: View) -> str:
-
     facts = [
         ("instance", info.name),
         ("its cloud's name", info.id),

@@ -109,7 +109,6 @@ def _probed(
 
 
 def _shown(probed: Probed, more: More | None, view: View) -> Answer:
-
     from hwcalc.report.probe import probe_csv, probe_document, probe_text
 
     status = 0 if probed.agrees and (more is None or more.agrees) else 1
@@ -123,7 +122,6 @@ def _shown(probed: Probed, more: More | None, view: View) -> Answer:
 
 
 def _verified(path: str, view: View) -> Answer:
-
     from hwcalc.probe.receipt import read_receipt, verify
 
     verified = verify(read_receipt(path), path)
