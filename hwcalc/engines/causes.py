@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.ranks import rank_bytes_of
-from hwcalc.engines.stored import StoredTensor, bytes_of
+from hwcalc.engines.stored import StoredTensor, bytes_of, rank_bytes_of
 from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.record import Record
 

@@ -68,10 +68,6 @@ class Placement(Record):
         """The shares of the GPUs."""
         return tuple(one for one in self.devices if one.device != HOST)
 
-    def on_gpus(self, end: str) -> int:
-        """Bytes that all GPUs together need at this end of the estimates."""
-        return sum(share.needed(end) for share in self.gpus)
-
     @property
     def main(self) -> tuple[DeviceShare, ...]:
         """The devices that a model is meant to lie on: the GPUs, or the host where there is none."""

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.setup import ALONE, Hardware, Parallel
+from hwcalc.engines.setup import Hardware, Parallel
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import human_bytes, parse_share
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Amount, Pass
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.engines.setup import Request
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.estimate import Estimate
     from hwcalc.profiles.gpus import VisibleMemory
     from hwcalc.profiles.hardware_file import Gpu
-    from hwcalc.quantization.scheme import Scheme
 
 
 class Section(enum.StrEnum):
@@ -360,18 +358,12 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
     return found
 
 
-def may_be_measured(engine: str) -> bool:
-    """Whether the user has measured this engine on any accelerator, or measurements are switched off."""
-    from hwcalc.profiles.calibration import calibrated_gpus, enabled, overheads_kind
+def is_measured(engine: str, gpu: str | None = None) -> bool:
+    """Whether the user has measured this engine on this accelerator, or on any, or measurements are switched off, which a note says."""
+    from hwcalc.profiles.calibration import calibrated_gpus, calibration_exists, enabled, overheads_kind
 
-    return not enabled() or calibrated_gpus(overheads_kind(engine)) != frozenset()
-
-
-def is_measured(gpu: str, engine: str) -> bool:
-    """Whether the user has measured this engine on this accelerator, or measurements are switched off, which a note says."""
-    from hwcalc.profiles.calibration import calibration_exists, enabled, overheads_kind
-
-    return not enabled() or calibration_exists(gpu, overheads_kind(engine))
+    kind = overheads_kind(engine)
+    return not enabled() or (calibrated_gpus(kind) != frozenset() if gpu is None else calibration_exists(gpu, kind))
 
 
 def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
@@ -449,7 +441,7 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     model, engine, request, draft = opened.model, opened.engine, opened.request, opened.request.draft
     if request.lora is None and draft is None:
         return Noted(())
-    from hwcalc.engines.extra_weights import draft_bytes_rank, lora_bytes_rank
+    from hwcalc.engines.rank_weights import draft_bytes_rank, lora_bytes_rank
     from hwcalc.quantization.planned import planned_scheme
 
     parts: list[BudgetPart] = []
@@ -476,39 +468,6 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     return Noted(tuple(parts), tuple(notes))
 
 
-def plan_equation(
-    opened: Occupancy, chunks: tuple[int | None, int | None, int | None], policy: tuple[BudgetPart, ...] = ()
-) -> Noted[Budget | None]:
-    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
-
-    ``chunks`` are the most tokens of one forward pass of a replica: low, expected and high. ``policy`` is what a cache policy needs.
-    """
-    from hwcalc.engines.forms import passed_tokens
-    from hwcalc.quantization.planned import format_name
-
-    request, hardware = opened.request, opened.request.hardware
-    memory_and_weights = loaded(opened)
-    if memory_and_weights.value is None:
-        return Noted(None, memory_and_weights.notes)
-    gpu, memory, weights = memory_and_weights.value
-    weight_format = format_name(request.weights)
-    rows = request.replica_batch
-    extra = beside(opened)
-    margin = margin_of(hardware)
-    parts = (
-        *weights,
-        *extra.value,
-        forward(opened, chunks, rows, dtype=weight_format if weight_format in FLOATS else None),
-        *opened.working(),
-        *policy,
-        *outside(opened, gpu),
-    )
-    tokens = passed_tokens(opened.tokens, rows, chunks[1])
-    share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
-    budget, measured = budget_of(opened, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
-    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *margin.notes))
-
-
 def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
     """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
 
@@ -519,53 +478,3 @@ def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
     margin = parse_share(runtime_profile().margin_text)
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))
-
-
-def rank_weights_part(deployment: Deployment | Occupancy) -> Noted[tuple[BudgetPart, ...] | None]:
-    """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
-
-    If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
-    proportion of the counted parameters, or evenly if they are not counted. Otherwise the parameters are counted in their format.
-    """
-    from hwcalc.engines.rank_weights import rank_weight_bytes
-    from hwcalc.quantization.planned import format_name, planned_scheme
-
-    model, parallel = deployment.model, deployment.parallel
-    weight_format = format_name(deployment.setup.weights)
-    weight_dtype = weight_format if weight_format in FLOATS else None
-    scheme, known = planned_scheme(model, weight_format)
-    rules = deployment.weight_rules()
-    held = None if scheme is None else rules.held(scheme)
-    unpacked = scheme is not None and held is None
-
-    def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
-        key = (rules, "weights", weight_format, scheme is None, parallel)
-        return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
-
-    stages = on_ranks(held if known else None, parallel)
-    if model.weights is not None and weight_format is None and not unpacked:
-        published = model.weights.total_bytes
-        if stages is not None:
-            alone = sum(on_ranks(held if known else None, ALONE) or ())
-            shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
-            size = published * max(stages) // max(1, alone)
-            return Noted((exact("weights", Section.WEIGHTS, size, f"{model.weights.source}{shared}"),))
-        if parallel.gpus == 1:
-            return Noted((exact("weights", Section.WEIGHTS, published, model.weights.source),))
-        uncounted = runtime_profile().estimate("uncounted_weights")
-        each = -(-published // (parallel.tp * parallel.pp))
-        return Noted((estimated("weights", Section.WEIGHTS, uncounted, times=each),))
-    if stages is None or not known:
-        way_out = (
-            "a budget with --kv-memory" if model.counted is None else "a format with --weights, or a budget with --kv-memory"
-        )
-        message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
-        return Noted(None, (Note(code="weights-unknown", message=message),))
-    name = (weight_dtype or model.dtype or "bf16") if held is None else held.name
-    part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
-    if scheme is None or not unpacked:
-        return Noted((part,))
-    message = (
-        f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
-    )
-    return Noted((part,), (Note(code="weights-unpacked", message=message),))

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from hwcalc.engines.memory import BudgetPart, Section, model_width
-from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.stored import bytes_of
+from hwcalc.engines.stored import bytes_of, rank_bytes_of, stage_spans
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Layer, LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.formats import FLOATS
@@ -351,6 +350,11 @@ class Peaks(Record):
     beside: int
     held: int
     extras: tuple[Extra, ...] = ()
+    inner: tuple[int, int, int] = (0, 0, 0)
+    """Bytes of the activations inside an MLP, low, expected and high: they are not there while the cache of a layer is scored.
+
+    Zeros for an engine that allocates one compute buffer for the whole pass before it starts.
+    """
 
     @property
     def prefill(self) -> int:
@@ -366,28 +370,46 @@ class Peaks(Record):
         """Bytes that the policy needs on top of the cache. Inner vectors of a layer are not there while its cache is scored."""
         return max(0, self.prefill - inner_vectors - self.cache, self.held)
 
+    @property
+    def part(self) -> tuple[int, int, int]:
+        """The same, low, expected and high."""
+        low, expected, high = self.inner
+        return self.beyond(high), self.beyond(expected), self.beyond(low)
 
-def peaks_of(opened: Occupancy) -> Peaks:
-    """What the policy of the request needs at its fullest."""
-    evicted = opened.evicted
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
+        whole = "cache_while_scored + beside_in_prefill"
+        beyond = "max(prefill_peak - inner_vectors - cache, beside_always, 0)"
+        inner, peak, cache, held = self.inner[::-1], self.prefill, self.cache, self.held
+        return (
+            step("prefill_peak", whole, peak, cache_while_scored=self.scored, beside_in_prefill=self.beside),
+            step("policy_prefill", beyond, self.part, prefill_peak=peak, inner_vectors=inner, cache=cache, beside_always=held),
+        )
+
+
+def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
+    """What the policy of the request needs at its fullest; on a ``device`` with these layers, besides its cache that is there from the start."""
+    evicted, model, rules = opened.evicted, opened.model, opened.weight_rules()
     assert evicted is not None
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
-    for number, span in enumerate(stage_spans(opened)):
+    for number, span in enumerate(stage_spans(opened) if device is None else (device,)):
         peak = _beside(opened, span)
         if peak is None:
             continue
-        cache = opened.prefill_bytes(number)
+        cache = opened.prefill_bytes(number) if device is None else 0
         if cache + peak.prefill > scored + beside or not extras:
             scored, beside, extras = cache, peak.prefill, peak.extras
         held = max(held, peak.decoding)
-    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
-
-
-def whole_bytes(opened: Occupancy) -> int:
-    """The same moment without the policy."""
-    plain = opened.without_policy()
-    return max(plain.prefill_bytes(stage) for stage in range(len(stage_spans(opened))))
+    low = expected = high = 0
+    if not opened.engine.splits_layers:
+        weight_format = format_name(opened.request.weights)
+        element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
+        width = element_bytes * model_width(rules, model, opened.parallel)
+        low, expected, high = (tokens * width for tokens in opened.forward_tokens())
+    cache = opened.needed_bytes if device is None else 0
+    return Peaks(cache=cache, scored=scored, beside=beside, held=held, extras=extras, inner=(low, expected, high))
 
 
 def _beside(opened: Occupancy, span: Layers) -> Beside | None:
@@ -414,15 +436,15 @@ def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
     return replace(whole, layers=layers, batch=opened.batch)
 
 
-def pages_bytes(opened: Occupancy) -> int:
-    """The keys of pages of one sequence, which a decode step reads besides the cache, on one tensor-parallel rank."""
-    return page_keys_bytes(opened, replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1))
+def page_keys_bytes(opened: Occupancy, setting: Setting | None = None) -> int:
+    """The keys of all pages of these layers, which a decode step reads besides the cache; none where a policy does not choose what is read.
 
-
-def page_keys_bytes(opened: Occupancy, setting: Setting) -> int:
-    """The keys of all pages of these layers; none where a policy does not choose what is read."""
+    By default the layers are those of one sequence on one tensor-parallel rank.
+    """
     evicted = opened.evicted
     assert evicted is not None
+    if setting is None:
+        setting = replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1)
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
     return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
@@ -456,63 +478,12 @@ def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[Budget
     While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
     a device whose cache is allocated in full at the start.
     """
-    if opened.evicted is None:
+    peaks = None if opened.evicted is None else peaks_of(opened, device)
+    if peaks is None or not peaks.part[2]:
         return ()
-    if device is None:
-        peaks = peaks_of(opened)
-    else:
-        peak = _beside(opened, device)
-        if peak is None:
-            return ()
-        peaks = Peaks(cache=0, scored=0, beside=peak.prefill, held=peak.decoding, extras=peak.extras)
-    rooms = inner_vectors(opened)
-    low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
-    if not high:
-        return ()
+    low, _, high = peaks.part
     known = all(extra.definition is not Definition.ESTIMATE for extra in peaks.extras)
+    definition = Definition.ESTIMATE if not known or low != high else Definition.ENGINE
     names = " and ".join(extra.name for extra in peaks.extras)
-    part = BudgetPart.of(
-        PART,
-        Section.ACTIVATIONS,
-        (low, expected, high),
-        f"{_SCORED}{f'; {names}' if names else ''}",
-        definition=Definition.ESTIMATE if not known or low != high else Definition.ENGINE,
-        steps=peak_steps(peaks, rooms),
-    )
-    return (part,)
-
-
-def inner_vectors(opened: Occupancy) -> tuple[int, int, int]:
-    """Bytes of the activations inside an MLP, low, expected and high: they are not there while the cache of a layer is scored.
-
-    Zeros for an engine that allocates one compute buffer for the whole pass before it starts.
-    """
-    if opened.engine.splits_layers:
-        return 0, 0, 0
-    model, rules, parallel = opened.model, opened.weight_rules(), opened.parallel
-    weight_format = format_name(opened.request.weights)
-    element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
-    low, expected, high = (tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.forward_tokens())
-    return low, expected, high
-
-
-def peak_steps(peaks: Peaks, rooms: tuple[int, int, int]) -> tuple[Step, ...]:
-    """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
-    low, expected, high = rooms
-    fullest = step(
-        "prefill_peak",
-        "cache_while_scored + beside_in_prefill",
-        peaks.prefill,
-        cache_while_scored=peaks.scored,
-        beside_in_prefill=peaks.beside,
-    )
-    beyond = step(
-        "policy_prefill",
-        "max(prefill_peak - inner_vectors - cache, beside_always, 0)",
-        (peaks.beyond(high), peaks.beyond(expected), peaks.beyond(low)),
-        prefill_peak=peaks.prefill,
-        inner_vectors=(high, expected, low),
-        cache=peaks.cache,
-        beside_always=peaks.held,
-    )
-    return (fullest, beyond)
+    source = f"{_SCORED}{f'; {names}' if names else ''}"
+    return (BudgetPart.of(PART, Section.ACTIVATIONS, peaks.part, source, definition=definition, steps=peaks.steps),)

@@ -123,13 +123,13 @@ def passes_of(opened: Occupancy) -> Passes | None:
         if prompt == opened.tokens and not opened.expands_latents():
             return None
         return whole_passes(_as_stored(plain, opened), prompt)
-    from hwcalc.engines.policies import pages_bytes
+    from hwcalc.engines.policies import page_keys_bytes
 
     return Passes(
         decode=_as_stored(evicted.read_stack, opened),
         prompt=_as_stored(plain, opened),
         prompt_tokens=opened.request.prompt_tokens,
-        beside_bytes=pages_bytes(opened),
+        beside_bytes=page_keys_bytes(opened),
     )
 
 

@@ -365,7 +365,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
-        from hwcalc.engines.ranks import allocations_of
+        from hwcalc.engines.stored import allocations_of
 
         if self.deployment.options.kv_on_host:
             return ()

@@ -15,14 +15,13 @@ from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, slots_per_request
 from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, is_compressed, is_sparse_latent, read_settings, words_of
 from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
 from hwcalc.engines.steps import Step
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, check_heads
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good

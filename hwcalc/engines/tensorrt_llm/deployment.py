@@ -12,7 +12,6 @@ from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.pool import Allocation, PoolGroup
-from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.stored import (
     Blocks,
@@ -24,6 +23,7 @@ from hwcalc.engines.stored import (
     Support,
     beside_layers,
     blocks_in_common,
+    check_heads,
     held_blocks,
 )
 from hwcalc.engines.tensorrt_llm.layout import Layout, Piece, Stage, pieces_of
@@ -135,7 +135,7 @@ class TensorrtDeployment(GeneralDeployment):
         return next(layout for last, layout in self.layouts if last is None or length <= last)
 
     def _layout(self, length: int) -> Layout:
-        from hwcalc.engines.ranks import stage_spans
+        from hwcalc.engines.stored import stage_spans
 
         stack = self.plain_stack
         pieces = self.pieces(stack, length)
@@ -391,9 +391,12 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""
-        from hwcalc.engines.tensorrt_llm.memory import pool_curve
+        from hwcalc.engines.tensorrt_llm.memory import PoolCurve
 
-        return pool_curve(self.deployment) if self.request.is_plain else None
+        server, parallel = self.deployment, self.deployment.setup.parallel
+        if not self.request.is_plain:
+            return None
+        return PoolCurve(gpus=(), total=(), most_tokens=server.most_tokens, deployment=server, dp=parallel.dp, tp=parallel.tp)
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.tensorrt_llm.memory import plan_form

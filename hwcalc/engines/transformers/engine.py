@@ -32,8 +32,7 @@ from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccu
 from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
-from hwcalc.engines.ranks import fullest_rank_bytes
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, fullest_rank_bytes
 from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc import load_model
-from hwcalc.engines.extra_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+from hwcalc.engines.rank_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm.weights import VLLM
 
