@@ -11,9 +11,8 @@ from typing import Final
 
 import pytest
 
-from hwcalc.cli import failure
+from hwcalc.cli import run as cli_run
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.run import BROKEN_PIPE, INTERRUPTED
 from hwcalc.errors import KvplanError
 from tests.paths import ROOT, sources
 
@@ -85,14 +84,14 @@ def test_exit_codes() -> None:
             import_module(module)
     ours = {one.exit_code for one in classes(KvplanError) if one.__module__.startswith("hwcalc.") and "exit_code" in vars(one)}
     signals = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    every = {0, 1, *ours, failure.USAGE, failure.INTERNAL, INTERRUPTED, BROKEN_PIPE, *signals}
+    every = {0, 1, *ours, cli_run.USAGE, cli_run.INTERNAL, cli_run.INTERRUPTED, cli_run.BROKEN_PIPE, *signals}
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)]
 
     assert codes == sorted(every)
-    assert {int(code) for code in re.findall(r"^ ?(\d+)  ", str(failure.__doc__), re.MULTILINE)} == {
+    assert {int(code) for code in re.findall(r"^ ?(\d+)  ", str(cli_run.__doc__), re.MULTILINE)} == {
         code for code in every if code < 128
     }
-    assert {int(code) for code in re.findall(r"\b1\d\d\b", str(failure.__doc__))} == {code for code in every if code > 128}
+    assert {int(code) for code in re.findall(r"\b1\d\d\b", str(cli_run.__doc__))} == {code for code in every if code > 128}
 
 
 @pytest.mark.parametrize(("number", "unit", "module", "name"), LIMITS, ids=[f"{row[2]}:{row[3]}" for row in LIMITS])
