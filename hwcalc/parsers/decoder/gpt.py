@@ -45,26 +45,8 @@ from hwcalc.formulas.weights import (
 )
 from hwcalc.parsers.blocks import Weighed, norm, rms_norms, tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import (
-    AFTER_PREFIX,
-    FULL,
-    SLIDING,
-    Decoder,
-    Experts,
-    alike,
-    attention_blocks,
-    attention_weights,
-    first_of,
-    from_a_layer_on,
-    layer_types,
-    mlp_blocks,
-    mlp_weights,
-    sparse_after,
-    sparse_in_list,
-    times,
-    untied,
-    width,
-)
+from hwcalc.parsers.decoder import build
+from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, attention_dims, build_layers, dims_of, equal_dims
 
 # Heads and widths.
@@ -110,7 +92,7 @@ def _nested_heads(config: Config) -> AttentionDims:
 
 
 def _falcon_layers(config: Config) -> Reading:
-    reading = alike(_falcon_dims)(config)
+    reading = build.alike(_falcon_dims)(config)
     if not config.flag("new_decoder_architecture"):
         return reading
     # transformers repeats each key/value head for its query heads before it caches them (modeling_falcon.py).
@@ -222,7 +204,7 @@ def _read_modernbert(config: Config) -> Reading:
     # A class without a local attention makes a window of -1, which is none.
     half = config.integer("local_attention", minimum=0 if given else 2) // 2
     window = config.maybe_integer("sliding_window") if given else half
-    types = layer_types(config, first_of(3, "global_attn_every_n_layers"))
+    types = build.layer_types(config, build.first_of(3, "global_attn_every_n_layers"))
     readers: dict[str, LayerReader] = {
         FULL: lambda _level, _index: (dims.full(),),
         SLIDING: lambda _level, _index: (dims.within(window),),
@@ -234,7 +216,7 @@ def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer
     """A norm before each attention but the first."""
     scale = norm(spec.norm, "attn_norm", config.integer("hidden_size"))
     places = [(layer, index > 0) for index, layer in enumerate(layers)]
-    return attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
+    return build.attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
 
 
 def _modernbert_outer(config: Config) -> Weighed:
@@ -265,11 +247,11 @@ GPT2: Final = replace(
     positions=0,
     extra=_cross_attention,
 )
-GPT_BIGCODE: Final = replace(GPT2, layers=alike(_multi_query, "num_key_value_heads"))
+GPT_BIGCODE: Final = replace(GPT2, layers=build.alike(_multi_query, "num_key_value_heads"))
 GPT_NEO: Final = replace(
     GPT2,
     # Local layers mask old tokens but keep them: the cache is full on all layers.
-    layers=alike(_equal, "attention_types", "attention_layers", "window_size"),
+    layers=build.alike(_equal, "attention_types", "attention_layers", "window_size"),
     attn="attn.attention",
     fused_qkv="",
     output="out_proj",
@@ -334,7 +316,7 @@ PERSIMMON: Final = replace(
 )
 MPT: Final = replace(
     GPT_NEOX_JAPANESE,
-    layers=alike(_nested_heads, "num_key_value_heads"),
+    layers=build.alike(_nested_heads, "num_key_value_heads"),
     norm="scale",
     attn="attn",
     fused_qkv="Wqkv",
@@ -386,7 +368,7 @@ STABLELM: Final = Decoder(
     qk_norm_if="qk_layernorm",
 )
 DBRX: Final = Decoder(
-    layers=alike(_nested_heads, "num_key_value_heads"),
+    layers=build.alike(_nested_heads, "num_key_value_heads"),
     norm="scale",
     attn="norm_attn_norm.attn",
     fused_qkv="Wqkv",
@@ -407,7 +389,7 @@ MODERNBERT: Final = Decoder(
     attentions=_modernbert_attentions,
     outer=_modernbert_outer,
 )
-KYUTAI: Final = Decoder(tied=untied, rows=_codebook_rows, mlps=_gated_halves)
+KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
 MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
 
 
@@ -430,7 +412,7 @@ def _plamo_dims(config: Config) -> AttentionDims:
 
 
 def _minicpm_layers(config: Config) -> Reading:
-    reading = alike()(config)
+    reading = build.alike()(config)
     # InfLLM-V2 also keeps a key for each block of tokens. No key of its config is read, so such a file is refused by name.
     config.sub("sparse_config")
     return reading
@@ -503,7 +485,7 @@ def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
-PLAIN: Final = Decoder(layers=alike())
+PLAIN: Final = Decoder(layers=build.alike())
 _LLAMA: Final = replace(PLAIN, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
 BAICHUAN: Final = replace(PLAIN, fused_qkv="W_pack")
 EXAONE: Final = replace(PLAIN, attn="attn.attention", output="out_proj")
@@ -512,7 +494,7 @@ INTERNLM2: Final = replace(INTERNLM, attn="attention", fused_qkv="wqkv", output=
 ORION: Final = replace(PLAIN, norm="layer")
 MINICPM: Final = replace(_LLAMA, layers=_minicpm_layers, adapt=_minicpm, tied=_tied_unless_said)
 CHATGLM: Final = Decoder(
-    layers=alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
+    layers=build.alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
     adapt=_chatglm,
     attn="self_attention",
     fused_qkv="query_key_value",
@@ -529,9 +511,9 @@ QWEN: Final = replace(
     # intermediate_size is the width of gate and up together.
     width=lambda config: max(1, config.integer("intermediate_size") // 2),
 )
-DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=AFTER_PREFIX)
+DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=build.AFTER_PREFIX)
 BAILING: Final = Decoder(
-    layers=alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
+    layers=build.alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
     attn="attention",
     fused_qkv="query_key_value",
     output="dense",
@@ -539,20 +521,22 @@ BAILING: Final = Decoder(
     o_bias="use_bias",
     qk_norm="head",
     qk_norm_if="use_qk_norm",
-    experts=Experts(shared=times("num_shared_experts"), sparse=sparse_after("first_k_dense_replace")),
+    experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace")),
 )
 GROK: Final = Decoder(
-    layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4, experts=Experts(width="intermediate_size")
+    layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"),
+    norms=4,
+    experts=Experts(width="intermediate_size"),
 )
 ARCTIC: Final = Decoder(
-    layers=alike(attention_dims, "parallel_attn_mlp_res"),
+    layers=build.alike(attention_dims, "parallel_attn_mlp_res"),
     adapt=_arctic,
     extra=_arctic_residual,
     experts=Experts(count="num_local_experts", width="intermediate_size", path="block_sparse_moe"),
 )
 PHI_MSFT: Final = replace(
     PHI,
-    layers=alike(),
+    layers=build.alike(),
     attn="mixer",
     fused_qkv="Wqkv",
     output="out_proj",
@@ -560,7 +544,7 @@ PHI_MSFT: Final = replace(
     width=lambda config: config.maybe_integer("intermediate_size") or 4 * config.integer("hidden_size"),
 )
 PHI3_SMALL: Final = Decoder(
-    layers=alike(
+    layers=build.alike(
         attention_dims,
         "blocksparse_block_size",
         "blocksparse_homo_head_pattern",
@@ -579,21 +563,21 @@ PHI3_SMALL: Final = Decoder(
     width="ff_intermediate_size",
     tied=_tied_unless_said,
 )
-MIMO: Final = Decoder(types=from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
+MIMO: Final = Decoder(types=build.from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
 STEP3: Final = Decoder(
-    layers=alike(attention_dims, "share_q_dim"),
+    layers=build.alike(attention_dims, "share_q_dim"),
     attention=_step3,
     experts=Experts(
         count="moe_num_experts",
         per_token="moe_top_k",
-        shared=width("share_expert_dim"),
+        shared=build.width("share_expert_dim"),
         shared_path="share_expert",
-        sparse=sparse_in_list(1),
+        sparse=build.sparse_in_list(1),
     ),
 )
 
 # Nobody has counted the weights of these.
-ALIKE: Final = Readers(layers=alike())
-CODESHELL: Final = Readers(layers=alike(_grouped("group_query_attention", "num_query_groups")))
-MULTI_QUERY: Final = Readers(layers=alike(_grouped("multi_query")))
-PLAMO: Final = Readers(layers=alike(_plamo_dims))
+ALIKE: Final = Readers(layers=build.alike())
+CODESHELL: Final = Readers(layers=build.alike(_grouped("group_query_attention", "num_query_groups")))
+MULTI_QUERY: Final = Readers(layers=build.alike(_grouped("multi_query")))
+PLAMO: Final = Readers(layers=build.alike(_plamo_dims))

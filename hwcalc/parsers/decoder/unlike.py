@@ -46,22 +46,8 @@ from hwcalc.formulas.weights import (
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, rms_norms, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.decoder.build import (
-    FULL,
-    SLIDING,
-    Decoder,
-    Experts,
-    alike,
-    attention_blocks,
-    attention_weights,
-    full,
-    mlp_blocks,
-    mlp_weights,
-    sparse_by_types,
-    sparse_in_list,
-    sparse_layers,
-    width,
-)
+from hwcalc.parsers.decoder import build
+from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.llama import HEAD_NORM, LLAMA
 from hwcalc.parsers.reading import (
     AttentionDims,
@@ -242,7 +228,7 @@ def _hunyuan_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) 
     """A layer that reads the cache of another projects no keys and values. The first layer has a cache of its own."""
     own = attention_weights(config, spec, layers[0])
     reads = tuple(weight for weight in own if ".k_" not in weight.path and ".v_" not in weight.path)
-    return attention_blocks(layers, lambda layer: reads if isinstance(layer[0], SharedCache) else own)
+    return build.attention_blocks(layers, lambda layer: reads if isinstance(layer[0], SharedCache) else own)
 
 
 def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -325,7 +311,7 @@ def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> lis
     return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
 
 
-JETMOE: Final = Decoder(layers=alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
+JETMOE: Final = Decoder(layers=build.alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
 
 
 def _hrm_layers(config: Config) -> Reading:
@@ -394,7 +380,7 @@ def _laguna(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bloc
     dims = list(map(dims_of, layers))
     if listed is not None:
         dims = [replace(own, num_attention_heads=heads) for own, heads in zip(dims, listed, strict=True)]
-    return attention_blocks(dims, weigh)
+    return build.attention_blocks(dims, weigh)
 
 
 def _read_mimo_v2(config: Config) -> Reading:
@@ -518,7 +504,7 @@ def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 def _minimax_m3_sparse(config: Config, count: int) -> list[bool]:
     frequency = config.integers("moe_layer_freq", length=count)
     if frequency is None or config.strings("mlp_layer_types") is not None:
-        return sparse_layers(config, count, 0, None)
+        return build.sparse_layers(config, count, 0, None)
     return list(map(bool, frequency))
 
 
@@ -552,11 +538,11 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 
 LAGUNA: Final = replace(
     HEAD_NORM,
-    types=full(),
+    types=build.full(),
     attentions=_laguna,
     experts=Experts(
-        shared=width("shared_expert_intermediate_size"),
-        sparse=sparse_by_types(1, None),
+        shared=build.width("shared_expert_intermediate_size"),
+        sparse=build.sparse_by_types(1, None),
         extra=lambda config: parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
     ),
 )
@@ -564,7 +550,7 @@ MIMO_V2: Final = Decoder(
     layers=_read_mimo_v2,
     qkv_bias="attention_bias",
     attention=_mimo_v2,
-    experts=Experts(count="n_routed_experts", sparse=sparse_by_types(1, None)),
+    experts=Experts(count="n_routed_experts", sparse=build.sparse_by_types(1, None)),
 )
 STEP3P5: Final = replace(
     HEAD_NORM,
@@ -572,7 +558,9 @@ STEP3P5: Final = replace(
     attentions=_step3p5,
     gate="head",
     mlp_bias="mlp_bias",
-    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", sparse=sparse_in_list(3)),
+    experts=Experts(
+        count="n_routed_experts", shared=build.width("share_expert_dim"), shared_bias="mlp_bias", sparse=build.sparse_in_list(3)
+    ),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,
@@ -580,7 +568,10 @@ MINIMAX_M3: Final = Decoder(
     width="dense_intermediate_size",
     attention=_minimax_m3,
     experts=Experts(
-        count="num_local_experts", width="intermediate_size", shared=width("shared_intermediate_size"), sparse=_minimax_m3_sparse
+        count="num_local_experts",
+        width="intermediate_size",
+        shared=build.width("shared_intermediate_size"),
+        sparse=_minimax_m3_sparse,
     ),
 )
 MLLAMA: Final = Decoder(
