@@ -237,7 +237,7 @@ def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
     assert isinstance(kind, _STATES)
     columns = replace(conv, shape=(*conv.shape, kind.d_conv), axes=(*conv.axes, "d_conv"), span=Once())
     # Short convolutions have a state of a single number.
-    return (columns, *(rest or (state_tensor((1,), ("1",)),)))
+    return (columns, *(rest or (state_tensor(kind, "1"),)))
 
 
 def _slots(tensor: CacheTensor, occupancy: MistralOccupancy) -> StoredTensor:
