@@ -81,10 +81,6 @@ def indexer_modes(config: Config, count: int, derived: list[str] | None = None) 
     return modes[:count]
 
 
-def _latent_layer(config: Config, index: int, window: int | None) -> LatentAttention:
-    return latent_attention(config, window=window)
-
-
 class LatentLayers(Record):
     """How the layers of one model type are read."""
 
@@ -94,7 +90,9 @@ class LatentLayers(Record):
     """The types that the model's class derives, where layers differ."""
     modes: Callable[[int], list[str]] | None = None
     """Which layers have an indexer of their own where the file does not say, and the common schedule does not fit."""
-    latent: Callable[[Config, int, int | None], LatentAttention] = _latent_layer
+    latent: Callable[[Config, int, int | None], LatentAttention] = lambda config, _index, window: latent_attention(
+        config, window=window
+    )
     """Reads the latent of one layer, by its config, number and window."""
     own_indexers: bool = False
     """Whether every indexed layer has an indexer of its own, so that keys that say otherwise have no effect."""
@@ -212,12 +210,12 @@ def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
     return mlp_blocks(_sparse(config, len(layers)), lambda routed: sparse if routed else dense)
 
 
-def _post_norm(config: Config) -> Weighed:
-    return rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
-
-
 AXK1: Final = Decoder(
-    layers=LatentLayers().read, attention=attention_weights, experts=replace(build.ROUTED, sparse=_sparse, extra=_post_norm)
+    layers=LatentLayers().read,
+    attention=attention_weights,
+    experts=replace(
+        build.ROUTED, sparse=_sparse, extra=lambda config: rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
+    ),
 )
 AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)
 
@@ -310,13 +308,11 @@ def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return attention_weights(config, spec, layer) + gate
 
 
-def _every_fourth(count: int) -> list[str]:
-    """An indexer on the first layer, and on every fourth after the second."""
-    return ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(count)]
-
-
 HY_V4: Final = Decoder(
-    layers=LatentLayers(sparse=True, modes=_every_fourth).read,
+    # An indexer on the first layer, and on every fourth after the second.
+    layers=LatentLayers(
+        sparse=True, modes=lambda count: ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(count)]
+    ).read,
     attention=_attention,
     experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)),
     extra=lambda config, _layer: hyper_connections(config, 2),

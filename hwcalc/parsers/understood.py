@@ -152,23 +152,31 @@ def no_layers() -> ConfigError:
 Test = Callable[[LayerKind], bool]
 
 
-def _full(kind: LayerKind) -> bool:
-    return isinstance(kind, FullAttention)
-
-
-def _every_head(kind: LayerKind) -> bool:
-    return isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads
-
-
-def _one_head(kind: LayerKind) -> bool:
-    return isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1
-
-
 _WORDS: Final[Mapping[Test, tuple[str, ...]]] = {
-    _full: ("full", "full_attention", "global", "causal", "softmax", "standard", "default"),
-    _every_head: ("mha", "multi_head", "multihead", "multi_head_attention", "multihead_attention"),
+    (lambda kind: isinstance(kind, FullAttention)): (
+        "full",
+        "full_attention",
+        "global",
+        "causal",
+        "softmax",
+        "standard",
+        "default",
+    ),
+    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads): (
+        "mha",
+        "multi_head",
+        "multihead",
+        "multi_head_attention",
+        "multihead_attention",
+    ),
     (lambda kind: isinstance(kind, AttentionKind)): ("gqa", "grouped_query", "grouped_query_attention"),
-    _one_head: ("mqa", "multi_query", "multiquery", "multi_query_attention", "multiquery_attention"),
+    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1): (
+        "mqa",
+        "multi_query",
+        "multiquery",
+        "multi_query_attention",
+        "multiquery_attention",
+    ),
     (lambda kind: isinstance(kind, LatentAttention)): ("mla", "latent", "multi_head_latent_attention"),
     (lambda kind: isinstance(kind, SlidingAttention)): ("swa", "sliding", "sliding_window", "sliding_attention"),
 }

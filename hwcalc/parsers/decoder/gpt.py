@@ -33,7 +33,6 @@ from msgspec.structs import replace
 from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import (
     Block,
-    Weight,
     WeightRole,
     attention,
     embedding,
@@ -41,6 +40,7 @@ from hwcalc.formulas.weights import (
     gated_mlp,
     layer_norm,
     linear,
+    parameter,
     rms_norm,
 )
 from hwcalc.parsers.blocks import Weighed, norm, rms_norms, tied_head
@@ -172,11 +172,6 @@ def _kosmos_norms(config: Config, layer: Layer) -> Weighed:
     return inner + _encoder_attention(config, layer)
 
 
-def _last_bias(config: Config) -> Weighed:
-    """Only the last layer of the Japanese GPT-NeoX adds a bias to its attention's output."""
-    return (Weight(path="attention.dense_bias", shape=(config.integer("hidden_size"),), role=WeightRole.BIAS),)
-
-
 def _opt_width(config: Config) -> int:
     """Embeddings may be narrower than the layers (350M)."""
     return config.maybe_integer("word_embed_proj_dim") or config.integer("hidden_size")
@@ -291,7 +286,8 @@ GPT_NEOX_JAPANESE: Final = replace(
     o_bias=False,
     mlp_bias=False,
     width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
-    outer=_last_bias,
+    # Only the last layer adds a bias to its attention's output.
+    outer=lambda config: parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
 )
 BLOOM: Final = replace(
     GPT_NEOX,
@@ -452,11 +448,6 @@ def _qwen(config: Config, spec: Decoder) -> Decoder:
     return replace(spec, o_bias=biased, mlp_bias=biased)
 
 
-def _arctic(config: Config, spec: Decoder) -> Decoder | None:
-    """No model with dense layers between the experts is known that a count could be checked against."""
-    return spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None
-
-
 def _arctic_residual(config: Config, _layer: Layer) -> Weighed:
     """A dense MLP beside the experts, as wide as the hidden size, with a norm."""
     if not config.flag("use_residual", default=True):
@@ -530,7 +521,8 @@ GROK: Final = Decoder(
 )
 ARCTIC: Final = Decoder(
     layers=build.alike(attention_dims, "parallel_attn_mlp_res"),
-    adapt=_arctic,
+    # No model with dense layers between the experts is known that a count could be checked against.
+    adapt=lambda config, spec: spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None,
     extra=_arctic_residual,
     experts=Experts(count="num_local_experts", width="intermediate_size", path="block_sparse_moe"),
 )

@@ -156,11 +156,6 @@ def _qwen3_moe_types(config: Config, count: int) -> list[str]:
     return [FULL if config.maybe_integer("attention_chunk_size") is None else CHUNKED] * count
 
 
-def _flint_types(_config: Config, count: int) -> list[str]:
-    """Full attention on the first two layers, on every fourth and on the last."""
-    return [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)]
-
-
 def _llama4_types(config: Config, count: int) -> list[str]:
     """Layers with rotary positions are chunked, the others (every fourth) full."""
     positions = build.with_positions(config, count, exact=False)
@@ -314,7 +309,13 @@ QWEN2_MOE: Final = Decoder(
 )
 QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
-FLINT: Final = replace(HEAD_NORM, types=_flint_types, sinks=True, experts=replace(_SHARED, sparse=_by_step(0, 1)))
+FLINT: Final = replace(
+    HEAD_NORM,
+    # Full attention on the first two layers, on every fourth and on the last.
+    types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],
+    sinks=True,
+    experts=replace(_SHARED, sparse=_by_step(0, 1)),
+)
 
 GLM4_MOE: Final = Decoder(
     qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=build.AFTER_PREFIX, mtp=build.mtp_copies

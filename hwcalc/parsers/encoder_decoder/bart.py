@@ -319,10 +319,6 @@ def _global_norm(config: Config, width: int) -> Weighed:
     return projections("self_attn", width, square(width), KVQO) + layer_norm("global_self_attn_layer_norm", width)
 
 
-def _global_tokens(config: Config, width: int) -> Weighed:
-    return embedding("encoder.embed_global", config.integer("num_global_tokens"), width)
-
-
 def _subsampler(config: Config, width: int) -> Weighed:
     """Speech2Text: convolutions, each followed by a gate that halves the channels."""
     kernels = config.integers("conv_kernel_sizes", minimum=1) or []
@@ -396,7 +392,12 @@ MBART: Final = Bart(final_norm=True)
 MVP: Final = Bart(uncounted_with="use_prompt")
 NLLB_MOE: Final = Bart(positions=None, embedding_norm=False, final_norm=True, sparse=True)
 PEGASUS_X: Final = Bart(
-    positions=None, embedding_norm=False, final_norm=True, bias=False, encoder_attention=_global_norm, front=_global_tokens
+    positions=None,
+    embedding_norm=False,
+    final_norm=True,
+    bias=False,
+    encoder_attention=_global_norm,
+    front=lambda config, width: embedding("encoder.embed_global", config.integer("num_global_tokens"), width),
 )
 SPEECH2TEXT: Final = Bart(positions=None, embedding_norm=False, final_norm=True, own_tables=False, front=_subsampler)
 # A document of this type alone has no weights here: PP_FORMULANET in images.py counts them.

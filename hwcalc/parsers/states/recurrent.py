@@ -70,15 +70,11 @@ def _minimax(config: Config) -> Reading:
     flags = config.integers("attn_type_list", length=count)
     spelled = spelled_layer_types(config, count)
     types = spelled or ([FULL if flag else LINEAR for flag in flags] if flags else alternating)
-    readers = {LINEAR: _lightning_layer, FULL: full_layer}
+    readers = {LINEAR: lambda level, _index: _lightning(attention_dims(level)), FULL: full_layer}
     layers = build_layers(config, types, readers)
     # The class in transformers does not read attn_type_list.
     readings = {"transformers": build_layers(config, alternating, readers)} if flags and not spelled else {}
     return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
-
-
-def _lightning_layer(config: Config, index: int) -> Layer:
-    return _lightning(attention_dims(config))
 
 
 def _lightning(dims: AttentionDims) -> Layer:

@@ -57,11 +57,6 @@ def _lfm2_types(config: Config, count: int) -> list[str]:
     return [FULL if i in attending else _CONV for i in range(count)]
 
 
-def _lfm3_types(config: Config, count: int) -> list[str]:
-    """Convolutions on odd layers and on the first. The other layers alternate between full attention and a window."""
-    return [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)]
-
-
 def _conv_layer(config: Config, index: int) -> Layer:
     return (ShortConvolution(channels=config.integer("hidden_size"), d_conv=config.integer("conv_L_cache")),)
 
@@ -138,7 +133,8 @@ LFM2: Final = Interleaved(
     dtype_keys=(),
 )  # fmt: skip
 LFM3: Final = Interleaved(
-    types=_lfm3_types,
+    # Convolutions on odd layers and on the first. The other layers alternate between full attention and a window.
+    types=lambda _, count: [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)],
     readers=_LFM_READERS,
     weights=_lfm,
     ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),

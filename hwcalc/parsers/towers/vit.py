@@ -297,11 +297,11 @@ def _hunyuan_merger(config: Config, path: str, width: int) -> Weighed:
     )
 
 
-def _hunyuan_positions(config: Config) -> int:
-    return (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1
-
-
-HUNYUAN: Final = Encoder(style=Style(names=LLAMA_NAMES), stem=patches(positions=_hunyuan_positions), extra=_hunyuan_merger)
+HUNYUAN: Final = Encoder(
+    style=Style(names=LLAMA_NAMES),
+    stem=patches(positions=lambda config: (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1),
+    extra=_hunyuan_merger,
+)
 
 
 def _molmo_positions(config: Config) -> int:
