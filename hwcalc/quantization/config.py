@@ -6,7 +6,7 @@ part of the config is not understood, the whole scheme is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -131,7 +131,7 @@ def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
     return Scheme(name="bitnet", rules=rules, unpacked_by_transformers=automatic)
 
 
-_METHODS: Final = {
+_METHODS: Final[Mapping[str, Callable[[Mapping[str, Any]], Rule | None]]] = {
     "fp8": _fp8,
     "gptq": _gptq,
     "awq": _awq,
