@@ -31,18 +31,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import (
-    Block,
-    WeightRole,
-    attention,
-    embedding,
-    experts,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    rms_norm,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.parsers.blocks import Weighed, norm, rms_norms, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder import build
@@ -147,10 +137,10 @@ def _cross_attention(config: Config, _layer: Layer) -> Weighed:
         return ()
     hidden = config.integer("hidden_size")
     return (
-        *layer_norm("ln_cross_attn", hidden),
-        *linear("crossattention.q_attn", hidden, hidden, bias=True),
-        *linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
-        *linear("crossattention.c_proj", hidden, hidden, bias=True),
+        *w.layer_norm("ln_cross_attn", hidden),
+        *w.linear("crossattention.q_attn", hidden, hidden, bias=True),
+        *w.linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
+        *w.linear("crossattention.c_proj", hidden, hidden, bias=True),
     )
 
 
@@ -160,15 +150,15 @@ def _encoder_attention(config: Config, layer: Layer) -> Weighed:
         return ()
     hidden, dims = config.integer("hidden_size"), dims_of(layer)
     heads = dims.num_attention_heads
-    cross = attention(hidden, heads, heads, dims.head_dim, qkv_bias=True, o_bias=True, path="encoder_attn", output="out_proj")
-    return cross + layer_norm("encoder_attn_layer_norm", hidden)
+    cross = w.attention(hidden, heads, heads, dims.head_dim, qkv_bias=True, o_bias=True, path="encoder_attn", output="out_proj")
+    return cross + w.layer_norm("encoder_attn_layer_norm", hidden)
 
 
 def _kosmos_norms(config: Config, layer: Layer) -> Weighed:
     """Kosmos: a norm in the middle of the MLP, and in Kosmos-2 one before the attention's output."""
-    inner = layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
+    inner = w.layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
     if config.model_type == "kosmos_2_text_model":
-        inner += layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
+        inner += w.layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
     return inner + _encoder_attention(config, layer)
 
 
@@ -180,7 +170,7 @@ def _opt_width(config: Config) -> int:
 def _opt_projections(config: Config) -> Weighed:
     """Projections between narrow embeddings and the layers."""
     hidden, embedded = config.integer("hidden_size"), _opt_width(config)
-    return () if embedded == hidden else linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
+    return () if embedded == hidden else w.linear("project_in", embedded, hidden) + w.linear("project_out", hidden, embedded)
 
 
 def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -188,9 +178,9 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
     ffn = config.sub("ffn_config") or Config({}, None, "ffn_config")
     hidden = config.integer("hidden_size")
     count, active = (ffn.maybe_integer("moe_num_experts") or 4, ffn.maybe_integer("moe_top_k") or 1)
-    expert = gated_mlp(hidden, ffn.maybe_integer("ffn_hidden_size") or 3584, path="ffn.experts.mlp")
-    router = linear("ffn.router.layer", hidden, count, role=WeightRole.ROUTER)
-    return mlp_blocks([None] * len(layers), lambda _: experts(expert, count, active) + router)
+    expert = w.gated_mlp(hidden, ffn.maybe_integer("ffn_hidden_size") or 3584, path="ffn.experts.mlp")
+    router = w.linear("ffn.router.layer", hidden, count, role=WeightRole.ROUTER)
+    return mlp_blocks([None] * len(layers), lambda _: w.experts(expert, count, active) + router)
 
 
 def _read_modernbert(config: Config) -> Reading:
@@ -217,14 +207,14 @@ def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer
 def _modernbert_outer(config: Config) -> Weighed:
     """A norm after the embedding, and a head of two layers."""
     hidden, kind = config.integer("hidden_size"), "layer" if config.flag("norm_bias") else "scale"
-    dense = linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))
+    dense = w.linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))
     return norm(kind, "embeddings.norm", hidden) + dense + norm(kind, "lm_head.norm", hidden)
 
 
 def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """``ffn_dim`` is the width of gate and value together: the first matrix is that wide, the second one half of it."""
     hidden, both = config.integer("hidden_size"), config.integer("ffn_dim")
-    weights = linear("mlp.fc1", hidden, both) + linear("mlp.fc2", both // 2, hidden)
+    weights = w.linear("mlp.fc1", hidden, both) + w.linear("mlp.fc2", both // 2, hidden)
     return mlp_blocks([None] * len(layers), lambda _: weights)
 
 
@@ -287,7 +277,7 @@ GPT_NEOX_JAPANESE: Final = replace(
     mlp_bias=False,
     width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
     # Only the last layer adds a bias to its attention's output.
-    outer=lambda config: parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
+    outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
 )
 BLOOM: Final = replace(
     GPT_NEOX,
@@ -295,7 +285,7 @@ BLOOM: Final = replace(
     o_bias=True,
     attn="self_attention",
     width=_inner("n_inner"),
-    outer=lambda config: layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
+    outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
 )
 FALCON: Final = replace(
     GPT_NEOX,
@@ -326,7 +316,7 @@ MPT: Final = replace(
 BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
 XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
 KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
-KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: embedding("segment_emb", 2, config.integer("hidden_size")))
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: w.embedding("segment_emb", 2, config.integer("hidden_size")))
 OPT: Final = replace(
     BIOGPT,
     adapt=_opt_norms,
@@ -453,17 +443,17 @@ def _arctic_residual(config: Config, _layer: Layer) -> Weighed:
     if not config.flag("use_residual", default=True):
         return ()
     hidden = config.integer("hidden_size")
-    return gated_mlp(hidden, hidden, path="residual_mlp") + rms_norm("residual_layernorm", hidden)
+    return w.gated_mlp(hidden, hidden, path="residual_mlp") + w.rms_norm("residual_layernorm", hidden)
 
 
 def _step3(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     """Step-3: queries pass through a low rank; all heads share one key and one value."""
     hidden, rank, dims = config.integer("hidden_size"), config.integer("share_q_dim"), dims_of(layer)
-    own = attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
+    own = w.attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
     return (
-        *linear("self_attn.q_proj", hidden, rank),
-        *rms_norm("self_attn.inter_norm", rank),
-        *linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
+        *w.linear("self_attn.q_proj", hidden, rank),
+        *w.rms_norm("self_attn.inter_norm", rank),
+        *w.linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
         *own[1:],
     )
 
@@ -472,7 +462,7 @@ def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """MiMo: a projection and norms before a whole layer, and a norm after it."""
     hidden = config.integer("hidden_size")
     norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm", "final_layernorm")
-    projection = linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)
+    projection = w.linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)
     return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 

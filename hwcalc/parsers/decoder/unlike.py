@@ -30,19 +30,9 @@ from typing import Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, NoCache, SharedCache, SparseIndexer
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Weight,
-    WeightRole,
-    attention,
-    embedding,
-    experts,
-    gated_mlp,
-    linear,
-    parameter,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, rms_norms, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
@@ -149,14 +139,14 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
 
     def weigh(kind: tuple[Layer, bool, float]) -> Iterator[Named]:
         layer, linear_attention, multiplier = kind
-        scale = rms_norm("input_layernorm", hidden)
+        scale = w.rms_norm("input_layernorm", hidden)
         if linear_attention:
-            yield "attention", linear("self_attn.linear_attn", hidden, hidden) + scale
+            yield "attention", w.linear("self_attn.linear_attn", hidden, hidden) + scale
         elif not isinstance(layer[0], NoCache):
             yield "attention", attention_weights(config, LLAMA, layer) + scale
-        scale = rms_norm("post_attention_layernorm", hidden)
+        scale = w.rms_norm("post_attention_layernorm", hidden)
         if multiplier == -1:
-            yield "mlp", linear("mlp.linear_mlp", hidden, hidden) + scale
+            yield "mlp", w.linear("mlp.linear_mlp", hidden, hidden) + scale
         elif multiplier < 0:
             raise config.error("block_configs.ffn.ffn_mult", multiplier, "a number above 0")
         elif multiplier:
@@ -164,9 +154,9 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
             yield "mlp", mlp_weights(config, LLAMA, -(-wide // 256) * 256) + scale
 
     return [
-        Block(kind="embedding", weights=embedding("model.embed_tokens", config.integer("vocab_size"), hidden)),
+        Block(kind="embedding", weights=w.embedding("model.embed_tokens", config.integer("vocab_size"), hidden)),
         *repeated(kinds, weigh),
-        Block(kind="norm", weights=rms_norm("model.norm", hidden)),
+        Block(kind="norm", weights=w.rms_norm("model.norm", hidden)),
         *head_block(config, tied=tied_head(config, top)),
     ]
 
@@ -201,15 +191,15 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
             raise config.error("ffn_multipliers", multiplier, "numbers above 0")
         wide = divisible(multiplier * hidden, divisor)
         heads, groups, head_dim = dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim
-        own = attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
+        own = w.attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
         if scales:
-            own += rms_norm("attn.q_norm", head_dim) + rms_norm("attn.k_norm", head_dim)
-        own += linear("ffn.proj_1", hidden, 2 * wide if gated else wide) + linear("ffn.proj_2", wide, hidden)
-        yield "layer", own + rms_norm("attn_norm", hidden) + rms_norm("ffn_norm", hidden)
+            own += w.rms_norm("attn.q_norm", head_dim) + w.rms_norm("attn.k_norm", head_dim)
+        own += w.linear("ffn.proj_1", hidden, 2 * wide if gated else wide) + w.linear("ffn.proj_2", wide, hidden)
+        yield "layer", own + w.rms_norm("attn_norm", hidden) + w.rms_norm("ffn_norm", hidden)
 
-    out = [Block(kind="embedding", weights=embedding("transformer.token_embeddings", config.integer("vocab_size"), hidden))]
+    out = [Block(kind="embedding", weights=w.embedding("transformer.token_embeddings", config.integer("vocab_size"), hidden))]
     out += repeated(zip(map(dims_of, reading.layers), multipliers, strict=True), weigh)
-    out.append(Block(kind="norm", weights=rms_norm("transformer.norm", hidden)))
+    out.append(Block(kind="norm", weights=w.rms_norm("transformer.norm", hidden)))
     return [*out, *head_block(config, tied=config.flag("share_input_output_layers", default=True))]
 
 
@@ -251,7 +241,7 @@ def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> lis
         if not number:
             return mlp_weights(config, spec)
         weights = gated_experts(hidden, inner, number, active, router="gate.wg")
-        return weights + (gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
+        return weights + (w.gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
 
     return mlp_blocks(map(kind, range(count)), weigh)
 
@@ -290,10 +280,10 @@ def _jetmoe_dims(config: Config) -> AttentionDims:
 def _mixture(config: Config, path: str, up: int, down: int) -> Weighed:
     """Experts of two matrices each, their router, and one bias for all of them."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
-    expert = linear(f"{path}.input_linear", hidden, up) + linear(f"{path}.output_linear", down, hidden)
+    expert = w.linear(f"{path}.input_linear", hidden, up) + w.linear(f"{path}.output_linear", down, hidden)
     return (
-        *experts(expert, count, config.integer("num_experts_per_tok")),
-        *linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER),
+        *w.experts(expert, count, config.integer("num_experts_per_tok")),
+        *w.linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER),
         Weight(path=f"{path}.bias", shape=(hidden,), role=WeightRole.BIAS),
     )
 
@@ -303,7 +293,7 @@ def _jetmoe_attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     dims = dims_of(layer)
     inner = dims.head_dim * dims.num_key_value_heads
     mixed = _mixture(config, "self_attention.experts", inner, inner)
-    return mixed + linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
+    return mixed + w.linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
 
 
 def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -343,7 +333,7 @@ def _hrm_stacks(config: Config, reading: Reading) -> Sequence[int]:
 
 def _hrm_gate(config: Config, layer: Layer) -> Weighed:
     dims, hidden = dims_of(layer), config.integer("hidden_size")
-    return linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
+    return w.linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
 
 
 HRM: Final = Decoder(
@@ -356,7 +346,7 @@ HRM: Final = Decoder(
     o_bias="attention_bias",
     mlp_bias="mlp_bias",
     extra=_hrm_gate,
-    outer=lambda config: rms_norm("z_L_init", config.integer("hidden_size")),
+    outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
 )
 
 
@@ -375,7 +365,7 @@ def _laguna(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bloc
     def weigh(dims: AttentionDims) -> Weighed:
         heads = dims.num_attention_heads
         rows = heads if gating is True or gating == "per-head" else heads * dims.head_dim
-        return attention_weights(config, spec, (dims.full(),)) + linear("self_attn.g_proj", hidden, rows)
+        return attention_weights(config, spec, (dims.full(),)) + w.linear("self_attn.g_proj", hidden, rows)
 
     dims = list(map(dims_of, layers))
     if listed is not None:
@@ -496,7 +486,7 @@ def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     for kind in layer[1:]:
         indexer = kind_in(config, (kind,), SparseIndexer)
         width = indexer.index_head_dim
-        weights += linear(f"{path}.q_proj", hidden, indexer.index_n_heads * width) + linear(f"{path}.k_proj", hidden, width)
+        weights += w.linear(f"{path}.q_proj", hidden, indexer.index_n_heads * width) + w.linear(f"{path}.k_proj", hidden, width)
         weights += rms_norms(width, f"{path}.q_norm", f"{path}.k_norm")
     return weights
 
@@ -532,7 +522,7 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """Llama 3.2 Vision: layers that attend to the image have norms of queries and keys, and two gates."""
     if _is_full(layer):
         return attention_weights(config, spec, layer)
-    gates = parameter("cross_attn_attn_gate", 1) + parameter("cross_attn_mlp_gate", 1)
+    gates = w.parameter("cross_attn_attn_gate", 1) + w.parameter("cross_attn_mlp_gate", 1)
     return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
@@ -543,7 +533,7 @@ LAGUNA: Final = replace(
     experts=Experts(
         shared=build.width("shared_expert_intermediate_size"),
         sparse=build.sparse_by_types(1, None),
-        extra=lambda config: parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
+        extra=lambda config: w.parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
     ),
 )
 MIMO_V2: Final = Decoder(

@@ -30,22 +30,9 @@ from hwcalc.formulas import (
     ShortConvolution,
     SparseIndexer,
 )
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    convolution,
-    embedding,
-    experts,
-    gated_delta_net,
-    gated_mlp,
-    kimi_delta_attention,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, hyper_connection, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times
@@ -106,11 +93,11 @@ def _mixer(config: Config, layer: Layer) -> Named:
     kind = layer[0]
     if isinstance(kind, GatedDeltaNet):
         projections = _PROJECTIONS.get(config.model_type or "", "split")
-        return "delta", gated_delta_net(hidden, **kind.numbers(), projections=projections)
+        return "delta", w.gated_delta_net(hidden, **kind.numbers(), projections=projections)
     attending = kind_in(config, layer, AttentionKind)
     bias = config.flag("attention_bias")
     rest = attention_of(attending, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)[2 if bias else 1 :]
-    queries = linear("self_attn.q_proj", hidden, 2 * attending.num_attention_heads * attending.head_dim, bias=bias)
+    queries = w.linear("self_attn.q_proj", hidden, 2 * attending.num_attention_heads * attending.head_dim, bias=bias)
     return "attention", queries + rest
 
 
@@ -130,7 +117,7 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     out = ends(config, top) + repeated(layers, weigh)
     steps = _prediction_steps(config)
     if steps:
-        join = linear("mtp.fc", 2 * hidden, hidden)
+        join = w.linear("mtp.fc", 2 * hidden, hidden)
         join += rms_norms(hidden, "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
         out.append(Block(kind="mtp", weights=join, part=Part.MTP))
         out += repeated([(full_layer(config, count), True)] * steps, weigh, Part.MTP)
@@ -159,7 +146,7 @@ def _routed(config: Config, count: int) -> list[bool]:
 def _feed_forward(config: Config) -> tuple[Named, Named]:
     """The block of experts and the block of the plain MLP. A model that has only one of them gives it twice."""
     width = config.maybe_integer("intermediate_size")
-    dense: Named | None = None if width is None else ("mlp", gated_mlp(config.integer("hidden_size"), width))
+    dense: Named | None = None if width is None else ("mlp", w.gated_mlp(config.integer("hidden_size"), width))
     count = config.maybe_integer("num_experts", minimum=0) or 0
     if config.model_type == "qwen3_5_text" or not count:
         if dense is None:
@@ -173,21 +160,21 @@ def _shared_experts(config: Config, count: int) -> Weighed:
     """Routed experts, and a shared one whose output is gated by one number."""
     hidden = config.integer("hidden_size")
     weights = gated_experts(hidden, config.integer("moe_intermediate_size"), count, config.integer("num_experts_per_tok"))
-    weights += gated_mlp(hidden, config.integer("shared_expert_intermediate_size"), path="mlp.shared_expert")
-    return weights + linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
+    weights += w.gated_mlp(hidden, config.integer("shared_expert_intermediate_size"), path="mlp.shared_expert")
+    return weights + w.linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
 
 
 def _olmo(config: Config, top: Config, reading: Reading) -> list[Block]:
     """OLMo Hybrid: each layer has two norms. The norms of queries and keys span all heads."""
     hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
-    mlp = gated_mlp(hidden, config.integer("intermediate_size"))
+    mlp = w.gated_mlp(hidden, config.integer("intermediate_size"))
 
     def weigh(layer: Layer) -> Iterator[Named]:
         kind = layer[0]
         if isinstance(kind, AttentionKind):
             weights = attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)
-            weights += rms_norm("self_attn.q_norm", kind.num_attention_heads * kind.head_dim)
-            weights += rms_norm("self_attn.k_norm", kind.num_key_value_heads * kind.head_dim)
+            weights += w.rms_norm("self_attn.q_norm", kind.num_attention_heads * kind.head_dim)
+            weights += w.rms_norm("self_attn.k_norm", kind.num_key_value_heads * kind.head_dim)
             yield "attention", weights
             yield "norm", rms_norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm")
         else:
@@ -251,7 +238,7 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
                 path, head = "self_attn.indexer", kind.index_head_dim
                 width = (kind.index_n_heads + config.integer("indexer_kv_heads")) * head
                 norms = rms_norms(head, f"{path}.q_layernorm", f"{path}.k_layernorm")
-                yield "indexer", linear(f"{path}.index_qk_proj", hidden, width) + norms
+                yield "indexer", w.linear(f"{path}.index_qk_proj", hidden, width) + norms
             if isinstance(kind, ShortConvolution):
                 yield "ngram", _ngram_mixer(config, kind)
 
@@ -264,17 +251,17 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
 def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> Weighed:
     hidden, count, rank = config.integer("hidden_size"), config.integer("hc_count"), config.integer("hc_lowrank")
     wide = count * hidden
-    weights = rms_norm(f"{path}.hc_norm", wide)
-    weights += linear(f"{path}.input_mix_weight_down", wide, rank) + linear(f"{path}.input_mix_weight_up", rank, wide)
-    return weights + linear(f"{path}.block_inject_weight", wide, count) if combine else weights
+    weights = w.rms_norm(f"{path}.hc_norm", wide)
+    weights += w.linear(f"{path}.input_mix_weight_down", wide, rank) + w.linear(f"{path}.input_mix_weight_up", rank, wide)
+    return weights + w.linear(f"{path}.block_inject_weight", wide, count) if combine else weights
 
 
 def _ngram_mixer(config: Config, kind: ShortConvolution) -> Weighed:
     hidden, wide = config.integer("hidden_size"), kind.channels
     width = config.maybe_integer("ple_embed_dim") or hidden
-    weights = linear("ple.key_proj", width, wide) + linear("ple.value_proj", width, hidden)
+    weights = w.linear("ple.key_proj", width, wide) + w.linear("ple.value_proj", width, hidden)
     weights += rms_norms(wide, "ple.norm_key", "ple.norm_query", "ple.norm_conv")
-    return weights + convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
+    return weights + w.convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
 
 
 def _ngram_tables(config: Config, layers: list[int]) -> list[Block]:
@@ -294,7 +281,7 @@ def _ngram_tables(config: Config, layers: list[int]) -> list[Block]:
     out = []
     for layer in layers:
         rows = sum(next(primes) for _ in range(heads))
-        table = embedding("ple.ple_embedding.ngram_embedding", -(-rows // padding) * padding, width)
+        table = w.embedding("ple.ple_embedding.ngram_embedding", -(-rows // padding) * padding, width)
         out.append(Block(kind="ngram", weights=table, layers=(layer,)))
     return out
 
@@ -373,7 +360,7 @@ class DeltaFamily(Record):
             yield (
                 ("moe", moe_weights(config, _EXPERTS))
                 if sparse
-                else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+                else ("mlp", w.gated_mlp(hidden, config.integer("intermediate_size")))
             )
             yield "norm", norms
             if self.indexed:
@@ -387,14 +374,14 @@ class DeltaFamily(Record):
         hidden, rank = config.integer("hidden_size"), None if self.bailing else config.maybe_integer("q_lora_rank")
         if isinstance(kind, KimiDeltaAttention):
             low_rank = not self.bailing
-            yield "delta", kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
+            yield "delta", w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
         elif isinstance(kind, LatentAttention):
-            gate = linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
+            gate = w.linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
             yield "attention", kind_weights(config, kind, rank) + gate
         elif isinstance(kind, SparseIndexer):
             # GLM-5 Next pools tokens, by a gate as wide as the key and a learned position within the pool.
             path, width = "self_attn.indexer.index_kpool_compress", kind.index_head_dim
-            pool = parameter(f"{path}_ape", config.integer("index_kpool"), width) + parameter(f"{path}_gate", width, hidden)
+            pool = w.parameter(f"{path}_ape", config.integer("index_kpool"), width) + w.parameter(f"{path}_gate", width, hidden)
             yield "indexer", kind_weights(config, kind, rank) + pool
 
 
@@ -464,7 +451,7 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
                 yield "delta", _k3_delta(kind, hidden, full_gate=full_gate)
             else:
                 yield "attention", _attention(text, kind_in(config, (kind,), LatentAttention))
-        yield ("moe", _experts(text)) if sparse else ("mlp", gated_mlp(hidden, text.integer("intermediate_size")))
+        yield ("moe", _experts(text)) if sparse else ("mlp", w.gated_mlp(hidden, text.integer("intermediate_size")))
         yield "norm", norms
         if residuals:
             yield "residual", _residual("self_attention_res", hidden) + _residual("mlp_res", hidden)
@@ -479,38 +466,38 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
 
 
 def _residual(path: str, hidden: int) -> Weighed:
-    return rms_norm(f"{path}_norm", hidden) + parameter(f"{path}_proj.weight", 1, hidden)
+    return w.rms_norm(f"{path}_norm", hidden) + w.parameter(f"{path}_proj.weight", 1, hidden)
 
 
 def _k3_delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
-    weights = kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
+    weights = w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
     # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
-    padded = parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
+    padded = w.parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
     return tuple(padded[0] if weight.path == "self_attn.A_log" else weight for weight in weights)
 
 
 def _attention(text: Config, kind: LatentAttention) -> Weighed:
     gate = text.integer("hidden_size"), kind.num_attention_heads * kind.v_head_dim
     weights = kind_weights(text, kind, text.maybe_integer("q_lora_rank"))
-    return weights + linear("self_attn.g_proj", *gate) if text.flag("mla_use_output_gate") else weights
+    return weights + w.linear("self_attn.g_proj", *gate) if text.flag("mla_use_output_gate") else weights
 
 
 def _experts(text: Config) -> Weighed:
     hidden, width = text.integer("hidden_size"), text.integer("moe_intermediate_size")
     latent = text.maybe_integer("routed_expert_hidden_size")
     count, path = text.integer("num_experts"), "block_sparse_moe"
-    expert = gated_mlp(latent or hidden, width, path=f"{path}.experts")
-    weights = experts(expert, count, text.integer("num_experts_per_token"))
-    weights += linear(f"{path}.gate", hidden, count, role=WeightRole.ROUTER)
+    expert = w.gated_mlp(latent or hidden, width, path=f"{path}.experts")
+    weights = w.experts(expert, count, text.integer("num_experts_per_token"))
+    weights += w.linear(f"{path}.gate", hidden, count, role=WeightRole.ROUTER)
     shared = (text.maybe_integer("num_shared_experts", minimum=0) or 0) * width
     if shared:
-        weights += gated_mlp(hidden, shared, path=f"{path}.shared_experts")
+        weights += w.gated_mlp(hidden, shared, path=f"{path}.shared_experts")
     if latent is not None:
         # They count as other than linear because the released quantisation leaves them alone without naming them.
-        weights += linear(f"{path}.routed_expert_down_proj", hidden, latent, role=WeightRole.OTHER)
-        weights += linear(f"{path}.routed_expert_up_proj", latent, hidden, role=WeightRole.OTHER)
+        weights += w.linear(f"{path}.routed_expert_down_proj", hidden, latent, role=WeightRole.OTHER)
+        weights += w.linear(f"{path}.routed_expert_up_proj", latent, hidden, role=WeightRole.OTHER)
         if text.flag("latent_moe_use_norm"):
-            weights += rms_norm(f"{path}.routed_expert_norm", latent)
+            weights += w.rms_norm(f"{path}.routed_expert_norm", latent)
     return weights
 
 
@@ -519,20 +506,20 @@ def _vision(vision: Config) -> Iterator[Block]:
     width, inner = vision.integer("vt_hidden_size"), vision.integer("qkv_hidden_size")
     patch = vision.integer("patch_size")
     path = "vision_tower.encoder.blocks"
-    layer = rms_norm(f"{path}.norm0", width) + rms_norm(f"{path}.norm1", width)
-    layer += linear(f"{path}.wqkv", width, 3 * inner) + linear(f"{path}.wo", inner, width)
+    layer = w.rms_norm(f"{path}.norm0", width) + w.rms_norm(f"{path}.norm1", width)
+    layer += w.linear(f"{path}.wqkv", width, 3 * inner) + w.linear(f"{path}.wo", inner, width)
     mlp = vision.integer("vt_intermediate_size")
-    layer += plain_mlp(width, mlp, bias=False, path=f"{path}.mlp", names=("fc0", "fc1"))
+    layer += w.plain_mlp(width, mlp, bias=False, path=f"{path}.mlp", names=("fc0", "fc1"))
     rows, columns = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
-    outside = parameter("vision_tower.patch_embed.proj.weight", width, 3, patch, patch, role=WeightRole.CONV)
-    outside += parameter("vision_tower.patch_embed.pos_emb.weight", rows, columns, width, role=WeightRole.EMBEDDING)
-    outside += rms_norm("vision_tower.encoder.final_layernorm", width)
+    outside = w.parameter("vision_tower.patch_embed.proj.weight", width, 3, patch, patch, role=WeightRole.CONV)
+    outside += w.parameter("vision_tower.patch_embed.pos_emb.weight", rows, columns, width, role=WeightRole.EMBEDDING)
+    outside += w.rms_norm("vision_tower.encoder.final_layernorm", width)
     yield Block(kind="vision_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers("vt_num_hidden_layers"))
     yield Block(kind="vision", weights=outside, part=Part.VISION)
     merge = vision.integers("merge_kernel_size", length=2, minimum=1) or [1, 1]
     merged, hidden = merge[0] * merge[1] * width, vision.integer("text_hidden_size")
-    projector = linear("mm_projector.proj.0", merged, merged) + linear("mm_projector.proj.2", merged, hidden)
-    yield Block(kind="projector", weights=projector + rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
+    projector = w.linear("mm_projector.proj.0", merged, merged) + w.linear("mm_projector.proj.2", merged, hidden)
+    yield Block(kind="projector", weights=projector + w.rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
 
 
 KIMI_K3: Final = Readers(layers=lambda config: read_nested(config, "kimi_linear"), weights=_weigh)

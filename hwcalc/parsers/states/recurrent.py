@@ -30,18 +30,8 @@ from hwcalc.formulas import (
     RwkvMatrix,
     ShortConvolution,
 )
-from hwcalc.formulas.weights import (
-    Block,
-    WeightRole,
-    gated_mlp,
-    layer_norm,
-    lightning_attention,
-    linear,
-    matrix_lstm,
-    parameter,
-    rg_lru,
-    rwkv4,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
@@ -99,10 +89,10 @@ def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Bloc
     moe = gated_experts(hidden, width, count, active)
     shared = 0 if config.has_class else config.maybe_integer("shared_intermediate_size", minimum=0) or 0
     if shared:
-        moe += gated_mlp(hidden, shared, path="shared_mlp") + linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
+        moe += w.gated_mlp(hidden, shared, path="shared_mlp") + w.linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
 
     mixers: Mixers = {
-        LightningAttention: ("lightning", lambda kind: lightning_attention(hidden, **kind.numbers())),
+        LightningAttention: ("lightning", lambda kind: w.lightning_attention(hidden, **kind.numbers())),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
     }
     norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
@@ -161,11 +151,11 @@ def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> l
     """``intermediate_size`` is the width of gate and up together."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     bias = config.flag("attention_bias")
-    mlp = gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
+    mlp = w.gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
 
     norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
     mixers: Mixers = {
-        RealGatedLRU: ("rg_lru", lambda kind: rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
+        RealGatedLRU: ("rg_lru", lambda kind: w.rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block")),
     }
     out = ends(config, top, norm="model.final_norm")
@@ -193,11 +183,11 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     hidden, bias = config.integer("hidden_size"), config.flag("use_bias")
     width = _share(config, hidden, "ffn_proj_factor", 2.667, config.integer("ffn_round_up_to_multiple_of"))
     queries, values = (_share(config, hidden, key, share) for key, share in _SHARES)
-    mlp = linear("ffn.proj_up_gate", hidden, width, bias=bias) + linear("ffn.proj_up", hidden, width, bias=bias)
-    mlp += linear("ffn.proj_down", width, hidden, bias=bias)
-    norms = layer_norm("norm_mlstm", hidden, bias=bias) + layer_norm("norm_ffn", hidden, bias=bias)
+    mlp = w.linear("ffn.proj_up_gate", hidden, width, bias=bias) + w.linear("ffn.proj_up", hidden, width, bias=bias)
+    mlp += w.linear("ffn.proj_down", width, hidden, bias=bias)
+    norms = w.layer_norm("norm_mlstm", hidden, bias=bias) + w.layer_norm("norm_ffn", hidden, bias=bias)
 
-    mixers: Mixers = {MatrixLSTM: ("mlstm", lambda kind: matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))}
+    mixers: Mixers = {MatrixLSTM: ("mlstm", lambda kind: w.matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))}
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.out_norm")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
@@ -272,13 +262,13 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     usual = 4 * hidden if isinstance(reading.layers[0][0], Rwkv4) else int(hidden * 3.5) // 32 * 32
     width = config.maybe_integer("intermediate_size") or usual
     path = "feed_forward"
-    mlp = parameter(f"{path}.time_mix_key", 1, 1, hidden) + parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
-    mlp += linear(f"{path}.key", hidden, width) + linear(f"{path}.receptance", hidden, hidden)
-    mlp += linear(f"{path}.value", width, hidden)
+    mlp = w.parameter(f"{path}.time_mix_key", 1, 1, hidden) + w.parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
+    mlp += w.linear(f"{path}.key", hidden, width) + w.linear(f"{path}.receptance", hidden, hidden)
+    mlp += w.linear(f"{path}.value", width, hidden)
 
-    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: rwkv4(**kind.numbers())), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
-    norms = layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
-    outer = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
+    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: w.rwkv4(**kind.numbers())), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
+    norms = w.layer_norm("ln1", hidden) + w.layer_norm("ln2", hidden)
+    outer = w.layer_norm("rwkv.blocks.0.pre_ln", hidden) + w.layer_norm("rwkv.ln_out", hidden)
     out = ends(config, top, embed="rwkv.embeddings", norm=outer, head="head")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
@@ -288,10 +278,10 @@ def _rwkv5_mixing(kind: RwkvMatrix) -> Weighed:
     hidden, inner = kind.hidden_size, kind.num_heads * kind.head_dim
     weights: Weighed = ()
     for name in ("time_decay", "time_faaaa"):
-        weights += parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
+        weights += w.parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
     for name in ("key", "value", "receptance", "gate"):
-        weights += parameter(f"attention.time_mix_{name}", 1, 1, hidden) + linear(f"attention.{name}", hidden, inner)
-    return weights + linear("attention.output", inner, hidden) + layer_norm("attention.ln_x", inner)
+        weights += w.parameter(f"attention.time_mix_{name}", 1, 1, hidden) + w.linear(f"attention.{name}", hidden, inner)
+    return weights + w.linear("attention.output", inner, hidden) + w.layer_norm("attention.ln_x", inner)
 
 
 def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block] | None:
@@ -309,27 +299,27 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     width = config.maybe_integer("intermediate_size") or config.checked_integer(
         "hidden_ratio", -(-int(hidden * ratio) // 32) * 32
     )
-    mlp = parameter("ffn.x_k", hidden) + linear("ffn.key", hidden, width) + linear("ffn.value", width, hidden)
+    mlp = w.parameter("ffn.x_k", hidden) + w.linear("ffn.key", hidden, width) + w.linear("ffn.value", width, hidden)
 
     def low_rank(name: str, rank: int, *, bias: bool = True) -> Weighed:
-        return linear(f"attn.{name}_lora.lora.0", hidden, rank) + linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
+        return w.linear(f"attn.{name}_lora.lora.0", hidden, rank) + w.linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
         kind = kind_in(config, layer, RwkvMatrix)
-        weights = tuple(parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
-        weights += parameter("attn.k_k", hidden) + parameter("attn.k_a", hidden)
-        weights += parameter("attn.r_k", kind.num_heads, kind.head_dim)
+        weights = tuple(w.parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
+        weights += w.parameter("attn.k_k", hidden) + w.parameter("attn.k_a", hidden)
+        weights += w.parameter("attn.r_k", kind.num_heads, kind.head_dim)
         for name in "rkvo":
-            weights += linear(f"attn.{name}_proj", hidden, hidden)
+            weights += w.linear(f"attn.{name}_proj", hidden, hidden)
         weights += low_rank("w", decay) + low_rank("a", rate) + low_rank("g", gate, bias=False)
         if not first:
             weights += low_rank("v", value)
-        yield "rwkv", weights + layer_norm("attn.g_norm", hidden)
+        yield "rwkv", weights + w.layer_norm("attn.g_norm", hidden)
         yield "mlp", mlp
-        yield "norm", layer_norm("attn_norm", hidden, bias=bias) + layer_norm("ffn_norm", hidden, bias=bias)
+        yield "norm", w.layer_norm("attn_norm", hidden, bias=bias) + w.layer_norm("ffn_norm", hidden, bias=bias)
 
-    norms = layer_norm("model.layers.0.pre_norm", hidden, bias=bias) + layer_norm("model.norm", hidden, bias=bias)
+    norms = w.layer_norm("model.layers.0.pre_norm", hidden, bias=bias) + w.layer_norm("model.norm", hidden, bias=bias)
     layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
     return ends(config, top, embed="model.embeddings", norm=norms) + repeated(layers, weigh)
 

@@ -13,18 +13,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    embedding,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Weighed, norm, projections, square
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.towers.build import (
@@ -65,12 +55,12 @@ def _pooling_head(config: Config, path: str, width: int) -> Weighed:
         return ()
     head = f"{path}.head"
     return (
-        *parameter(f"{head}.probe", width),
-        *parameter(f"{head}.attention.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
-        *parameter(f"{head}.attention.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *linear(f"{head}.attention.out_proj", width, width, bias=True),
-        *layer_norm(f"{head}.layernorm", width),
-        *plain_mlp(width, config.integer("intermediate_size"), path=f"{head}.mlp"),
+        *w.parameter(f"{head}.probe", width),
+        *w.parameter(f"{head}.attention.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
+        *w.parameter(f"{head}.attention.in_proj_bias", 3 * width, role=WeightRole.BIAS),
+        *w.linear(f"{head}.attention.out_proj", width, width, bias=True),
+        *w.layer_norm(f"{head}.layernorm", width),
+        *w.plain_mlp(width, config.integer("intermediate_size"), path=f"{head}.mlp"),
     )
 
 
@@ -81,7 +71,7 @@ def _window_merger(config: Config, path: str, width: int) -> Weighed:
     sizes = (merged, down * across * config.integer("intermediate_size"), width)
     return (
         *encoder_layer(config, Style(norms=("layer_norm1",)), base, width, 0),
-        *layer_norm(f"{base}.pre_norm", merged),
+        *w.layer_norm(f"{base}.pre_norm", merged),
         *mlp_chain(base, sizes, ("linear_1", "linear_2")),
     )
 
@@ -90,16 +80,16 @@ def _docling_connector(config: Config, path: str, width: int) -> Weighed:
     """Granite Docling's two routes from patches to tokens, a coarse and a fine one."""
     base, out, factor = f"{path}.connector", config.integer("out_hidden_size"), config.integer("scale_factor")
     taps = config.sequence("deepstack_visual_indexes", most=MAX_LAYERS)
-    weights = layer_norm(f"{base}.ln_in", width)
+    weights = w.layer_norm(f"{base}.ln_in", width)
     routes = {"coarse": factor} | ({"fine": factor // 2} if config.flag("use_fine_route") else {})
     for route, scale in routes.items():
         merged, tap = width * scale**2, f"{base}.{route}.deepstack_mergers"
-        weights += linear(f"{base}.{route}.projection", merged, out)
+        weights += w.linear(f"{base}.{route}.projection", merged, out)
         for _ in range(3 if taps is None else len(taps)):
-            weights += layer_norm(f"{tap}.layer_norm", merged)
+            weights += w.layer_norm(f"{tap}.layer_norm", merged)
             weights += mlp_chain(tap, (merged, out, out), ("linear_1", "linear_2"))
-    weights += layer_norm(f"{base}.ln_mid", out) + linear(f"{base}.mlp_fc2", out, out)
-    return weights + layer_norm(f"{base}.ln_out", out)
+    weights += w.layer_norm(f"{base}.ln_mid", out) + w.linear(f"{base}.mlp_fc2", out, out)
+    return weights + w.layer_norm(f"{base}.ln_out", out)
 
 
 SIGLIP: Final = Encoder(stem=patches(positions=grid), layers="encoder.layers", norms=("post_layernorm",))
@@ -136,11 +126,11 @@ _INTERN: Final = Style(
 def _internvl_extra(config: Config, path: str, width: int) -> Weighed:
     weights: Weighed = ()
     if config.flag("use_absolute_position_embeddings"):
-        weights += embedding(f"{path}.embeddings.position_embeddings", grid(config, 1), width)
+        weights += w.embedding(f"{path}.embeddings.position_embeddings", grid(config, 1), width)
     if config.flag("use_mask_token"):
-        weights += parameter(f"{path}.embeddings.mask_token", width)
+        weights += w.parameter(f"{path}.embeddings.mask_token", width)
     if not config.flag("use_mean_pooling"):
-        weights += layer_norm(f"{path}.layernorm", width)
+        weights += w.layer_norm(f"{path}.layernorm", width)
     return weights
 
 
@@ -173,9 +163,9 @@ def _ovis_head(config: Config, path: str, width: int) -> Weighed:
         raise config.error("vocab_size", config.get("vocab_size"), "more than num_visual_indicator_tokens")
     stride = config.integer("hidden_stride")
     return (
-        *rms_norm(f"{path}.transformer.embeddings.rms_norm", width),
-        *linear(f"{path}.head_linear", width * stride**2, words),
-        *layer_norm(f"{path}.head_norm", words),
+        *w.rms_norm(f"{path}.transformer.embeddings.rms_norm", width),
+        *w.linear(f"{path}.head_linear", width * stride**2, words),
+        *w.layer_norm(f"{path}.head_norm", words),
     )
 
 
@@ -198,9 +188,9 @@ OVIS: Final = Encoder(
 def _kosmos_patches(config: Config, path: str, width: int) -> Weighed:
     rows = config.integer("max_num_patches")
     return (
-        *linear(f"{path}.embeddings.patch_projection", config.integer("patch_embed_hidden_size"), width, bias=True),
-        *embedding(f"{path}.embeddings.row_embedder", rows, width),
-        *embedding(f"{path}.embeddings.column_embedder", rows, width),
+        *w.linear(f"{path}.embeddings.patch_projection", config.integer("patch_embed_hidden_size"), width, bias=True),
+        *w.embedding(f"{path}.embeddings.row_embedder", rows, width),
+        *w.embedding(f"{path}.embeddings.column_embedder", rows, width),
     )
 
 
@@ -223,8 +213,8 @@ def _gemma4_stem(config: Config, path: str, width: int) -> Weighed:
     """Patches of three colours, and positions by row and by column."""
     base, patch = f"{path}.patch_embedder", config.integer("patch_size")
     return (
-        *linear(f"{base}.input_proj", 3 * patch**2, width),
-        *embedding(f"{base}.position_embedding_table", 2 * config.integer("position_embedding_size"), width),
+        *w.linear(f"{base}.input_proj", 3 * patch**2, width),
+        *w.embedding(f"{base}.position_embedding_table", 2 * config.integer("position_embedding_size"), width),
     )
 
 
@@ -248,11 +238,11 @@ def gemma4_unified(config: Config, path: str) -> tuple[Block, ...]:
     width = config.integer("mm_embed_dim")
     patch = 3 * (config.integer("patch_size") * config.integer("pooling_kernel_size")) ** 2
     weights = (
-        *layer_norm(f"{path}.patch_ln1", patch),
-        *linear(f"{path}.patch_dense", patch, width, bias=True),
-        *layer_norm(f"{path}.patch_ln2", width),
-        *embedding(f"{path}.pos_embedding", 2 * config.integer("mm_posemb_size"), width),
-        *layer_norm(f"{path}.pos_norm", width),
+        *w.layer_norm(f"{path}.patch_ln1", patch),
+        *w.linear(f"{path}.patch_dense", patch, width, bias=True),
+        *w.layer_norm(f"{path}.patch_ln2", width),
+        *w.embedding(f"{path}.pos_embedding", 2 * config.integer("mm_posemb_size"), width),
+        *w.layer_norm(f"{path}.pos_norm", width),
     )
     return block("embedding", weights)
 
@@ -289,11 +279,11 @@ def _hunyuan_merger(config: Config, path: str, width: int) -> Weighed:
     return (
         *conv(f"{base}.proj_conv", 2 * width, width, merge, merge),
         *conv(f"{base}.proj_out", 4 * width, 2 * width, 1, 1),
-        *linear(f"{base}.mlp", 4 * width, out, bias=True),
-        *parameter(f"{base}.image_newline", 4 * width),
-        *parameter(f"{base}.image_marks", 3, out),
-        *rms_norm(f"{base}.before_rms", width),
-        *rms_norm(f"{base}.after_rms", out),
+        *w.linear(f"{base}.mlp", 4 * width, out, bias=True),
+        *w.parameter(f"{base}.image_newline", 4 * width),
+        *w.parameter(f"{base}.image_marks", 3, out),
+        *w.rms_norm(f"{base}.before_rms", width),
+        *w.rms_norm(f"{base}.after_rms", out),
     )
 
 
@@ -323,13 +313,13 @@ def _radio_patches(config: Config, path: str, width: int) -> Weighed:
     """RADIO has its own tables: one projection for images, one for videos, and registers beside the class vectors."""
     base, size = f"{path}.embeddings", config.integer("patch_size")
     side, patch = config.integer("max_img_size") // size, config.integer("num_channels") * size**2
-    weights = linear(f"{base}.patch_projection", patch, width)
+    weights = w.linear(f"{base}.patch_projection", patch, width)
     frames = config.maybe_integer("video_temporal_patch_size")
     if frames is not None:
-        weights += linear(f"{base}.video_patch_projection", patch * frames, width)
-    weights += embedding(f"{base}.position_embedding", side * side, width)
+        weights += w.linear(f"{base}.video_patch_projection", patch * frames, width)
+    weights += w.embedding(f"{base}.position_embedding", side * side, width)
     rows = config.integer("num_cls_tokens", minimum=0) + config.integer("num_registers", minimum=0)
-    return weights + parameter(f"{base}.cls_register_token", rows, width)
+    return weights + w.parameter(f"{base}.cls_register_token", rows, width)
 
 
 RADIO: Final = Encoder(
@@ -382,8 +372,8 @@ _ENDS: Final = ("layernorm_pre", "layernorm_post")
 
 def _stem4(config: Config, path: str, width: int) -> Weighed:
     return (
-        *parameter(f"{path}.class_embedding", width),
-        *embedding(f"{path}.positional_embedding_vlm", grid(config, 1), width),
+        *w.parameter(f"{path}.class_embedding", width),
+        *w.embedding(f"{path}.positional_embedding_vlm", grid(config, 1), width),
         *patch_linear(config, f"{path}.patch_embedding.linear", width, bias=False),
     )
 
@@ -391,8 +381,8 @@ def _stem4(config: Config, path: str, width: int) -> Weighed:
 def _adapter(config: Config, path: str, width: int) -> Weighed:
     """An MLP over shuffled pixels, which are as wide as the tower's own MLP."""
     base, out = f"{path}.vision_adapter.mlp", config.integer("projector_output_dim")
-    first = linear(f"{base}.fc1", config.integer("intermediate_size"), config.integer("projector_input_dim"))
-    return first + linear(f"{base}.fc2", out, out)
+    first = w.linear(f"{base}.fc1", config.integer("intermediate_size"), config.integer("projector_input_dim"))
+    return first + w.linear(f"{base}.fc2", out, out)
 
 
 LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_ENDS, joint=_adapter, joint_kind="adapter")
@@ -404,15 +394,15 @@ def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
     ratios = config.sequence("supported_aspect_ratios")
     rows, gated = 1 + (8 if ratios is None else len(ratios)), f"{path}.gated_positional_embedding"
     weights = (
-        *parameter(f"{path}.class_embedding", width),
+        *w.parameter(f"{path}.class_embedding", width),
         *patch_conv(config, f"{path}.patch_embedding", width, bias=False),
-        *parameter(f"{gated}.gate", 1),
-        *parameter(f"{gated}.embedding", patches, width),
-        *embedding(f"{gated}.tile_embedding", rows, tiles * patches * width),
+        *w.parameter(f"{gated}.gate", 1),
+        *w.parameter(f"{gated}.embedding", patches, width),
+        *w.embedding(f"{gated}.tile_embedding", rows, tiles * patches * width),
     )
     for name in ("pre", "post"):
         base = f"{path}.{name}_tile_positional_embedding"
-        weights += (*parameter(f"{base}.gate", 1), *embedding(f"{base}.embedding", rows, tiles * width))
+        weights += (*w.parameter(f"{base}.gate", 1), *w.embedding(f"{base}.embedding", rows, tiles * width))
     return weights
 
 
@@ -422,7 +412,7 @@ _TILED: Final = Encoder(style=replace(LLAMA, bias=4 * (False,)), stem=_tiled_ste
 def mllama(config: Config, path: str) -> tuple[Block, ...]:
     """Llama 3.2 Vision: after its layers some more of the same shape, each with two gates."""
     embeddings, layer, norms = _TILED(config, path)
-    gates = parameter(f"{path}.global_transformer.layers.gates", 2)
+    gates = w.parameter(f"{path}.global_transformer.layers.gates", 2)
     more = block("global layer", layer.weights + gates, count=config.number_of_layers("num_global_layers"))
     return (embeddings, layer, *more, norms)
 
@@ -440,7 +430,7 @@ def _deepstack(config: Config, path: str, width: int) -> Weighed:
     merged = width * config.integer("spatial_merge_size") ** 2
     for _ in config.sequence("deepstack_visual_indexes", most=MAX_LAYERS) or ():
         sizes = (merged, merged, config.integer("out_hidden_size"))
-        weights += layer_norm(f"{tap}.norm", merged) + mlp_chain(tap, sizes, ("linear_fc1", "linear_fc2"))
+        weights += w.layer_norm(f"{tap}.norm", merged) + mlp_chain(tap, sizes, ("linear_fc1", "linear_fc2"))
     return weights
 
 
@@ -450,9 +440,9 @@ def _gated_merger(inner: tuple[str, ...], names: tuple[str, ...]) -> Weigh:
     def merger(config: Config, path: str, width: int) -> Weighed:
         out, merge = integers(config, "out_hidden_size", "spatial_merge_size")
         weights = conv(f"{path}.downsample", out, width, merge, merge)
-        weights += linear(f"{path}.merger.proj", out, out)
-        weights += layer_norm(f"{path}.merger.post_projection_norm", out)
-        weights += gated_mlp(out, prod(integers(config, *inner)), path=f"{path}.merger")
+        weights += w.linear(f"{path}.merger.proj", out, out)
+        weights += w.layer_norm(f"{path}.merger.post_projection_norm", out)
+        weights += w.gated_mlp(out, prod(integers(config, *inner)), path=f"{path}.merger")
         return weights + norms("rms", path, names, width)
 
     return merger
@@ -492,7 +482,9 @@ GLM_OCR: Final = replace(
 )
 GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
 ERNIE: Final = replace(
-    _MERGING, stem=_stem(embed=patch_linear, bias=False, frames=""), joint=lambda _, path, width: layer_norm(f"{path}.ln", width)
+    _MERGING,
+    stem=_stem(embed=patch_linear, bias=False, frames=""),
+    joint=lambda _, path, width: w.layer_norm(f"{path}.ln", width),
 )
 
 
@@ -516,7 +508,7 @@ def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...
     crossing = -(-count // config.integer("cross_attention_frequency"))
     cross = _attention(f"{base}.crossattention", width, config.integer("encoder_hidden_size"))
     return (
-        *block("norm", layer_norm(f"{path}.layernorm", width), Part.PROJECTOR),
+        *block("norm", w.layer_norm(f"{path}.layernorm", width), Part.PROJECTOR),
         *block("layer", layer, Part.PROJECTOR, count),
         *block("cross attention", cross, Part.PROJECTOR, crossing),
     )
@@ -525,12 +517,12 @@ def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...
 def _attention(path: str, width: int, source: int) -> Weighed:
     names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "output.dense"}
     weights = projections(path, width, square(width), names, source=source, biased="qkvo")
-    return weights + layer_norm(f"{path}.output.LayerNorm", width)
+    return weights + w.layer_norm(f"{path}.output.LayerNorm", width)
 
 
 def _mlp(path: str, width: int, middle: int, suffix: str) -> Weighed:
-    weights = plain_mlp(width, middle, path=path, names=(f"intermediate{suffix}.dense", f"output{suffix}.dense"))
-    return weights + layer_norm(f"{path}.output{suffix}.LayerNorm", width)
+    weights = w.plain_mlp(width, middle, path=path, names=(f"intermediate{suffix}.dense", f"output{suffix}.dense"))
+    return weights + w.layer_norm(f"{path}.output{suffix}.LayerNorm", width)
 
 
 _STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))
@@ -541,7 +533,7 @@ def encoder(config: Config, path: str) -> tuple[Block, ...]:
     width, side = config.integer("hidden_size"), _side(config)
     embeddings = patch_conv(config, f"{path}.patch_embed.projection", width)
     if config.flag("use_abs_pos"):
-        embeddings += embedding(f"{path}.pos_embed", side * side, width)
+        embeddings += w.embedding(f"{path}.pos_embed", side * side, width)
     return (
         *block("embedding", embeddings),
         *sam_layers(config, f"{path}.layers"),
@@ -571,7 +563,7 @@ def sam_layers(
         relative: Weighed = ()
         for axis in "hw" if config.flag("use_rel_pos") else "":
             shape = (2 * reach - 1, split_width(config, width, heads))
-            relative += parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
+            relative += w.parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
         out += block(kind, layer + relative, count=layers)
     return out
 
@@ -580,9 +572,9 @@ def neck(path: str, width: int, out: int) -> Weighed:
     """Two convolutions, each with a norm. ``out`` is the number of channels that leave SAM's encoder."""
     return (
         *conv(f"{path}.conv1", out, width, 1, 1, bias=False),
-        *layer_norm(f"{path}.layer_norm1", out),
+        *w.layer_norm(f"{path}.layer_norm1", out),
         *conv(f"{path}.conv2", out, out, 3, 3, bias=False),
-        *layer_norm(f"{path}.layer_norm2", out),
+        *w.layer_norm(f"{path}.layer_norm2", out),
     )
 
 
