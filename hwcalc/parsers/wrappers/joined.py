@@ -18,21 +18,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import (
-    LLAMA,
-    LLAMA_NAMES,
-    UnknownTowerError,
-    block,
-    conv,
-    encoder_layer,
-    integers,
-    linears,
-    mlp_chain,
-    needed,
-    norms,
-    pair,
-    tower,
-)
+from hwcalc.parsers.towers import build
+from hwcalc.parsers.towers.build import LLAMA, LLAMA_NAMES, UnknownTowerError
 
 JOINT: Final = Part.PROJECTOR
 PATH: Final = "multi_modal_projector"
@@ -113,8 +100,8 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
                 if config is None:
                     continue
                 joined = replace(joined, towers=(*joined.towers, config))
-                out += tower(config, part.path)
-                out += block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
+                out += build.tower(config, part.path)
+                out += build.block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
                 if part.then is not None:
                     out += part.then(joined)
         except UnknownTowerError:
@@ -168,7 +155,9 @@ def shuffled(width: Size) -> Size:
 
 def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
     """Linear layers between the given widths."""
-    return lambda joined: mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
+    return lambda joined: build.mlp_chain(
+        path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias)
+    )
 
 
 def matrix(source: Size, out: Size = "text", *, bias: Switch = True, path: str = PATH) -> Piece:
@@ -352,10 +341,10 @@ COHERE2: Final = wrapper(vision(_swiglu))
 
 
 def _kimi(joined: Joined) -> Weighed:
-    down, across = pair(joined.tower, "merge_kernel_size")
+    down, across = build.pair(joined.tower, "merge_kernel_size")
     square = joined.width * down * across
     weights = w.layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
-    return weights + mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
+    return weights + build.mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
 
 
 KIMI: Final = wrapper(vision(_kimi))
@@ -363,10 +352,10 @@ KIMI: Final = wrapper(vision(_kimi))
 
 def _kimi_vl(joined: Joined) -> Weighed:
     """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
-    down, across = pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
+    down, across = build.pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
     square = joined.width * down * across
     weights = w.layer_norm(f"{PATH}.pre_norm", joined.width)
-    return weights + mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+    return weights + build.mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
 
 
 KIMI_VL: Final = wrapper(vision(_kimi_vl))
@@ -378,7 +367,7 @@ def _minicpm(joined: Joined) -> Weighed:
     weights: Weighed = ()
     for step in range(steps):
         sizes = (four, four, joined.out if step == steps - 1 else joined.width)
-        weights += w.layer_norm("merger.mlp.pre_norm", four) + mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
+        weights += w.layer_norm("merger.mlp.pre_norm", four) + build.mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
     return weights
 
 
@@ -392,7 +381,7 @@ def _resampler(joined: Joined) -> Weighed:
     weights: Weighed = ()
     for name, source in (("spatial_linear", space), ("temporal_linear", time)):
         base = f"resampler_model.{name}"
-        weights += mlp_chain(base, (source, space, space), ("fc1", "fc2")) + w.layer_norm(f"{base}.ln", space)
+        weights += build.mlp_chain(base, (source, space, space), ("fc1", "fc2")) + w.layer_norm(f"{base}.ln", space)
     return weights + w.linear("resampler_model.mlp", space, joined.out, bias=True)
 
 
@@ -422,15 +411,15 @@ NEMOTRON: Final = wrapper(vision(_no_parakeet, *_NEMOTRON, path="vision_model"))
 def _upsampler(joined: Joined) -> Weighed:
     """GOT-OCR: two strided convolutions, then a linear layer."""
     source = joined.tower.integer("output_channels")
-    weights = conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
-    return weights + conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
+    weights = build.conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
+    return weights + build.conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
 
 
 GOT: Final = wrapper(vision(_upsampler, matrix("text", path=f"{PATH}.multimodal_projector")))
 
 
 def _unlimited_ocr(joined: Joined) -> int:
-    sam, encoder = needed(joined.tower, "sam_config"), needed(joined.tower, "encoder_config")
+    sam, encoder = build.needed(joined.tower, "sam_config"), build.needed(joined.tower, "encoder_config")
     return (sam.integers("downsample_channels", length=2, minimum=1) or [512, 1024])[-1] + encoder.integer("hidden_size")
 
 
@@ -439,17 +428,17 @@ UNLIMITED_OCR: Final = wrapper(vision(matrix(_unlimited_ocr), vector("view_separ
 
 def _molmo2(joined: Joined) -> Weighed:
     """Molmo 2: patches attend to their window, then pass a gated MLP. The adapter has a config of its own."""
-    adapter = needed(joined.top, "adapter_config")
+    adapter = build.needed(joined.top, "adapter_config")
     layers = adapter.sequence("vision_feature_layer") or (24, 18)
-    width, heads, kv_heads = integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
+    width, heads, kv_heads = build.integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
     head_dim, bias = adapter.maybe_integer("head_dim") or width // heads, adapter.flag("attention_bias")
     source, middle = width * len(layers), adapter.integer("intermediate_size")
     pooling, projector = f"{PATH}.image_pooling_2d", f"{PATH}.image_projector"
     return (
         *w.linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
-        *linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
+        *build.linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
         *w.linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
-        *linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
+        *build.linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
         *w.linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
     )
 
@@ -462,12 +451,12 @@ def _aria(joined: Joined) -> Weighed:
     width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
     return (
         *w.parameter(f"{PATH}.query", _aria_queries(joined.top), width),
-        *linears(attend, LLAMA_NAMES[:3], width, width),
+        *build.linears(attend, LLAMA_NAMES[:3], width, width),
         *w.parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
         *w.parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
-        *norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
-        *mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
+        *build.linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
+        *build.norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
+        *build.mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
     )
 
 
@@ -486,9 +475,9 @@ ARIA: Final = wrapper(vision(_aria))
 
 def _blip2(joined: Joined) -> tuple[Block, ...]:
     """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
-    former = needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
+    former = build.needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
     width = former.integer("hidden_size")
-    out = tower(former, "qformer")
+    out = build.tower(former, "qformer")
     ends = (
         *w.parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
         *w.linear("language_projection", width, joined.out, bias=True),
@@ -496,7 +485,7 @@ def _blip2(joined: Joined) -> tuple[Block, ...]:
     if joined.top.model_type != "blip-2":
         ends += w.embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
         ends += w.embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
-    return (*out, *block("projector", ends, JOINT))
+    return (*out, *build.block("projector", ends, JOINT))
 
 
 BLIP2: Final = wrapper(vision(path="vision_model", then=_blip2))
@@ -517,21 +506,21 @@ GRANITE_SPEECH: Final = wrapper(
 def _idefics2(joined: Joined) -> tuple[Block, ...]:
     """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
     text, middle = joined.out, joined.language.integer("intermediate_size")
-    config = needed(joined.top, "perceiver_config", hidden_size=text)
+    config = build.needed(joined.top, "perceiver_config", hidden_size=text)
     base = "connector.modality_projection"
-    mlp = linears(base, ("gate_proj", "up_proj"), joined.width, middle) + w.linear(f"{base}.down_proj", middle, text)
+    mlp = build.linears(base, ("gate_proj", "up_proj"), joined.width, middle) + w.linear(f"{base}.down_proj", middle, text)
     own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
     heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
     layer = (
         *w.attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
         *w.gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
-        *norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
+        *build.norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
     )
     ends = w.parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + w.rms_norm(f"{base}.norm", own)
     return (
-        *block("projector", mlp, JOINT),
-        *block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
-        *block("latents", ends, JOINT),
+        *build.block("projector", mlp, JOINT),
+        *build.block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
+        *build.block("latents", ends, JOINT),
     )
 
 
@@ -544,7 +533,7 @@ def _kosmos(joined: Joined) -> Weighed:
     return (
         *w.parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
         *w.linear(f"{base}.dense", joined.width, text, bias=True),
-        *linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
+        *build.linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
     )
 
 
@@ -553,13 +542,13 @@ KOSMOS: Final = wrapper(vision(_kosmos, path="vision_model"))
 
 def _fun_asr(joined: Joined) -> tuple[Block, ...]:
     """Fun-ASR: two linear layers and a small transformer between the tower and the language model."""
-    adaptor = needed(joined.top, "adaptor_config")
+    adaptor = build.needed(joined.top, "adaptor_config")
     width = adaptor.integer("hidden_size")
     sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
-    layer = encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
+    layer = build.encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
     return (
-        *block("projector", mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
-        *block("projector layer", layer, JOINT, adaptor.number_of_layers()),
+        *build.block("projector", build.mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
+        *build.block("projector layer", layer, JOINT, adaptor.number_of_layers()),
     )
 
 
