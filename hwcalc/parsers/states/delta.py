@@ -20,16 +20,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import (
-    AttentionKind,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
-    Layer,
-    LayerKind,
-    ShortConvolution,
-    SparseIndexer,
-)
+from hwcalc import formulas
+from hwcalc.formulas import AttentionKind, LatentAttention, Layer, LayerKind, SparseIndexer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
@@ -77,7 +69,7 @@ def _delta_layer(config: Config, index: int) -> Layer:
     value_heads = config.maybe_integer("linear_num_value_heads") or config.integer("num_attention_heads")
     key_dim = config.maybe_integer("linear_key_head_dim") or 3 * config.integer("hidden_size") // (4 * key_heads)
     return (
-        GatedDeltaNet(
+        formulas.GatedDeltaNet(
             num_key_heads=key_heads,
             num_value_heads=value_heads,
             key_head_dim=key_dim,
@@ -91,7 +83,7 @@ def _mixer(config: Config, layer: Layer) -> Named:
     """A delta net, or attention with a norm per head whose query projection also gives the output gate."""
     hidden = config.integer("hidden_size")
     kind = layer[0]
-    if isinstance(kind, GatedDeltaNet):
+    if isinstance(kind, formulas.GatedDeltaNet):
         projections = _PROJECTIONS.get(config.model_type or "", "split")
         return "delta", w.gated_delta_net(hidden, **kind.numbers(), projections=projections)
     attending = kind_in(config, layer, AttentionKind)
@@ -218,7 +210,7 @@ def _delta_reader(config: Config, count: int) -> LayerReader:
 
     def reader(layer: Config, index: int) -> Layer:
         kinds = _delta_layer(layer, index)
-        return (*kinds, ShortConvolution(channels=streams, d_conv=reach + 1)) if index in embedded else kinds
+        return (*kinds, formulas.ShortConvolution(channels=streams, d_conv=reach + 1)) if index in embedded else kinds
 
     return reader
 
@@ -239,12 +231,12 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
                 width = (kind.index_n_heads + config.integer("indexer_kv_heads")) * head
                 norms = rms_norms(head, f"{path}.q_layernorm", f"{path}.k_layernorm")
                 yield "indexer", w.linear(f"{path}.index_qk_proj", hidden, width) + norms
-            if isinstance(kind, ShortConvolution):
+            if isinstance(kind, formulas.ShortConvolution):
                 yield "ngram", _ngram_mixer(config, kind)
 
     out = [block for block in ends(config, top) if block.kind != "norm"] + repeated(reading.layers, weigh)
     out.append(Block(kind="hyper_connection", weights=_hyper_connection(config, "model.hyper_connection_mixer", combine=False)))
-    embedded = [i for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, ShortConvolution)]
+    embedded = [i for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, formulas.ShortConvolution)]
     return out + _ngram_tables(config, embedded)
 
 
@@ -256,7 +248,7 @@ def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> Wei
     return weights + w.linear(f"{path}.block_inject_weight", wide, count) if combine else weights
 
 
-def _ngram_mixer(config: Config, kind: ShortConvolution) -> Weighed:
+def _ngram_mixer(config: Config, kind: formulas.ShortConvolution) -> Weighed:
     hidden, wide = config.integer("hidden_size"), kind.channels
     width = config.maybe_integer("ple_embed_dim") or hidden
     weights = w.linear("ple.key_proj", width, wide) + w.linear("ple.value_proj", width, hidden)
@@ -372,7 +364,7 @@ class DeltaFamily(Record):
 
     def _mixer(self, config: Config, kind: LayerKind) -> Iterator[Named]:
         hidden, rank = config.integer("hidden_size"), None if self.bailing else config.maybe_integer("q_lora_rank")
-        if isinstance(kind, KimiDeltaAttention):
+        if isinstance(kind, formulas.KimiDeltaAttention):
             low_rank = not self.bailing
             yield "delta", w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
         elif isinstance(kind, LatentAttention):
@@ -398,7 +390,7 @@ def _kimi(_config: Config, nested: Config | None, count: int) -> list[str]:
     return [_FULL if number in full else LINEAR for number in range(1, count + 1)]
 
 
-def _delta(config: Config, nested: Config | None, *, bailing: bool) -> KimiDeltaAttention:
+def _delta(config: Config, nested: Config | None, *, bailing: bool) -> formulas.KimiDeltaAttention:
     """The nested ``linear_attn_config`` wins over linear_* keys; Bailing has as many linear heads as query heads."""
 
     def width(nested_key: str, key: str, otherwise: str) -> int:
@@ -409,7 +401,7 @@ def _delta(config: Config, nested: Config | None, *, bailing: bool) -> KimiDelta
             raise config.missing(otherwise if bailing else key)
         return found
 
-    return KimiDeltaAttention(
+    return formulas.KimiDeltaAttention(
         num_heads=width("num_heads", "linear_num_heads", "num_attention_heads"),
         # Where transformers has saved a Bailing config, head_dim is the rotary width: the other keys go first.
         head_dim=width("head_dim", "linear_head_dim", "head_dim"),
@@ -447,7 +439,7 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, sparse = key
         for kind in layer:
-            if isinstance(kind, KimiDeltaAttention):
+            if isinstance(kind, formulas.KimiDeltaAttention):
                 yield "delta", _k3_delta(kind, hidden, full_gate=full_gate)
             else:
                 yield "attention", _attention(text, kind_in(config, (kind,), LatentAttention))
@@ -469,7 +461,7 @@ def _residual(path: str, hidden: int) -> Weighed:
     return w.rms_norm(f"{path}_norm", hidden) + w.parameter(f"{path}_proj.weight", 1, hidden)
 
 
-def _k3_delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
+def _k3_delta(kind: formulas.KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
     weights = w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
     # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
     padded = w.parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))

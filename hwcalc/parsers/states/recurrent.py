@@ -19,17 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas import (
-    AttentionKind,
-    LatentAttention,
-    Layer,
-    LightningAttention,
-    MatrixLSTM,
-    RealGatedLRU,
-    Rwkv4,
-    RwkvMatrix,
-    ShortConvolution,
-)
+from hwcalc import formulas
+from hwcalc.formulas import AttentionKind, Layer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
@@ -68,7 +59,7 @@ def _minimax(config: Config) -> Reading:
 
 
 def _lightning(dims: AttentionDims) -> Layer:
-    return (LightningAttention(num_heads=dims.num_attention_heads, head_dim=dims.head_dim),)
+    return (formulas.LightningAttention(num_heads=dims.num_attention_heads, head_dim=dims.head_dim),)
 
 
 def _minimax_text(config: Config) -> Reading:
@@ -92,7 +83,7 @@ def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Bloc
         moe += w.gated_mlp(hidden, shared, path="shared_mlp") + w.linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
 
     mixers: Mixers = {
-        LightningAttention: ("lightning", lambda kind: w.lightning_attention(hidden, **kind.numbers())),
+        formulas.LightningAttention: ("lightning", lambda kind: w.lightning_attention(hidden, **kind.numbers())),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
     }
     norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
@@ -107,7 +98,7 @@ def _bailing_moe_linear(config: Config) -> Reading:
     rank = config.maybe_integer("kv_lora_rank")
     if rank is not None:
         softmax = (
-            LatentAttention(
+            formulas.LatentAttention(
                 num_attention_heads=dims.num_attention_heads,
                 kv_lora_rank=rank,
                 qk_rope_head_dim=config.integer("qk_rope_head_dim", minimum=0),
@@ -139,7 +130,7 @@ def _recurrent_gemma(config: Config) -> Reading:
 
     def recurrent(layer: Config, index: int) -> Layer:
         width = layer.maybe_integer("lru_width") or layer.integer("hidden_size")
-        return (RealGatedLRU(lru_width=width, d_conv=layer.integer("conv1d_width")),)
+        return (formulas.RealGatedLRU(lru_width=width, d_conv=layer.integer("conv1d_width")),)
 
     def attention(layer: Config, index: int) -> Layer:
         return (attention_dims(layer).sliding(window),)
@@ -155,7 +146,7 @@ def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> l
 
     norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
     mixers: Mixers = {
-        RealGatedLRU: ("rg_lru", lambda kind: w.rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
+        formulas.RealGatedLRU: ("rg_lru", lambda kind: w.rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block")),
     }
     out = ends(config, top, norm="model.final_norm")
@@ -168,7 +159,7 @@ def _xlstm(config: Config) -> Reading:
     hidden = config.maybe_integer("hidden_size") or config.integer("embedding_dim")
     count = config.maybe_integer("num_hidden_layers") or config.integer("num_blocks")
     queries, values = (_share(config, hidden, key, share, 64) for key, share in _SHARES)
-    kind = MatrixLSTM(num_heads=heads, qk_head_dim=queries // heads, v_head_dim=values // heads)
+    kind = formulas.MatrixLSTM(num_heads=heads, qk_head_dim=queries // heads, v_head_dim=values // heads)
     config.ignore(
         "autocast_kernel_dtype", "chunk_size", "chunkwise_kernel", "head_dim", "inference_state_dtype", "max_inference_chunksize",
         "return_last_states",
@@ -187,7 +178,9 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp += w.linear("ffn.proj_down", width, hidden, bias=bias)
     norms = w.layer_norm("norm_mlstm", hidden, bias=bias) + w.layer_norm("norm_ffn", hidden, bias=bias)
 
-    mixers: Mixers = {MatrixLSTM: ("mlstm", lambda kind: w.matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))}
+    mixers: Mixers = {
+        formulas.MatrixLSTM: ("mlstm", lambda kind: w.matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))
+    }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.out_norm")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
@@ -207,7 +200,7 @@ def _share(config: Config, hidden: int, key: str, default: float, multiple: int 
 
 def _rwkv4(config: Config) -> Reading:
     hidden = config.integer("hidden_size")
-    kind = Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
+    kind = formulas.Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
     return Reading(layers=((kind,),) * config.number_of_layers(), config=config)
 
 
@@ -242,14 +235,14 @@ def _matrix_layer(config: Config, hidden: int, width: int, head_dim: int) -> Lay
     heads = width // head_dim
     if heads * head_dim != width:
         raise config.error("head_dim", head_dim, f"a divisor of the attention's width ({width})")
-    return (RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
+    return (formulas.RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
 
 
 def _softmax_layer(attention: Config, hidden: int) -> Layer:
     heads = attention.integer("num_heads")
     dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
     # A token shift is a convolution of two taps.
-    shift = ShortConvolution(channels=hidden, d_conv=2)
+    shift = formulas.ShortConvolution(channels=hidden, d_conv=2)
     return (dims.within(attention.maybe_integer("window_size")), shift)
 
 
@@ -259,21 +252,24 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     The MLP of RWKV-4 is 4 times as wide as the model, that of RWKV-5 is 3.5 times as wide, rounded down to a multiple of 32.
     """
     hidden = config.integer("hidden_size")
-    usual = 4 * hidden if isinstance(reading.layers[0][0], Rwkv4) else int(hidden * 3.5) // 32 * 32
+    usual = 4 * hidden if isinstance(reading.layers[0][0], formulas.Rwkv4) else int(hidden * 3.5) // 32 * 32
     width = config.maybe_integer("intermediate_size") or usual
     path = "feed_forward"
     mlp = w.parameter(f"{path}.time_mix_key", 1, 1, hidden) + w.parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
     mlp += w.linear(f"{path}.key", hidden, width) + w.linear(f"{path}.receptance", hidden, hidden)
     mlp += w.linear(f"{path}.value", width, hidden)
 
-    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: w.rwkv4(**kind.numbers())), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
+    mixers: Mixers = {
+        formulas.Rwkv4: ("rwkv", lambda kind: w.rwkv4(**kind.numbers())),
+        formulas.RwkvMatrix: ("rwkv", _rwkv5_mixing),
+    }
     norms = w.layer_norm("ln1", hidden) + w.layer_norm("ln2", hidden)
     outer = w.layer_norm("rwkv.blocks.0.pre_ln", hidden) + w.layer_norm("rwkv.ln_out", hidden)
     out = ends(config, top, embed="rwkv.embeddings", norm=outer, head="head")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-def _rwkv5_mixing(kind: RwkvMatrix) -> Weighed:
+def _rwkv5_mixing(kind: formulas.RwkvMatrix) -> Weighed:
     """Time mixing of RWKV-4 with heads, a gate and a group norm."""
     hidden, inner = kind.hidden_size, kind.num_heads * kind.head_dim
     weights: Weighed = ()
@@ -306,7 +302,7 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
-        kind = kind_in(config, layer, RwkvMatrix)
+        kind = kind_in(config, layer, formulas.RwkvMatrix)
         weights = tuple(w.parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
         weights += w.parameter("attn.k_k", hidden) + w.parameter("attn.k_a", hidden)
         weights += w.parameter("attn.r_k", kind.num_heads, kind.head_dim)
