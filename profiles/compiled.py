@@ -11,7 +11,10 @@ import json
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.json import decode
 
 from hwcalc.profiles.catalog import ProfileError, built_in
 
@@ -38,7 +41,7 @@ def record(folder: str, name: str) -> Record:
     >>> record("gpus", "l4")["memory_marketing_gb"]
     24
     """
-    found: Record = json.loads(_read(*_index()[folder][name]))
+    found: Record = decode(_read(*_index()[folder][name]))
     return found
 
 
@@ -52,7 +55,7 @@ def records(folder: str) -> Mapping[str, Record]:
     places = list(_index()[folder].values())
     first, last = places[0], places[-1]
     lines = _read(first[0], last[0] + last[1] - first[0]).rstrip()
-    contents = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
+    contents = decode(b"[" + lines.replace(b"\n", b",") + b"]")
     return MappingProxyType(dict(zip(_index()[folder], contents, strict=True)))
 
 
@@ -85,7 +88,7 @@ def _start() -> tuple[int, Mapping[str, Mapping[str, list[int]]]]:
             line = file.readline()
     except OSError as error:
         raise ProfileError(COMPILED, f"cannot be read ({error.strerror})") from error
-    return len(line), json.loads(line)
+    return len(line), decode(line)
 
 
 def _read(start: int, length: int) -> bytes:
@@ -94,7 +97,7 @@ def _read(start: int, length: int) -> bytes:
         return file.read(length)
 
 
-class Sold(NamedTuple):
+class Sold(Struct, frozen=True):
     """A few facts of one accelerator, under the names that :class:`~hwcalc.profiles.hardware_file.Gpu` has for them. ``None`` is unknown."""
 
     vendor: str
@@ -135,7 +138,7 @@ def sold_gpus() -> Mapping[str, Sold]:
     return MappingProxyType({gpu_id: Sold(*facts) for gpu_id, facts in record(TOP, "sold").items()})
 
 
-class ListedModel(NamedTuple):
+class ListedModel(Struct, frozen=True):
     """A few facts of one model: ``parameters`` is the published count. ``None`` is unknown."""
 
     model_type: str | None

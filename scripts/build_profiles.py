@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import astuple
 from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
@@ -42,7 +43,7 @@ def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         file = read_yaml(path)
         check(file, form)
         if folder == "gpus":
-            sold[name] = tuple(sold_facts(file.data))
+            sold[name] = astuple(sold_facts(file.data))
         yield folder, name, file.data
     yield TOP, "models", models()
     yield TOP, "sold", dict(sorted(sold.items()))
@@ -52,7 +53,7 @@ def models() -> dict[str, tuple[Any, ...]]:
     """What lists say of each model of the catalog. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first file that is broken."""
     paths = sorted(Path(built_in("models")).glob("*/*.json"))
     entries = [catalog.parse_entry(path.read_text(encoding="utf-8"), path) for path in paths]
-    return {entry["id"]: tuple(listed_facts(entry)) for entry in entries}
+    return {entry["id"]: astuple(listed_facts(entry)) for entry in entries}
 
 
 def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:

@@ -11,12 +11,12 @@ is, at any length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.ranks import rank_bytes_of
-from hwcalc.engines.stored import StoredTensor, bytes_of
+from hwcalc.engines.stored import StoredTensor, bytes_of, rank_bytes_of
 from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.record import Record
 
@@ -66,7 +66,8 @@ def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
     whole, plain = opened.without_policy(), formulas.unshared
     alone = whole.unshared
     bytes_by_cause = {} if whole is opened else {"dropped by the policy": request_bytes(opened) - request_bytes(whole)}
-    for words, added in (*_of_layers(alone, plain), *_of_extras(alone), *_of_ranks(alone)):
+    extras = ((tensor.why or _OTHERWISE, tensor.bytes) for tensor in alone.extras)
+    for words, added in (*_of_layers(alone, plain), *extras, *_of_ranks(alone)):
         bytes_by_cause[words] = bytes_by_cause.get(words, 0) + added
     if whole.request.sharing.asked:
         saved = request_bytes(alone) - request_bytes(whole)
@@ -85,16 +86,15 @@ def request_bytes(opened: Occupancy) -> int:
 
 def growth_bytes(opened: Occupancy) -> int:
     """Bytes that a token more takes of one sequence in the long run, blocks spread over their tokens, on the GPUs that hold it together."""
-    near, far = _farther(opened.single), _farther(opened.single, 2)
-    return round((_held_bytes(far) - _held_bytes(near)) / _STEP)
-
-
-def _held_bytes(opened: Occupancy) -> int:
-    """Bytes on the GPUs that hold a sequence, what each of them keeps counted for each."""
     tp = opened.request.parallel.tp
-    if tp == 1 or opened.engine.counts_copies:
-        return opened.stored_bytes
-    return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
+
+    def held_bytes(opened: Occupancy) -> int:
+        if tp == 1 or opened.engine.counts_copies:
+            return opened.stored_bytes
+        return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
+
+    near, far = _farther(opened.single), _farther(opened.single, 2)
+    return round((held_bytes(far) - held_bytes(near)) / _STEP)
 
 
 def stored_words(opened: Occupancy) -> str:
@@ -122,22 +122,14 @@ class _Layer:
         self.tensors = opened.kind_tensors[kind] if tensors is None else tuple(tensors)
         self.bytes = bytes_of(self.tensors)
 
-    def without(self, beside: Sequence[StoredTensor]) -> _Layer:
-        """The layer without some of its tensors."""
-        return _Layer(self.kind, self.opened, [tensor for tensor in self.tensors if tensor not in beside]) if beside else self
-
     def roles(self) -> frozenset[Role]:
         return frozenset(tensor.role for tensor in self.tensors)
 
     @cached_property
-    def far_bytes(self) -> int:
-        return bytes_of(_farther(self.opened).kind_tensors[self.kind])
-
-    @cached_property
     def token_bytes(self) -> int:
         """Bytes by which the layer grows for each token of a sequence, at lengths far beyond; 0 for a layer that stops growing at a window."""
-        farthest = bytes_of(_farther(self.opened, 2).kind_tensors[self.kind])
-        token_bytes = round((farthest - self.far_bytes) / (_STEP * self.opened.batch))
+        far, farther = (bytes_of(_farther(self.opened, steps).kind_tensors[self.kind]) for steps in (1, 2))
+        token_bytes = round((farther - far) / (_STEP * self.opened.batch))
         # A window in a buffer that is read in pieces is a little longer at some lengths than at others, and so are blocks of odd sizes.
         if abs(token_bytes - self.row_bytes) * 100 <= self.row_bytes:
             return self.row_bytes
@@ -167,17 +159,20 @@ class _Layer:
         return None if rest else kept
 
 
-def _counts(opened: Occupancy) -> dict[LayerKind, int]:
-    counts = {group.kind: 0 for group in opened.stack.groups}
-    for group in opened.stack.groups:
-        counts[group.kind] += group.count
-    return counts
-
-
 def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, int]]:
     """The differences of layers: of equal kinds, then of kinds that have a name in common, then of those that took another's place."""
-    stored, plain = _counts(opened), _counts(formulas)
-    for alike in (_same, _same_name, _both_attention):
+    stored: Counter[LayerKind] = Counter()
+    plain: Counter[LayerKind] = Counter()
+    for counts, each in ((stored, opened), (plain, formulas)):
+        for group in each.stack.groups:
+            counts[group.kind] += group.count
+    likeness: tuple[Callable[[LayerKind, LayerKind], bool], ...] = (
+        lambda kind, other: kind == other,
+        lambda kind, other: kind.name == other.name,
+        # Both are layers of keys and values, such as a window that an engine reads as full attention.
+        lambda kind, other: {each.role for each in kind.tensors()} == {each.role for each in other.tensors()} == _KEYS_VALUES,
+    )
+    for alike in likeness:
         for kind in list(stored):
             other = next((candidate for candidate in plain if alike(kind, candidate)), None)
             if other is None:
@@ -189,7 +184,9 @@ def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, in
             yield from ((tensor.why or "", both * tensor.bytes) for tensor in added_tensors)
             added = layer.bytes - bytes_of(added_tensors) - expected.bytes
             if added:
-                yield _words(layer.without(added_tensors), expected), both * added
+                if added_tensors:
+                    layer = _Layer(kind, opened, [tensor for tensor in layer.tensors if tensor not in added_tensors])
+                yield _words(layer, expected), both * added
             for counts, counted in ((stored, kind), (plain, other)):
                 counts[counted] -= both
                 if not counts[counted]:
@@ -198,24 +195,6 @@ def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, in
         yield f"{kind.title} in {count:,} more layers", count * _Layer(kind, opened).bytes
     for kind, count in plain.items():
         yield f"{kind.title} in {count:,} fewer layers", -count * _Layer(kind, formulas).bytes
-
-
-def _same(kind: LayerKind, other: LayerKind) -> bool:
-    return kind == other
-
-
-def _same_name(kind: LayerKind, other: LayerKind) -> bool:
-    return kind.name == other.name
-
-
-def _both_attention(kind: LayerKind, other: LayerKind) -> bool:
-    """Whether both are layers of keys and values, such as a window that an engine reads as full attention."""
-    return {tensor.role for tensor in kind.tensors()} == {tensor.role for tensor in other.tensors()} == _KEYS_VALUES
-
-
-def _of_extras(opened: Occupancy) -> Iterator[tuple[str, int]]:
-    for tensor in opened.extras:
-        yield tensor.why or _OTHERWISE, tensor.bytes
 
 
 def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
@@ -246,32 +225,21 @@ def _words(layer: _Layer, other: _Layer) -> str:
     """Why a layer takes other bytes than by the formulas."""
     said = tuple(dict.fromkeys(tensor.why for tensor in layer.tensors if tensor.why))
     if said:
-        return ", ".join((*said, *_of_formats(layer, other)))
+        # Formats of states that are not those of the formulas.
+        before = {tensor.dtype for tensor in other.tensors if tensor.role is Role.STATE}
+        states = (tensor for tensor in layer.tensors if before and tensor.role is Role.STATE and tensor.dtype not in before)
+        return ", ".join((*said, *(f"{_NAMES[tensor.role]} {tensor.dtype}" for tensor in states)))
     if not layer.bytes:
-        return f"no {layer.kind.title}" if not _elsewhere(layer) else f"{layer.kind.title} kept with other layers"
+        roles = {tensor.role for tensor in layer.kind.tensors()}
+        elsewhere = any(tensor.role in roles for tensors in layer.opened.kind_tensors.values() for tensor in tensors)
+        return f"{layer.kind.title} kept with other layers" if elsewhere else f"no {layer.kind.title}"
     if other.roles() & _LATENT and not layer.roles() & _LATENT:
         return "latent expanded per head" if isinstance(layer.kind, LatentAttention) else "latent as keys and as values"
     if other.roles() <= _FIXED:
         words = _of_states(layer.tensors, other.tensors)
-    elif not layer.row_bytes:
-        words = _of_parts(layer, other)
     else:
-        words = _of_tokens(layer, other) if other.token_bytes else _of_windows(layer, other)
+        words = _of_positions(layer, other) if layer.row_bytes else _of_parts(layer, other)
     return ", ".join(words) or _OTHERWISE
-
-
-def _elsewhere(layer: _Layer) -> bool:
-    """Whether what this kind keeps is kept by layers of other kinds."""
-    roles = {tensor.role for tensor in layer.kind.tensors()}
-    return any(tensor.role in roles for tensors in layer.opened.kind_tensors.values() for tensor in tensors)
-
-
-def _of_formats(layer: _Layer, other: _Layer) -> Iterator[str]:
-    """Formats of states that are not those of the formulas."""
-    before = {tensor.dtype for tensor in other.tensors if tensor.role is Role.STATE}
-    for tensor in layer.tensors:
-        if before and tensor.role is Role.STATE and tensor.dtype not in before:
-            yield f"{_NAMES[tensor.role]} {tensor.dtype}"
 
 
 def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
@@ -309,31 +277,22 @@ def _of_states(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -
             yield f"{tensor.bytes / was.bytes:.3g} x {name}"
 
 
-def _of_windows(layer: _Layer, other: _Layer) -> Iterator[str]:
-    """Of a layer that by the formulas keeps no more than a window."""
-    by_formulas = max(tensor.positions for tensor in other.tensors)
-    row_bytes = layer.token_bytes or layer.row_bytes
-    if not row_bytes:
-        return
+def _of_positions(layer: _Layer, other: _Layer) -> Iterator[str]:
+    """The causes in a layer that, by the formulas, keeps every token, or no more than a window: another row, or another number of tokens."""
+    row_bytes, tokens = layer.token_bytes or layer.row_bytes, layer.opened.tokens
     yield from _of_rows(layer, row_bytes, other)
     kept = layer.positions(layer.bytes, row_bytes)
+    if other.token_bytes:
+        if kept is not None and kept != tokens:
+            yield f"{'filled up' if kept > tokens else 'cut'} to {kept:,} tokens"
+        return
+    by_formulas = max(tensor.positions for tensor in other.tensors)
     if layer.token_bytes:
         yield "window not honoured"
     elif kept is not None and kept != by_formulas:
         # A sequence that is shorter than the window is all there.
-        shorter = kept > by_formulas == layer.opened.tokens
+        shorter = kept > by_formulas == tokens
         yield f"filled up to {kept:,} tokens" if shorter else f"window of {by_formulas:,} kept as {kept:,} tokens"
-
-
-def _of_tokens(layer: _Layer, other: _Layer) -> Iterator[str]:
-    """The causes in a layer that, by the formulas, keeps every token: another row, or another number of tokens."""
-    row_bytes = layer.token_bytes or layer.row_bytes
-    if not row_bytes:
-        return
-    yield from _of_rows(layer, row_bytes, other)
-    kept = layer.positions(layer.bytes, row_bytes)
-    if kept is not None and kept != layer.opened.tokens:
-        yield f"{'filled up' if kept > layer.opened.tokens else 'cut'} to {kept:,} tokens"
 
 
 def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:

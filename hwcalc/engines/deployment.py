@@ -53,7 +53,7 @@ def deployed(engine: Engine, model: ModelSpec, setup: Setup) -> Deployment:
     file, which may change. Nor is one with a policy, which remembers what is left of every length.
     """
     gpu = setup.hardware.gpu
-    if setup.policy is not None or (gpu is not None and setup.hardware.calibrated and is_measured(gpu.id, engine.name)):
+    if setup.policy is not None or (gpu is not None and setup.hardware.calibrated and is_measured(engine.name, gpu.id)):
         return engine.deployment(engine, model, setup)
     kept = cast("dict[tuple[Engine, Setup], Deployment]", model.once("deployments", dict))
     # The one that was used last is at the end.

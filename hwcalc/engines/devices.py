@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from hwcalc.errors import UnsupportedError, UsageError
@@ -67,10 +67,6 @@ class Placement(Record):
     def gpus(self) -> tuple[DeviceShare, ...]:
         """The shares of the GPUs."""
         return tuple(one for one in self.devices if one.device != HOST)
-
-    def on_gpus(self, end: str) -> int:
-        """Bytes that all GPUs together need at this end of the estimates."""
-        return sum(share.needed(end) for share in self.gpus)
 
     @property
     def main(self) -> tuple[DeviceShare, ...]:
@@ -175,7 +171,7 @@ class Cost(enum.IntEnum):
     """A part lies in the memory of the host, and is fetched for every token."""
 
 
-class Saving(NamedTuple):
+class Saving(Struct, frozen=True):
     """A setting that takes less memory: the options of a plan that change, by name, and what they are in words.
 
     ``frees`` is the most that it frees of each GPU, at the low end of the budget and by the expected value, where that is known

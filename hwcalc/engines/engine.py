@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.deployment import Deployment, Occupancy, deployed
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -27,7 +29,7 @@ _MOST_DIGITS: Final = 15
 """Longer numbers are beyond all lengths."""
 
 
-class Turns(NamedTuple):
+class Turns(Struct, frozen=True):
     """Numbers behind which an engine may answer otherwise whether it runs a request.
 
     With ``tokens=(4096,)``, all lengths up to 4,096 are accepted or refused alike, and so are all longer ones; ``sequences`` are those of a

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, mapped, smaller, some
@@ -52,7 +53,7 @@ class Term(Record):
         return self.count * self.unit_bytes * self.units(tokens)
 
 
-class _Sum(NamedTuple):
+class _Sum(Struct, frozen=True):
     """Some terms: those of one sum of stairs as a single sum, in bytes, and the others."""
 
     stairs: tuple[Stair, ...]
@@ -151,7 +152,7 @@ Factor = Literal["passed", "sequences", "each", "alone"]
 """Tokens that are processed at once; sequences; of the former those of one sequence; 1 if there is one sequence, 0 if more."""
 
 
-class Product(NamedTuple):
+class Product(Struct, frozen=True):
     """``bytes x stairs``, times the factors. Without any stairs that is ``bytes`` times the factors."""
 
     bytes: int
@@ -166,7 +167,7 @@ class Product(NamedTuple):
         return value
 
 
-class Moment(NamedTuple):
+class Moment(Struct, frozen=True):
     """Bytes at one moment of a pass: ``share`` times the sum of the products, a single multiplication in floating point."""
 
     share: float

@@ -1,7 +1,7 @@
 """The general rules, which an engine follows unless it overrides them.
 
 Each layer has its own tensors. ``tp`` divides heads, but not a latent; ``pp`` divides layers, ``dp`` sequences, and ``dcp`` the tokens
-of attention. The memory left for the cache follows from the equation in :mod:`hwcalc.engines.memory`.
+of attention. The memory left for the cache follows from the equation of :mod:`hwcalc.engines.memory`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.models import plain_format
 from hwcalc.engines.options import Choices
+from hwcalc.engines.setup import ALONE, Parallel
+from hwcalc.engines.stored import allocations_of, cut_rank_bytes, fullest_rank_bytes, stage_groups, stage_spans
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.model import Note, Noted
+from hwcalc.profiles.engines import runtime_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
@@ -19,16 +24,58 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas.hybrid import Group
-    from hwcalc.model import Noted
 
 
 class GeneralDeployment(Deployment):
     """A server by the general rules. A subclass needs at least :meth:`choose_dtypes`."""
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        from hwcalc.engines.memory import rank_weights_part
+        """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
 
-        return rank_weights_part(self)
+        If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
+        proportion of the counted parameters, or evenly if they are not counted. Otherwise the parameters are counted in their format.
+        """
+        from hwcalc.engines.memory import Section, estimated, exact
+        from hwcalc.engines.rank_weights import rank_weight_bytes
+        from hwcalc.quantization.planned import format_name, planned_scheme
+
+        model, parallel, rules = self.model, self.parallel, self.weight_rules()
+        weight_format = format_name(self.setup.weights)
+        weight_dtype = weight_format if weight_format in FLOATS else None
+        scheme, known = planned_scheme(model, weight_format)
+        held = None if scheme is None else rules.held(scheme)
+        unpacked = scheme is not None and held is None
+
+        def on_ranks(parallel: Parallel) -> tuple[int, ...] | None:
+            scheme = held if known else None
+            key = (rules, "weights", weight_format, scheme is None, parallel)
+            return model.once(
+                key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules)
+            )
+
+        stages = on_ranks(parallel)
+        if model.weights is not None and weight_format is None and not unpacked:
+            published = model.weights.total_bytes
+            if stages is not None:
+                shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
+                size = published * max(stages) // max(1, sum(on_ranks(ALONE) or ()))
+                return Noted((exact("weights", Section.WEIGHTS, size, f"{model.weights.source}{shared}"),))
+            if parallel.gpus == 1:
+                return Noted((exact("weights", Section.WEIGHTS, published, model.weights.source),))
+            uncounted = runtime_profile().estimate("uncounted_weights")
+            each = -(-published // (parallel.tp * parallel.pp))
+            return Noted((estimated("weights", Section.WEIGHTS, uncounted, times=each),))
+        if stages is None or not known:
+            budget = "a budget with --kv-memory"
+            way_out = budget if model.counted is None else f"a format with --weights, or {budget}"
+            message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
+            return Noted(None, (Note(code="weights-unknown", message=message),))
+        name = (weight_dtype or model.dtype or "bf16") if held is None else held.name
+        part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
+        if scheme is None or not unpacked:
+            return Noted((part,))
+        message = f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
+        return Noted((part,), (Note(code="weights-unpacked", message=message),))
 
     def weight_rules(self) -> Rules:
         """The rules by which weights are divided over ranks; by default every matrix is divided evenly."""
@@ -47,14 +94,10 @@ class GeneralOccupancy(Occupancy):
     def fullest_bytes(self) -> int:
         if self.cut_layers is None and self.request.gpus == self.request.parallel.dcp == 1:
             return self.stored_bytes
-        from hwcalc.engines.ranks import cut_rank_bytes, fullest_rank_bytes
-
         return fullest_rank_bytes(self, self.gpu_groups()) if self.cut_layers is None else cut_rank_bytes(self)
 
     def gpu_groups(self) -> tuple[tuple[Group, ...], ...]:
         """The layers on each GPU that differs, by kind; the fullest counts. By default those of each pipeline stage."""
-        from hwcalc.engines.ranks import stage_groups
-
         return stage_groups(self)
 
     def prefill_bytes(self, stage: int) -> int:
@@ -64,23 +107,31 @@ class GeneralOccupancy(Occupancy):
         return stage_prefill_bytes(self, stage)
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        from hwcalc.engines.ranks import layer_allocations
-
-        return layer_allocations(self, stage)
+        return allocations_of(self, stage_spans(self)[stage])
 
     def plan_budget(self) -> Noted[Budget | None]:
-        from hwcalc.engines.memory import plan_equation
+        from hwcalc.engines.forms import passed_tokens
+        from hwcalc.engines.memory import beside, budget_of, forward, loaded, margin_of, outside
+        from hwcalc.quantization.planned import format_name
 
-        if self.evicted is None:
-            return plan_equation(self, self.chunks())
-        from hwcalc.engines.policies import policy_part
+        memory_and_weights = loaded(self)
+        if memory_and_weights.value is None:
+            return Noted(None, memory_and_weights.notes)
+        gpu, memory, weights = memory_and_weights.value
+        policy: tuple[BudgetPart, ...] = ()
+        if self.evicted is not None:
+            from hwcalc.engines.policies import policy_part
 
-        return plan_equation(self, self.chunks(), policy_part(self))
-
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        from hwcalc.engines.memory import rank_weights_part
-
-        return rank_weights_part(self)
+            policy = policy_part(self)
+        hardware, rows, chunks = self.request.hardware, self.request.replica_batch, self.chunks()
+        weight_format = format_name(self.request.weights)
+        activations = forward(self, chunks, rows, dtype=weight_format if weight_format in FLOATS else None)
+        extra, margin = beside(self), margin_of(hardware)
+        parts = (*weights, *extra.value, activations, *self.working(), *policy, *outside(self, gpu))
+        tokens, share = passed_tokens(self.tokens, rows, chunks[1]), hardware.memory_utilization
+        share = 1.0 if share is None else share
+        budget, measured = budget_of(self, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
+        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *margin.notes))
 
     def chunks(self) -> tuple[int | None, int | None, int | None]:
         """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.

@@ -26,7 +26,7 @@ from hwcalc.engines.forms import (
     Term,
 )
 from hwcalc.engines.memory import BudgetPart, calibrated, measured_passes, measurements
-from hwcalc.engines.ranks import DEALT
+from hwcalc.engines.stored import DEALT
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair

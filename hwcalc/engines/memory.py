@@ -10,22 +10,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.setup import ALONE, Hardware, Parallel
+from hwcalc.engines.setup import Hardware, Parallel
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import human_bytes, parse_share
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Amount, Pass
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.engines.setup import Request
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.estimate import Estimate
     from hwcalc.profiles.gpus import VisibleMemory
     from hwcalc.profiles.hardware_file import Gpu
-    from hwcalc.quantization.scheme import Scheme
 
 
 class Section(enum.StrEnum):
@@ -61,6 +59,12 @@ class BudgetPart(Record):
     steps: tuple[Step, ...] = ()
     grows: tuple[Amount, Amount, Amount] | None = None
 
+    @classmethod
+    def of(cls, name: str, section: Section, size: tuple[int, int, int], source: str, **more: Any) -> BudgetPart:
+        """A part of this size, low, expected and high, with further fields."""
+        low, expected, high = size
+        return cls(name=name, section=section, low=low, expected=expected, high=high, source=source, **more)
+
 
 class Budget(Record):
     """The bytes left for the cache on the GPU that has least left: the bytes that may be used, minus the parts.
@@ -85,32 +89,22 @@ class Budget(Record):
     @classmethod
     def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
         """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
-        low, expected, high = usable = usable_bytes(memory, share, margin)
+        # Engines compute their share in floating point. The margin is exact; it can exceed the share.
+        sizes = memory.low_bytes, memory.expected_bytes, memory.high_bytes
+        low, expected, high = (max(0, ceil(size * share) - part_of(size, margin)) for size in sizes)
         return cls(
             total_bytes=memory.expected_bytes,
             total_low_bytes=memory.low_bytes,
             total_high_bytes=memory.high_bytes,
             utilization=share,
             requested_bytes=expected,
-            usable=usable,
+            usable=(low, expected, high),
             margin_bytes=part_of(memory.expected_bytes, margin),
             parts=parts,
             low=low - sum(part.high for part in parts),
             expected=expected - sum(part.expected for part in parts),
             high=high - sum(part.low for part in parts),
         )
-
-
-def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) -> tuple[int, int, int]:
-    """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
-    # Engines compute their share in floating point. The margin is exact; it can exceed the share.
-    part, whole = margin.numerator, margin.denominator
-    low, expected, high = memory.low_bytes, memory.expected_bytes, memory.high_bytes
-    return (
-        max(0, ceil(low * share) + -low * part // whole),
-        max(0, ceil(expected * share) + -expected * part // whole),
-        max(0, ceil(high * share) + -high * part // whole),
-    )
 
 
 def part_of(size: int, share: Fraction | int) -> int:
@@ -128,19 +122,13 @@ _UNCOUNTED_WIDTH: Final = 12
 
 def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -> BudgetPart:
     """A term that is an estimate from the profile, or a multiple of one."""
-    return BudgetPart(
-        name=name,
-        section=section,
-        low=int(times * estimate.low),
-        expected=int(times * estimate.expected),
-        high=int(times * estimate.high),
-        source=estimate.source,
-    )
+    low, expected, high = (int(times * size) for size in (estimate.low, estimate.expected, estimate.high))
+    return BudgetPart.of(name, section, (low, expected, high), estimate.source)
 
 
 def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
     """A term that is known exactly."""
-    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source, definition=Definition.EXACT)
+    return BudgetPart.of(name, section, (size, size, size), source, definition=Definition.EXACT)
 
 
 def ranked(name: str, section: Section, size: RankBytes) -> BudgetPart:
@@ -160,17 +148,15 @@ def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
         # A note on the hardware says it already.
         return Noted(memory)
     if gpu.torch_total_mib is None:
-        return Noted(memory, (_estimated_memory(gpu.id, memory.expected_bytes, memory.basis),))
+        message = (
+            f"Of the memory of {gpu.id} programs see about {human_bytes(memory.expected_bytes)}: {memory.basis}. "
+            "No measurement is known."
+        )
+        return Noted(memory, (Note(code="gpu-memory-estimated", message=message),))
     if gpu.category == "unified":
         message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
         return Noted(memory, (Note(code="unified-memory", message=message),))
     return Noted(memory)
-
-
-@lru_cache(maxsize=64)
-def _estimated_memory(gpu: str, size: int, basis: str) -> Note:
-    message = f"Of the memory of {gpu} programs see about {human_bytes(size)}: {basis}. No measurement is known."
-    return Note(code="gpu-memory-estimated", message=message)
 
 
 def device_context(gpu: Gpu) -> BudgetPart:
@@ -184,48 +170,31 @@ def _device_context(name: str) -> BudgetPart:
     context = profile.estimate(f"context.{name}")
     kernels = profile.estimate("kernels")
     driver, loaded = ((one.low, one.expected, one.high) for one in (context, kernels))
-    low, expected, high = (int(first + second) for first, second in zip(driver, loaded, strict=True))
-    return BudgetPart(
-        name="context",
-        section=Section.OVERHEAD,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"{context.source}; {kernels.source}",
-        steps=(step("context", _CONTEXT, (low, expected, high), driver_context=driver, loaded_kernels=loaded),),
-    )
+    size = int(driver[0] + loaded[0]), int(driver[1] + loaded[1]), int(driver[2] + loaded[2])
+    steps = (step("context", _CONTEXT, size, driver_context=driver, loaded_kernels=loaded),)
+    return BudgetPart.of("context", Section.OVERHEAD, size, f"{context.source}; {kernels.source}", steps=steps)
 
 
 def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Workspaces of cuBLAS or hipBLAS; none on accelerators that have neither."""
     if gpu.vendor.lower() not in _CONTEXTS:
         return ()
-    return _workspaces("sm_90" if gpu.architecture == "sm_90" else "other")
-
-
-@lru_cache(maxsize=2)
-def _workspaces(name: str) -> tuple[BudgetPart, ...]:
-    return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
+    return (_overhead("workspaces", f"workspace.{'sm_90' if gpu.architecture == 'sm_90' else 'other'}"),)
 
 
 def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Buffers for communication between GPUs; none for a single GPU."""
-    return _communication(parallel.tp * parallel.pp > 1, parallel.ep > 1, _has_nvlink(gpu)) if parallel.gpus > 1 else ()
+    if parallel.gpus == 1:
+        return ()
+    link = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
+    divided = (_overhead("communication", f"communication.{link}"),) if parallel.tp * parallel.pp > 1 else ()
+    return (*divided, _overhead("expert exchange", "communication.expert_parallel")) if parallel.ep > 1 else divided
 
 
 @lru_cache(maxsize=8)
-def _communication(divided: bool, dealt: bool, nvlink: bool) -> tuple[BudgetPart, ...]:
-    parts, profile = [], runtime_profile()
-    if divided:
-        kind = "nvlink" if nvlink else "pcie"
-        parts.append(estimated("communication", Section.OVERHEAD, profile.estimate(f"communication.{kind}")))
-    if dealt:
-        parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("communication.expert_parallel")))
-    return tuple(parts)
-
-
-def _has_nvlink(gpu: Gpu) -> bool:
-    return "nvlink" in str(gpu.interconnect.get("kind") or "").lower()
+def _overhead(name: str, key: str) -> BudgetPart:
+    """The overhead that the profile estimates under this key."""
+    return estimated(name, Section.OVERHEAD, runtime_profile().estimate(key))
 
 
 def chunk_tokens() -> tuple[int, int, int]:
@@ -252,54 +221,41 @@ def forward(
     its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
     bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
     """
-    model, parallel, rules = opened.model, opened.parallel, opened.weight_rules()
-    key = (rules, "forward passes", parallel, dtype, chunks)
-    passes = lowest, most_likely, highest = model.once(key, lambda: _passes(model, parallel, rules, chunks, dtype))
-    copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
-    tokens = lowest.passed(opened.tokens, rows), most_likely.passed(opened.tokens, rows), highest.passed(opened.tokens, rows)
-    low, expected, high = (one.at(opened.tokens, rows) for one in passes)
-    token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
-    return BudgetPart(
-        name="activations",
-        section=Section.ACTIVATIONS,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"{token_range} tokens at once, {rows:,} rows of logits; {copies.source}",
-        steps=(
-            step(
-                "activations",
-                _FORWARD,
-                (low, expected, high),
-                element_bytes=most_likely.element_bytes,
-                forward_tokens=tokens,
-                hidden_copies=(copies.low, copies.expected, copies.high),
-                hidden_size=model.hidden_size or 0,
-                inner_width=model_width(rules, model, parallel),
-                logits=rows * most_likely.logits,
-                logit_bytes=(logit.low, logit.expected, logit.high),
-            ),
-        ),
-        grows=(lowest, most_likely, highest),
-    )
-
-
-def _passes(
-    model: ModelSpec, parallel: Parallel, rules: Rules, chunks: tuple[int | None, int | None, int | None], dtype: str | None
-) -> tuple[Pass, Pass, Pass]:
-    """The forward pass of a rank: low, expected and high."""
     from hwcalc.engines.forms import Pass
 
+    model, parallel, rules = opened.model, opened.parallel, opened.weight_rules()
     copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
-    width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
-    logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
+    hidden_copies, logit_bytes = (copies.low, copies.expected, copies.high), (logit.low, logit.expected, logit.high)
+    width, hidden = model_width(rules, model, parallel), model.hidden_size or 0
 
-    def of(chunk: int | None, hidden_copies: float, logit_bytes: float) -> Pass:
-        each = hidden_copies * (model.hidden_size or 0) + width
-        return Pass(element_bytes=element_bytes, width=each, chunk=chunk, logits=logits, logit_bytes=logit_bytes)
+    def passes_of_rank() -> tuple[Pass, Pass, Pass]:
+        element_bytes = rules.weight_format(model, dtype).bits // 8
+        logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
+        low, expected, high = (
+            Pass(element_bytes=element_bytes, width=each * hidden + width, chunk=chunk, logits=logits, logit_bytes=bytes_each)
+            for each, chunk, bytes_each in zip(hidden_copies, chunks, logit_bytes, strict=True)
+        )
+        return low, expected, high
 
-    low, expected, high = chunks
-    return of(low, copies.low, logit.low), of(expected, copies.expected, logit.expected), of(high, copies.high, logit.high)
+    key = (rules, "forward passes", parallel, dtype, chunks)
+    passes = lowest, most_likely, highest = model.once(key, passes_of_rank)
+    tokens = lowest.passed(opened.tokens, rows), most_likely.passed(opened.tokens, rows), highest.passed(opened.tokens, rows)
+    size = lowest.at(opened.tokens, rows), most_likely.at(opened.tokens, rows), highest.at(opened.tokens, rows)
+    token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
+    counted = step(
+        "activations",
+        _FORWARD,
+        size,
+        element_bytes=most_likely.element_bytes,
+        forward_tokens=tokens,
+        hidden_copies=hidden_copies,
+        hidden_size=hidden,
+        inner_width=width,
+        logits=rows * most_likely.logits,
+        logit_bytes=logit_bytes,
+    )
+    source = f"{token_range} tokens at once, {rows:,} rows of logits; {copies.source}"
+    return BudgetPart.of("activations", Section.ACTIVATIONS, size, source, steps=(counted,), grows=passes)
 
 
 NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
@@ -364,15 +320,8 @@ def calibrated(
         if reading is None or first is None:
             continue
         size, measured = int(reading.values[value]), reading.measured
-        part = BudgetPart(
-            name=first.name,
-            section=first.section,
-            low=size,
-            expected=size,
-            high=size,
-            source=f"measured on {measured.device}, {measured.date}: {measured.source}",
-            definition=Definition.MEASURED,
-        )
+        source = f"measured on {measured.device}, {measured.date}: {measured.source}"
+        part = BudgetPart.of(first.name, first.section, (size, size, size), source, definition=Definition.MEASURED)
         parts = tuple(part if one is first else one for one in parts if one is first or one.name not in names)
         used.append(f"{first.name} ({measured.date})")
     if used:
@@ -409,18 +358,12 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
     return found
 
 
-def may_be_measured(engine: str) -> bool:
-    """Whether the user has measured this engine on any accelerator, or measurements are switched off."""
-    from hwcalc.profiles.calibration import calibrated_gpus, enabled, overheads_kind
+def is_measured(engine: str, gpu: str | None = None) -> bool:
+    """Whether the user has measured this engine on this accelerator, or on any, or measurements are switched off, which a note says."""
+    from hwcalc.profiles.calibration import calibrated_gpus, calibration_exists, enabled, overheads_kind
 
-    return not enabled() or calibrated_gpus(overheads_kind(engine)) != frozenset()
-
-
-def is_measured(gpu: str, engine: str) -> bool:
-    """Whether the user has measured this engine on this accelerator, or measurements are switched off, which a note says."""
-    from hwcalc.profiles.calibration import calibration_exists, enabled, overheads_kind
-
-    return not enabled() or calibration_exists(gpu, overheads_kind(engine))
+    kind = overheads_kind(engine)
+    return not enabled() or (calibrated_gpus(kind) != frozenset() if gpu is None else calibration_exists(gpu, kind))
 
 
 def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
@@ -491,82 +434,38 @@ def budget_of(
 
 
 def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
-    """The adapters, and the draft with its cache. The draft caches every token that the planned model caches."""
-    adapters, draft = _adapters(opened), _draft(opened)
-    return Noted((*adapters.value, *draft.value), (*adapters.notes, *draft.notes))
+    """The adapters of ``--lora`` on the fullest rank, and the draft with its cache. Notes say what is not known, and not counted.
 
-
-def _adapters(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
-    """Adapters of ``--lora`` on the fullest rank. If the layers of the model are not counted, a note says that adapters are missing."""
-    model, lora = opened.model, opened.request.lora
-    if lora is None:
+    The draft caches every token that the planned model caches.
+    """
+    model, engine, request, draft = opened.model, opened.engine, opened.request, opened.request.draft
+    if request.lora is None and draft is None:
         return Noted(())
-    from hwcalc.engines.extra_weights import lora_bytes_rank
-
-    size = lora_bytes_rank(model, lora, opened.parallel, rules=opened.weight_rules())
-    if size is None:
-        message = f"--lora is not counted: the layers of {model.id} are not known."
-        return Noted((), (Note(code="lora-unknown", message=message),))
-    return Noted((ranked("adapters", Section.WEIGHTS, size),))
-
-
-def _draft(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
-    engine, request, draft = opened.engine, opened.request, opened.request.draft
-    if draft is None:
-        return Noted(())
-    from hwcalc.engines.extra_weights import draft_bytes_rank
+    from hwcalc.engines.rank_weights import draft_bytes_rank, lora_bytes_rank
     from hwcalc.quantization.planned import planned_scheme
 
-    scheme, known = planned_scheme(draft, None)
+    parts: list[BudgetPart] = []
+    notes: list[Note] = []
     rules = opened.weight_rules()
-    weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
-    draft_request = request.changed(
-        parallel=Parallel(**{**asdict(request.parallel), "pp": 1, "ep": 1}),
-        draft=None,
-        lora=None,
-        dtype=None,
-        weights=None,
-        options={},
-    )
-    opened_draft = engine.unchecked(draft, draft_request)
-    cache = exact("draft cache", Section.OVERHEAD, opened_draft.needed_bytes, f"the cache of {draft.id} by {engine.name}'s rule")
-    if weights is None:
-        message = f"The weights of the draft {draft.id} are not known, and not counted."
-        return Noted((cache,), (Note(code="draft-unknown", message=message),))
-    return Noted((ranked("draft weights", Section.WEIGHTS, weights), cache))
-
-
-def plan_equation(
-    opened: Occupancy, chunks: tuple[int | None, int | None, int | None], policy: tuple[BudgetPart, ...] = ()
-) -> Noted[Budget | None]:
-    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
-
-    ``chunks`` are the most tokens of one forward pass of a replica: low, expected and high. ``policy`` is what a cache policy needs.
-    """
-    from hwcalc.engines.forms import passed_tokens
-    from hwcalc.quantization.planned import format_name
-
-    request, hardware = opened.request, opened.request.hardware
-    memory_and_weights = loaded(opened)
-    if memory_and_weights.value is None:
-        return Noted(None, memory_and_weights.notes)
-    gpu, memory, weights = memory_and_weights.value
-    weight_format = format_name(request.weights)
-    rows = request.replica_batch
-    extra = beside(opened)
-    margin = margin_of(hardware)
-    parts = (
-        *weights,
-        *extra.value,
-        forward(opened, chunks, rows, dtype=weight_format if weight_format in FLOATS else None),
-        *opened.working(),
-        *policy,
-        *outside(opened, gpu),
-    )
-    tokens = passed_tokens(opened.tokens, rows, chunks[1])
-    share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
-    budget, measured = budget_of(opened, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
-    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *margin.notes))
+    if request.lora is not None:
+        adapters = lora_bytes_rank(model, request.lora, opened.parallel, rules=rules)
+        if adapters is None:
+            notes.append(Note(code="lora-unknown", message=f"--lora is not counted: the layers of {model.id} are not known."))
+        else:
+            parts.append(ranked("adapters", Section.WEIGHTS, adapters))
+    if draft is not None:
+        scheme, known = planned_scheme(draft, None)
+        weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
+        if weights is None:
+            message = f"The weights of the draft {draft.id} are not known, and not counted."
+            notes.append(Note(code="draft-unknown", message=message))
+        else:
+            parts.append(ranked("draft weights", Section.WEIGHTS, weights))
+        layout = Parallel(**{**asdict(request.parallel), "pp": 1, "ep": 1})
+        alone = request.changed(parallel=layout, draft=None, lora=None, dtype=None, weights=None, options={})
+        source = f"the cache of {draft.id} by {engine.name}'s rule"
+        parts.append(exact("draft cache", Section.OVERHEAD, engine.unchecked(draft, alone).needed_bytes, source))
+    return Noted(tuple(parts), tuple(notes))
 
 
 def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
@@ -576,61 +475,6 @@ def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
     """
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or 0)
-    return _default_margin()
-
-
-@cache
-def _default_margin() -> Noted[Fraction | int]:
     margin = parse_share(runtime_profile().margin_text)
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))
-
-
-def rank_weights_part(deployment: Deployment | Occupancy) -> Noted[tuple[BudgetPart, ...] | None]:
-    """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
-
-    If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
-    proportion of the counted parameters, or evenly if they are not counted. Otherwise the parameters are counted in their format.
-    """
-    from hwcalc.engines.rank_weights import rank_weight_bytes
-    from hwcalc.quantization.planned import format_name, planned_scheme
-
-    model, parallel = deployment.model, deployment.parallel
-    weight_format = format_name(deployment.setup.weights)
-    weight_dtype = weight_format if weight_format in FLOATS else None
-    scheme, known = planned_scheme(model, weight_format)
-    rules = deployment.weight_rules()
-    held = None if scheme is None else rules.held(scheme)
-    unpacked = scheme is not None and held is None
-
-    def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
-        key = (rules, "weights", weight_format, scheme is None, parallel)
-        return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
-
-    stages = on_ranks(held if known else None, parallel)
-    if model.weights is not None and weight_format is None and not unpacked:
-        published = model.weights.total_bytes
-        if stages is not None:
-            alone = sum(on_ranks(held if known else None, ALONE) or ())
-            shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
-            size = published * max(stages) // max(1, alone)
-            return Noted((exact("weights", Section.WEIGHTS, size, f"{model.weights.source}{shared}"),))
-        if parallel.gpus == 1:
-            return Noted((exact("weights", Section.WEIGHTS, published, model.weights.source),))
-        uncounted = runtime_profile().estimate("uncounted_weights")
-        each = -(-published // (parallel.tp * parallel.pp))
-        return Noted((estimated("weights", Section.WEIGHTS, uncounted, times=each),))
-    if stages is None or not known:
-        way_out = (
-            "a budget with --kv-memory" if model.counted is None else "a format with --weights, or a budget with --kv-memory"
-        )
-        message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
-        return Noted(None, (Note(code="weights-unknown", message=message),))
-    name = (weight_dtype or model.dtype or "bf16") if held is None else held.name
-    part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
-    if scheme is None or not unpacked:
-        return Noted((part,))
-    message = (
-        f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
-    )
-    return Noted((part,), (Note(code="weights-unpacked", message=message),))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.options import AUTO
 from hwcalc.errors import UnsupportedError
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas import DType
 
 
-class ModelClass(NamedTuple):
+class ModelClass(Struct, frozen=True):
     """A class by the name under which the engine runs it, and its row: word -> value, which is empty where the word alone says it.
 
     >>> row = model_classes("tgi").rows["gemma3"]
@@ -40,7 +42,7 @@ NO_CLASS: Final = ModelClass("", {})
 """The row of a model that has none."""
 
 
-class ModelClasses(NamedTuple):
+class ModelClasses(Struct, frozen=True):
     """The classes of an engine by name. ``by`` says whether a name is that of a ``model_type`` or of an ``architecture``."""
 
     by: str
@@ -83,7 +85,10 @@ def model_classes(engine: str) -> ModelClasses:
     content = record("engines", f"{engine}/classes")
     return ModelClasses(
         by=content["by"],
-        rows={name: ModelClass(name, dict(_entries(row))) for name, row in content["classes"].items()},
+        rows={
+            name: ModelClass(name, {word: value for word, _, value in (entry.partition("=") for entry in row)})
+            for name, row in content["classes"].items()
+        },
         refusals=content["refused"],
     )
 
@@ -91,13 +96,6 @@ def model_classes(engine: str) -> ModelClasses:
 def has_classes(engine: str) -> bool:
     """Whether the engine has a file of classes."""
     return f"{engine}/classes" in names("engines")
-
-
-def _entries(row: list[Any]) -> list[tuple[str, str]]:
-    return [(word, value) for word, _, value in (entry.partition("=") for entry in row)]
-
-
-_DEFAULT_MODEL_DTYPE = "bf16"
 
 
 def known_dtype(name: str) -> DType:
@@ -110,15 +108,10 @@ def known_dtype(name: str) -> DType:
 
 def model_dtype(model: ModelSpec, requested: str | None = None) -> Noted[DType]:
     """The dtype that the config names, or bf16 if it names none. A note says which. ``requested`` is ``auto`` or nothing."""
-    return _named(model.dtype, requested)
-
-
-@lru_cache(maxsize=64)
-def _named(own: str | None, requested: str | None) -> Noted[DType]:
-    if own is None:
-        name, why = _DEFAULT_MODEL_DTYPE, "assumed, since the config names none that a cache has"
+    if model.dtype is None:
+        name, why = "bf16", "assumed, since the config names none that a cache has"
     else:
-        name, why = own, "the model's own"
+        name, why = model.dtype, "the model's own"
     said = f"KV dtype {name}: {why}" if requested is None else f"KV dtype {AUTO}: {name}, {why}"
     return Noted(known_dtype(name), (Note(code="default-dtype", message=f"{said}. Set it with --dtype."),))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -160,34 +160,27 @@ def parse_lora(text: str) -> Lora:
 
     Raises :class:`~hwcalc.errors.UsageError` for an unknown or repeated key, or a wrong value.
     """
+
+    def refused(problem: str) -> UsageError:
+        return UsageError(f"--lora {shown(text, 60)}{problem}", hint=f"Allowed: {_ALLOWED}.")
+
     values: dict[str, str] = {}
     for item in text.split(","):
         key, sign, value = (part.strip().lower() for part in item.partition("="))
-        if not sign or key not in {"rank", "count", "targets", "dtype"} or key in values:
-            reason = "twice" if key in values else "not known"
-            raise UsageError(f"--lora {shown(text, 60)}: {shown((key or item), 20)} is {reason}.", hint=f"Allowed: {_ALLOWED}.")
+        if not sign or key not in Lora.__struct_fields__ or key in values:
+            raise refused(f": {shown((key or item), 20)} is {'twice' if key in values else 'not known'}.")
         values[key] = value
     if "rank" not in values:
-        raise UsageError(f"--lora {shown(text, 60)} names no rank.", hint=f"Allowed: {_ALLOWED}.")
-    return Lora(
-        rank=_number(text, "rank", values["rank"], _LARGEST_RANK),
-        count=_number(text, "count", values.get("count", "1"), _LARGEST_COUNT),
-        targets=_word(text, "targets", values.get("targets", "all"), _TARGETS),
-        dtype=_word(text, "dtype", values.get("dtype", "bf16"), _DTYPES),
-    )
-
-
-def _number(text: str, key: str, value: str, largest: int) -> int:
-    number = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else 0
-    if not 1 <= number <= largest:
-        raise UsageError(f"--lora {shown(text, 60)}: {key} is out of range: {shown(value, 20)}", hint=f"Allowed: {_ALLOWED}.")
-    return number
-
-
-def _word(text: str, key: str, value: str, words: Iterable[str]) -> str:
-    if value not in words:
-        raise UsageError(f"--lora {shown(text, 60)}: {key}={shown(value, 20)} is not known.", hint=f"Allowed: {_ALLOWED}.")
-    return value
+        raise refused(" names no rank.")
+    values = {"count": "1", "targets": "all", "dtype": "bf16", **values}
+    for key, largest in (("rank", _LARGEST_RANK), ("count", _LARGEST_COUNT)):
+        value = values[key]
+        if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= largest):
+            raise refused(f": {key} is out of range: {shown(value, 20)}")
+    for key, words in (("targets", _TARGETS), ("dtype", _DTYPES)):
+        if values[key] not in words:
+            raise refused(f": {key}={shown(values[key], 20)} is not known.")
+    return Lora(rank=int(values["rank"]), count=int(values["count"]), targets=values["targets"], dtype=values["dtype"])
 
 
 class CommandInput(Record):

@@ -10,17 +10,16 @@ token, :func:`cut_layers` counts it without its tensors one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
 from hwcalc.engines.memory import BudgetPart, Section, model_width
-from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.stored import bytes_of
+from hwcalc.engines.stored import bytes_of, rank_bytes_of, stage_spans
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Layer, LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.formats import FLOATS
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.policies.counting import Ends
 
-_NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 _Start: TypeAlias = tuple[int, int]
 
 
@@ -49,30 +47,22 @@ def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
     """The shapes of the layers on which a policy acts: heads, key/value heads and head width."""
     shapes = []
     for number, kind in acted_on(stack).items():
-        dims = kind.dims()
-        key = next(tensor for tensor in kind.tensors() if tensor.role in BY_TOKEN)
-        shapes.append(
-            LayerShape(
-                index=number,
-                heads=dims.get("num_attention_heads", 1),
-                kv_heads=dims.get("num_key_value_heads", 1),
-                head_dim=key.shape[-1],
-            )
-        )
+        dims, key = kind.dims(), next(tensor for tensor in kind.tensors() if tensor.role in BY_TOKEN)
+        heads, kv_heads = dims.get("num_attention_heads", 1), dims.get("num_key_value_heads", 1)
+        shapes.append(LayerShape(index=number, heads=heads, kv_heads=kv_heads, head_dim=key.shape[-1]))
     return tuple(shapes)
 
 
 def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
     """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
-    keys = _starts(chosen, state)
-    unlike = _first_of(keys)
+    keys, unlike = _starts(chosen, state)
     if len(unlike) * steps > MOST_STEPS and chosen is not None and chosen.policy.decode is not None:
         raise UsageError(
             f"decode is {steps:,} steps of {len(unlike):,} layers that differ.",
             hint=f"At most {MOST_STEPS:,} in all are followed.",
         )
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
-    if steps and setting.attention == EAGER and setting.rules == KVPRESS:
+    if _has_one_mask(steps, setting):
         _check_one_mask(state, {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()})
     _check_masks(state, cuts=any(course.cuts for course in known.values()))
     return [known[key] for key in keys]
@@ -80,14 +70,13 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
 
 def ends_by_layer(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting) -> list[Ends]:
     """What the decode steps of each layer come to: as :func:`courses_of`, without following them."""
-    keys = _starts(chosen, state)
-    unlike = _first_of(keys)
+    keys, unlike = _starts(chosen, state)
 
     def behind(more: int) -> dict[_Start, Ends]:
         return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
 
     known = behind(steps)
-    if steps and setting.attention == EAGER and setting.rules == KVPRESS:
+    if _has_one_mask(steps, setting):
         # Layers that start alike end unlike only under a policy that looks at their number.
         before = behind(steps - 1) if _looks_at_layers(chosen) else dict.fromkeys(known)
         _check_one_mask(state, {(start, ends) for (start, _), ends in before.items()})
@@ -100,30 +89,35 @@ def _looks_at_layers(chosen: Chosen | None) -> bool:
     return chosen is not None and any(one.policy.by_layer for one in chosen.whole)
 
 
-def _starts(chosen: Chosen | None, state: State) -> list[_Start]:
-    """What tells layers apart when decoding begins: their tokens, and their number if the policy looks at it."""
+def _starts(chosen: Chosen | None, state: State) -> tuple[list[_Start], dict[_Start, int]]:
+    """What tells layers apart when decoding begins, and the first layer with each start.
+
+    It is their tokens, and their number if the policy looks at it.
+    """
     by_layer = _looks_at_layers(chosen)
-    return [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
-
-
-def _first_of(keys: list[_Start]) -> dict[_Start, int]:
-    """The first layer with each start."""
-    return dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+    return keys, dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
 
 
 def _check_masks(state: State, *, cuts: bool) -> None:
     """Raise an error if anything may be masked before the policy cuts."""
     if cuts and any(left.masked is not None and left.masked.total.high for left in state.layers):
         raise UsageError(
-            "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
+            "a policy that masks cannot come before one that cuts: the places of what it masked move.",
+            hint="Use one that frees in the prefill, such as snapkv.",
         )
 
 
-def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
-    """Eager attention adds one mask to the scores of all layers, as long as the first: a step fails where another has more or fewer.
+def _has_one_mask(steps: int, setting: Setting) -> bool:
+    """Whether one mask is added to the scores of all layers, as long as the first: a step fails where another has more or fewer tokens.
 
-    Source: transformers 5.2.0 under kvpress 0.5.5, run.
+    Source: eager attention of transformers 5.2.0 under kvpress 0.5.5, run.
     """
+    return bool(steps) and setting.attention == EAGER and setting.rules == KVPRESS
+
+
+def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
+    """Raise an error if the layers have unlike lengths for certain."""
     if len(unlike) > 1 and all(left.stored.is_exact for left in state.layers):
         raise UsageError(
             "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
@@ -152,7 +146,15 @@ class Evicted(Record):
     @cached_property
     def stack(self) -> Stack:
         """The layers, each with the tokens that it has at the most. A search for a length may need none of them."""
-        return _with_tokens(self.plain, self.most, self.ahead)
+        made: dict[tuple[Layer, int], Layer] = {}
+        layers = list(self.plain.layers)
+        for number, tokens in self.most.items():
+            kept = self.ahead + tokens
+            key = (layers[number], kept)
+            if key not in made:
+                made[key] = tuple(replace(kind, kept=kept) if kind.acts_by_token else kind for kind in key[0])
+            layers[number] = made[key]
+        return Stack(tuple(layers))
 
     @property
     def behind_prompt(self) -> dict[int, int]:
@@ -239,17 +241,6 @@ class Evicted(Record):
         return other
 
 
-def _with_tokens(plain: Stack, counts: Mapping[int, int], ahead: int) -> Stack:
-    made: dict[tuple[Layer, int], Layer] = {}
-    layers = list(plain.layers)
-    for number, tokens in counts.items():
-        key = (layers[number], ahead + tokens)
-        if key not in made:
-            made[key] = tuple(replace(kind, kept=ahead + tokens) if kind.acts_by_token else kind for kind in key[0])
-        layers[number] = made[key]
-    return Stack(tuple(layers))
-
-
 def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0) -> Evicted:
     """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
 
@@ -283,7 +274,7 @@ class CutLayers(Record):
     largest: int
 
 
-def cut_layers(opened: Any) -> CutLayers | None:
+def cut_layers(opened: Occupancy) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
     evicted, parallel = local.evicted, opened.request.parallel
@@ -292,68 +283,54 @@ def cut_layers(opened: Any) -> CutLayers | None:
     rules = opened.weight_rules()
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
-        counted: tuple[StoredTensor, ...] = local.tensors(rules.shard(opened.model, kind, parallel.tp))
-        return counted
+        return local.tensors(rules.shard(opened.model, kind, parallel.tp))
 
-    known: dict[int, _Layer | None] = {}
+    known: dict[int, tuple[int, int, int, int] | None] = {}
     sizes: list[int] = []
     largest = 0
     layers = local.plain_stack.layers
     for number, first in enumerate(first_alike(local)):
         if first not in known:
-            known[first] = _counted(layers[first], tensors)
+            known[first] = _by_token(layers[first], tensors)
         counted = known[first]
         if counted is None:
             return None
+        fixed, token, largest_fixed, largest_token = counted
         tokens = evicted.most.get(number, 0)
-        sizes.append(counted.fixed + tokens * counted.token)
-        largest = max(largest, counted.largest_fixed, tokens * counted.largest_token)
+        sizes.append(fixed + tokens * token)
+        largest = max(largest, largest_fixed, tokens * largest_token)
     return CutLayers(sizes=tuple(sizes), largest=largest)
 
 
-def first_alike(opened: Any) -> tuple[int, ...]:
+def first_alike(opened: Occupancy) -> tuple[int, ...]:
     """For each layer without the policy, the first one that is like it."""
 
     def numbers() -> tuple[int, ...]:
         found: dict[Layer, int] = {}
         return tuple(found.setdefault(layer, number) for number, layer in enumerate(opened.plain_stack.layers))
 
-    alike: tuple[int, ...] = opened.model.once((opened.engine.name, "layers alike"), numbers)
-    return alike
+    return opened.model.once((opened.engine.name, "layers alike"), numbers)
 
 
-class _Layer(Record):
-    """Bytes of a layer whatever is left of it, and for each token that is; of the largest tensor of each sort too."""
+def _by_token(layer: Layer, tensors: Callable[[LayerKind], tuple[StoredTensor, ...]]) -> tuple[int, int, int, int] | None:
+    """Bytes of a layer whatever is left of it, and for each token that is; of the largest tensor of each sort that grows too.
 
-    fixed: int
-    token: int
-    largest_fixed: int
-    largest_token: int
-
-
-def _counted(layer: Layer, tensors: Callable[[LayerKind], tuple[StoredTensor, ...]]) -> _Layer | None:
-    """One layer, from what it takes with one token and with two; ``None`` if a tensor has bytes of both sorts."""
-    fixed: list[tuple[int, bool]] = []
-    token: list[tuple[int, bool]] = []
+    They follow from what it takes with one token and with two; ``None`` if a tensor has bytes of both sorts.
+    """
+    fixed: list[StoredTensor] = []
+    token: list[StoredTensor] = []
     for kind in layer:
         if not kind.acts_by_token:
-            fixed += [(tensor.bytes, _grows(tensor)) for tensor in tensors(kind)]
+            fixed += tensors(kind)
             continue
         for one, two in zip(tensors(replace(kind, kept=1)), tensors(replace(kind, kept=2)), strict=True):
-            more = two.bytes - one.bytes
-            if more not in (0, one.bytes):
+            if two.bytes - one.bytes not in (0, one.bytes):
                 return None
-            (token if more else fixed).append((one.bytes, _grows(one)))
-    return _Layer(
-        fixed=sum(size for size, _ in fixed),
-        token=sum(size for size, _ in token),
-        largest_fixed=max((size for size, grows in fixed if grows), default=0),
-        largest_token=max((size for size, grows in token if grows), default=0),
+            (token if two.bytes != one.bytes else fixed).append(one)
+    largest_fixed, largest_token = (
+        max((tensor.bytes for tensor in each if tensor.role not in (Role.STATE, Role.CONV)), default=0) for each in (fixed, token)
     )
-
-
-def _grows(tensor: StoredTensor) -> bool:
-    return tensor.role not in (Role.STATE, Role.CONV)
+    return bytes_of(fixed), bytes_of(token), largest_fixed, largest_token
 
 
 PART: Final = "policy prefill"
@@ -373,6 +350,11 @@ class Peaks(Record):
     beside: int
     held: int
     extras: tuple[Extra, ...] = ()
+    inner: tuple[int, int, int] = (0, 0, 0)
+    """Bytes of the activations inside an MLP, low, expected and high: they are not there while the cache of a layer is scored.
+
+    Zeros for an engine that allocates one compute buffer for the whole pass before it starts.
+    """
 
     @property
     def prefill(self) -> int:
@@ -388,28 +370,46 @@ class Peaks(Record):
         """Bytes that the policy needs on top of the cache. Inner vectors of a layer are not there while its cache is scored."""
         return max(0, self.prefill - inner_vectors - self.cache, self.held)
 
+    @property
+    def part(self) -> tuple[int, int, int]:
+        """The same, low, expected and high."""
+        low, expected, high = self.inner
+        return self.beyond(high), self.beyond(expected), self.beyond(low)
 
-def peaks_of(opened: Occupancy) -> Peaks:
-    """What the policy of the request needs at its fullest."""
-    evicted = opened.evicted
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
+        whole = "cache_while_scored + beside_in_prefill"
+        beyond = "max(prefill_peak - inner_vectors - cache, beside_always, 0)"
+        inner, peak, cache, held = self.inner[::-1], self.prefill, self.cache, self.held
+        return (
+            step("prefill_peak", whole, peak, cache_while_scored=self.scored, beside_in_prefill=self.beside),
+            step("policy_prefill", beyond, self.part, prefill_peak=peak, inner_vectors=inner, cache=cache, beside_always=held),
+        )
+
+
+def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
+    """What the policy of the request needs at its fullest; on a ``device`` with these layers, besides its cache that is there from the start."""
+    evicted, model, rules = opened.evicted, opened.model, opened.weight_rules()
     assert evicted is not None
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
-    for number, span in enumerate(stage_spans(opened)):
+    for number, span in enumerate(stage_spans(opened) if device is None else (device,)):
         peak = _beside(opened, span)
         if peak is None:
             continue
-        cache = opened.prefill_bytes(number)
+        cache = opened.prefill_bytes(number) if device is None else 0
         if cache + peak.prefill > scored + beside or not extras:
             scored, beside, extras = cache, peak.prefill, peak.extras
         held = max(held, peak.decoding)
-    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
-
-
-def whole_bytes(opened: Occupancy) -> int:
-    """The same moment without the policy."""
-    plain = opened.without_policy()
-    return max(plain.prefill_bytes(stage) for stage in range(len(stage_spans(opened))))
+    low = expected = high = 0
+    if not opened.engine.splits_layers:
+        weight_format = format_name(opened.request.weights)
+        element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
+        width = element_bytes * model_width(rules, model, opened.parallel)
+        low, expected, high = (tokens * width for tokens in opened.forward_tokens())
+    cache = opened.needed_bytes if device is None else 0
+    return Peaks(cache=cache, scored=scored, beside=beside, held=held, extras=extras, inner=(low, expected, high))
 
 
 def _beside(opened: Occupancy, span: Layers) -> Beside | None:
@@ -425,12 +425,7 @@ def _beside(opened: Occupancy, span: Layers) -> Beside | None:
 def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
     """What a policy is told of these layers, on one tensor-parallel rank."""
     assert opened.evicted is not None
-    whole, rules, tp, plain = (
-        opened.evicted.setting,
-        opened.weight_rules(),
-        opened.request.parallel.tp,
-        opened.plain_stack,
-    )
+    whole, rules, tp, plain = opened.evicted.setting, opened.weight_rules(), opened.request.parallel.tp, opened.plain_stack
 
     def sharded() -> tuple[LayerShape, ...]:
         return shapes_of(Stack(tuple(tuple(rules.shard(opened.model, kind, tp) for kind in layer) for layer in plain.layers)))
@@ -441,15 +436,15 @@ def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
     return replace(whole, layers=layers, batch=opened.batch)
 
 
-def pages_bytes(opened: Occupancy) -> int:
-    """The keys of pages of one sequence, which a decode step reads besides the cache, on one tensor-parallel rank."""
-    return page_keys_bytes(opened, replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1))
+def page_keys_bytes(opened: Occupancy, setting: Setting | None = None) -> int:
+    """The keys of all pages of these layers, which a decode step reads besides the cache; none where a policy does not choose what is read.
 
-
-def page_keys_bytes(opened: Occupancy, setting: Setting) -> int:
-    """The keys of all pages of these layers; none where a policy does not choose what is read."""
+    By default the layers are those of one sequence on one tensor-parallel rank.
+    """
     evicted = opened.evicted
     assert evicted is not None
+    if setting is None:
+        setting = replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1)
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
     return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
@@ -458,29 +453,23 @@ def page_keys_bytes(opened: Occupancy, setting: Setting) -> int:
 def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
-    alike = first_alike(local)
-    each = _sizes(local, local.plain_stack.layers, sorted(set(alike)))
+    rules, tp, known = local.weight_rules(), local.request.parallel.tp, {}
+
+    def size(layer: Layer) -> int:
+        if layer not in known:
+            shards = (rules.shard(local.model, kind, tp) for kind in layer)
+            known[layer] = sum(rank_bytes_of(local, local.tensors(shard)) for shard in shards)
+        return known[layer]
+
+    plain, alike = local.plain_stack.layers, first_alike(local)
+    each = {first: size(plain[first]) for first in set(alike)}
     whole = [each[first] for first in alike]
-    if local.cut_layers is None:
-        sizes = _sizes(local, local.stack.layers, range(len(alike)))
-        cut = tuple(sizes[number] for number in range(len(alike)))
-    else:
-        cut = local.cut_layers.sizes
+    cut = tuple(map(size, local.stack.layers)) if local.cut_layers is None else local.cut_layers.sizes
     before = fullest = 0
     for number in stage_spans(opened)[stage]:
         fullest = max(fullest, before + whole[number])
         before += cut[number]
     return max(fullest, before) + bytes_of(local.extras)
-
-
-def _sizes(local: Occupancy, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
-    """Bytes on a rank of the layers with these numbers."""
-    rules, tp = local.weight_rules(), local.request.parallel.tp
-    known: dict[Layer, int] = {}
-    for layer in {layers[number]: None for number in numbers}:
-        shards = (rules.shard(local.model, kind, tp) for kind in layer)
-        known[layer] = sum(rank_bytes_of(local, local.tensors(shard)) for shard in shards)
-    return {number: known[layers[number]] for number in numbers}
 
 
 def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[BudgetPart, ...]:
@@ -489,66 +478,12 @@ def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[Budget
     While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
     a device whose cache is allocated in full at the start.
     """
-    if opened.evicted is None:
+    peaks = None if opened.evicted is None else peaks_of(opened, device)
+    if peaks is None or not peaks.part[2]:
         return ()
-    if device is None:
-        peaks = peaks_of(opened)
-    else:
-        peak = _beside(opened, device)
-        if peak is None:
-            return ()
-        peaks = Peaks(cache=0, scored=0, beside=peak.prefill, held=peak.decoding, extras=peak.extras)
-    rooms = inner_vectors(opened)
-    low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
-    if not high:
-        return ()
+    low, _, high = peaks.part
     known = all(extra.definition is not Definition.ESTIMATE for extra in peaks.extras)
+    definition = Definition.ESTIMATE if not known or low != high else Definition.ENGINE
     names = " and ".join(extra.name for extra in peaks.extras)
-    return (
-        BudgetPart(
-            name=PART,
-            section=Section.ACTIVATIONS,
-            low=low,
-            expected=expected,
-            high=high,
-            source=f"{_SCORED}{f'; {names}' if names else ''}",
-            definition=Definition.ESTIMATE if not known or low != high else Definition.ENGINE,
-            steps=peak_steps(peaks, rooms),
-        ),
-    )
-
-
-def inner_vectors(opened: Occupancy) -> tuple[int, int, int]:
-    """Bytes of the activations inside an MLP, low, expected and high: they are not there while the cache of a layer is scored.
-
-    Zeros for an engine that allocates one compute buffer for the whole pass before it starts.
-    """
-    if opened.engine.splits_layers:
-        return 0, 0, 0
-    model, rules, parallel = opened.model, opened.weight_rules(), opened.parallel
-    weight_format = format_name(opened.request.weights)
-    element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
-    low, expected, high = (tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.forward_tokens())
-    return low, expected, high
-
-
-def peak_steps(peaks: Peaks, rooms: tuple[int, int, int]) -> tuple[Step, ...]:
-    """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
-    low, expected, high = rooms
-    fullest = step(
-        "prefill_peak",
-        "cache_while_scored + beside_in_prefill",
-        peaks.prefill,
-        cache_while_scored=peaks.scored,
-        beside_in_prefill=peaks.beside,
-    )
-    beyond = step(
-        "policy_prefill",
-        "max(prefill_peak - inner_vectors - cache, beside_always, 0)",
-        (peaks.beyond(high), peaks.beyond(expected), peaks.beyond(low)),
-        prefill_peak=peaks.prefill,
-        inner_vectors=(high, expected, low),
-        cache=peaks.cache,
-        beside_always=peaks.held,
-    )
-    return (fullest, beyond)
+    source = f"{_SCORED}{f'; {names}' if names else ''}"
+    return (BudgetPart.of(PART, Section.ACTIVATIONS, peaks.part, source, definition=definition, steps=peaks.steps),)

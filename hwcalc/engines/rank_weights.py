@@ -9,18 +9,27 @@ Each stage has its range of layers. The first stage also has the embedding and t
 Some engines build tables on other stages too; :class:`Tables` lists the model types for which they do.
 
 :data:`REFERENCE` is ideal sharding: it divides every matrix, pads nothing, and repeats only what all heads share. An engine that
-shards differently has subclasses of :class:`Rules` and :class:`Rank`. Weights of multi-token prediction are loaded only for speculative
-decoding; :mod:`hwcalc.engines.extra_weights` counts them.
+shards differently has subclasses of :class:`Rules` and :class:`Rank`.
+
+What is loaded with a model is counted apart: a draft, layers of multi-token prediction, low-rank adapters. The rules of drafts are those of vLLM 0.33, the engine that documents them best. A draft runs with the tensor-parallel size of the target
+(``config/speculative.py`` draft_tensor_parallel_size, which also allows 1, but not for draft models) in one pipeline stage, on the last
+rank (``v1/worker/gpu_model_runner.py``). EAGLE heads and multi-token prediction share the embedding and head of the target where
+they can (``v1/spec_decode/llm_base_proposer.py`` _maybe_share_embeddings, _maybe_share_lm_head).
+
+An adapter of rank r adds two matrices to a linear layer of shape out x in: A of r x in and B of out x r (Hu et al. 2021,
+arXiv:2106.09685, section 4.1). Tensor parallelism cuts them together with the layer. If the layer is cut by outputs, A is whole and
+B is cut; if it is cut by inputs, A is cut and B is whole. With expert parallelism the adapters of an expert go to its rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from operator import is_
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.models import plain_format
@@ -31,6 +40,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 
 if TYPE_CHECKING:
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
 
@@ -38,23 +48,8 @@ T = TypeVar("T")
 
 ROW_PARALLEL: Final = frozenset(
     {
-        "o_proj",
-        "o_b_proj",
-        "out_proj",
-        "output_linear",
-        "down_proj",
-        "dense",
-        "dense_4h_to_h",
-        "c_proj",
-        "fc2",
-        "fc_out",
-        "proj",
-        "linear_2",
-        "linear_fc2",
-        "merge_linear_2",
-        "wo",
-        "w2",
-        "2",
+        *("o_proj", "o_b_proj", "out_proj", "output_linear", "down_proj", "dense", "dense_4h_to_h", "c_proj", "fc2", "fc_out"),
+        *("proj", "linear_2", "linear_fc2", "merge_linear_2", "wo", "w2", "2"),
     }
 )
 """Modules that are cut by inputs, by the last part of their path. Every rank keeps their whole bias, which is added once."""
@@ -62,19 +57,9 @@ _REPLICATED_ROLES: Final = (WeightRole.NORM, WeightRole.ROUTER, WeightRole.EMBED
 _OF_TEXT: Final = (Part.LANGUAGE, Part.MTP)
 _REPLICATED: Final = frozenset(
     {
-        "q_a_proj",
-        "kv_a_proj_with_mqa",
-        "f_a_proj",
-        "g_a_proj",
-        "per_layer_input_gate",
-        "per_layer_projection",
-        "patch_embed",
-        "patch_embedding",
-        "mm_input_projection_weight",
-        "expert_bias",
-        "e_score_correction_bias",
-        "class_embedding",
-        "position_bias",
+        *("q_a_proj", "kv_a_proj_with_mqa", "f_a_proj", "g_a_proj", "per_layer_input_gate", "per_layer_projection"),
+        *("patch_embed", "patch_embedding", "mm_input_projection_weight", "expert_bias", "e_score_correction_bias"),
+        *("class_embedding", "position_bias"),
     }
 )
 """Modules that are whole on every rank: projections to what all heads share, small tables and single parameters."""
@@ -153,9 +138,14 @@ class Rank:
         if how == "inputs":
             return cut_inputs(weight, ranks)
         if how == "heads":
-            return _rows(weight, self._attention_rows(module_of(weight), weight.shape[0]))
+            rows = self._local_rows.get((module_of(weight) in _FUSED, weight.shape[0]))
+            return cut_outputs(weight, self.tp) if rows is None else _rows(weight, rows)
         if how == "mixer" and self.mamba is not None:
-            return _rows(weight, self._mamba_rows(self.mamba, weight.shape[0]))
+            # A group of B and C that cannot be divided is repeated on every rank.
+            mamba = self.mamba
+            shared = 2 * mamba.n_groups * mamba.d_state
+            local = 2 * mamba.d_state * self.state_groups(mamba.n_groups)
+            return _rows(weight, -(-(weight.shape[0] - shared) // self.tp) + local)
         return cut_outputs(weight, ranks)
 
     def ranks(self, block: Block, weight: Weight) -> int:
@@ -203,27 +193,26 @@ class Rank:
         """Groups of B and C of a Mamba-2 mixer on a rank."""
         return -(-groups // self.tp)
 
-    def _attention_rows(self, name: str, rows: int) -> int:
-        """Rows of a key, value or fused projection on a rank: query heads are divided, and there is at least one key and value head."""
-        local = self._local_rows.get((name in _FUSED, rows))
-        return -(-rows // self.tp) if local is None else local
-
     @cached_property
     def _local_rows(self) -> dict[tuple[bool, int], int]:
-        """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
+        """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer.
+
+        Query heads are divided, and there is at least one key and value head.
+        """
+        names = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
+
+        def dims_of_kinds() -> tuple[tuple[int, ...], ...]:
+            kinds = (group.kind.dims() for group in self.model.stack.groups)
+            return tuple(tuple(dims[name] for name in names) for dims in kinds if "num_key_value_heads" in dims)
+
         local_rows: dict[tuple[bool, int], int] = {}
-        for heads, groups, head, value in self.model.once("attention dims", lambda: _attention_dims(self.model)):
+        for heads, groups, head, value in self.model.once("attention dims", dims_of_kinds):
             local_groups = self.key_value_heads(groups)
             for width in (head, value):
                 local_rows.setdefault((False, groups * width), local_groups * width)
             fused = heads * head + groups * (head + value)
             local_rows.setdefault((True, fused), -(-heads // self.tp) * head + local_groups * (head + value))
         return local_rows
-
-    def _mamba_rows(self, mamba: Mamba2, rows: int) -> int:
-        """Rows of a Mamba-2 projection on a rank. A group of B and C that cannot be divided is repeated on every rank."""
-        shared = 2 * mamba.n_groups * mamba.d_state
-        return -(-(rows - shared) // self.tp) + 2 * mamba.d_state * self.state_groups(mamba.n_groups)
 
 
 class GroupRank(Rank):
@@ -233,21 +222,9 @@ class GroupRank(Rank):
         return self.shards if block.kind in _MLPS or weight.path.startswith("mlp.") else self.tp
 
 
-def _attention_dims(model: ModelSpec) -> tuple[tuple[int, ...], ...]:
-    """Query heads, key/value heads and the widths of a key and a value, of each kind of layer that has them."""
-    names = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
-    kinds = (group.kind.dims() for group in model.stack.groups)
-    return tuple(tuple(dims[name] for name in names) for dims in kinds if "num_key_value_heads" in dims)
-
-
 def once_of_few(model: ModelSpec, key: Hashable, make: Callable[[], T]) -> T:
     """As :meth:`ModelSpec.once`, but kept only of few unlike blocks: thousands of layers that are all unlike would take too much memory."""
-    return model.once(key, make) if has_few_blocks(model) else make()
-
-
-def has_few_blocks(model: ModelSpec) -> bool:
-    """Whether the model has so few different blocks that what is worked out of them may be kept in memory."""
-    return model.counted is None or len(model.counted.blocks) <= _MOST_KEPT
+    return model.once(key, make) if model.counted is None or len(model.counted.blocks) <= _MOST_KEPT else make()
 
 
 def module_of(weight: Weight) -> str:
@@ -268,7 +245,7 @@ def cut_outputs(weight: Weight, ranks: int) -> Weight:
 
 def cut_inputs(weight: Weight, ranks: int) -> Weight:
     """Divide the inputs, which are the last dimension, by the number of ranks, rounded up."""
-    return _shaped(weight, (*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
+    return replace(weight, shape=(*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
 
 
 def distribute_experts(weight: Weight, ranks: int) -> Weight:
@@ -277,11 +254,7 @@ def distribute_experts(weight: Weight, ranks: int) -> Weight:
 
 
 def _rows(weight: Weight, rows: int) -> Weight:
-    return weight if rows == weight.shape[0] else _shaped(weight, (rows, *weight.shape[1:]))
-
-
-def _shaped(weight: Weight, shape: tuple[int, ...]) -> Weight:
-    return replace(weight, shape=shape)
+    return weight if rows == weight.shape[0] else replace(weight, shape=(rows, *weight.shape[1:]))
 
 
 _FIRST: Final = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
@@ -302,41 +275,6 @@ class Tables(Record):
     def has_embedding_at_the_end(self, model: ModelSpec) -> bool:
         """Whether the last stage has an embedding, which a tied head can share."""
         return model.model_type in self.all | self.but_no_norm | self.embedding
-
-
-def count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[range], tables: Tables) -> int:
-    """How many layers of a block a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
-    if len(spans) == 1:
-        return block.count
-    first, last = stage == 0, stage == len(spans) - 1
-    if block.part in _FIRST:
-        return block.count if first else 0
-    if block.layers is not None:
-        return sum(layer in spans[stage] for layer in block.layers)
-    if block.kind in _RUN_BY_LAYERS:
-        return block.count
-    return _once(model, block, tables, first=first, last=last)
-
-
-def layers_on_stage(block: Block, count: int, span: range) -> tuple[int, ...] | None:
-    """The numbers of the ``count`` layers of a block on a stage; ``None`` for a block without layer numbers.
-
-    If the stage has all layers of the block, as of a tower, these are all numbers; otherwise those within ``span``.
-    """
-    if block.layers is None or count == block.count:
-        return block.layers
-    return tuple(number for number in block.layers if number in span)
-
-
-def _once(model: ModelSpec, block: Block, tables: Tables, *, first: bool, last: bool) -> int:
-    """How often a stage has a block that the model has once: the embedding is on the first stage, other blocks on the last one."""
-    family = model.model_type
-    everywhere = family in tables.all
-    if block.kind == "embedding":
-        return int(first or everywhere or family in tables.but_no_norm or family in tables.embedding)
-    if block.kind == "head":
-        return int(last or everywhere or family in tables.but_no_norm)
-    return int(last or everywhere)
 
 
 class RankBytes(Record):
@@ -378,20 +316,12 @@ class Rules:
         """The blocks that are loaded: without multi-token prediction, and with a head of its own where a tied one cannot be shared."""
         blocks = [block for block in weights.blocks if block.part is not Part.MTP]
         yield from blocks
-        head = self.untied_head(model, blocks, pp)
-        if head is not None:
-            yield head
-
-    def untied_head(self, model: ModelSpec, blocks: Iterable[Block], pp: int) -> Block | None:
-        """The separate head of a tied model, if :meth:`unties`; ``None`` if the head is shared, or in the blocks already."""
         rank = self.rank(model)
         tables = [weight for block in blocks for weight in block.weights if rank.is_vocabulary(weight)]
         embedded = [weight for weight in tables if weight.role is WeightRole.EMBEDDING and "per_layer" not in weight.path]
-        heads = any(weight.role is WeightRole.HEAD for weight in tables)
-        if heads or not embedded or not self.unties(model, pp):
-            return None
-        head = Weight(path="lm_head.weight", shape=embedded[0].shape, role=WeightRole.HEAD)
-        return Block(kind="head", weights=(head,))
+        if embedded and all(weight.role is not WeightRole.HEAD for weight in tables) and self.unties(model, pp):
+            head = Weight(path="lm_head.weight", shape=embedded[0].shape, role=WeightRole.HEAD)
+            yield Block(kind="head", weights=(head,))
 
     def unties(self, model: ModelSpec, pp: int) -> bool:
         """Whether a tied head becomes a separate table. It does on a last stage without an embedding: stages cannot share a table."""
@@ -445,24 +375,22 @@ def rank_weight_bytes(
 def stages_of(model: ModelSpec, parallel: Parallel, rules: Rules) -> tuple[tuple[Block, ...], ...]:
     """The blocks on the fullest rank of each pipeline stage, of a model whose weights are counted."""
 
+    def built() -> tuple[tuple[Block, tuple[tuple[Weight, Sharding], ...]], ...]:
+        assert model.counted is not None
+        whole = rules.rank(model)
+        return tuple(
+            (block, tuple([(weight, whole.how(block, weight)) for weight in rules.as_built(model, block)]))
+            for block in rules.loaded_blocks(model, model.counted, parallel.pp)
+        )
+
     def cut() -> tuple[tuple[Block, ...], ...]:
         rank = rules.rank(model, parallel)
-        built = once_of_few(model, (rules, "built", parallel.pp), lambda: _built(model, rules, parallel.pp))
-        blocks = [_cut(block, tuple([rank.part(block, *each) for each in weights])) for block, weights in built]
+        how = once_of_few(model, (rules, "built", parallel.pp), built)
+        blocks = [_cut(block, tuple([rank.part(block, *each) for each in weights])) for block, weights in how]
         return tuple(on_stages(model, blocks, parallel.pp, rules))
 
     # Several formats are tried in each layout.
-    return model.once(("stages", (rules, *rules.sizes(model, parallel))), cut) if has_few_blocks(model) else cut()
-
-
-def _built(model: ModelSpec, rules: Rules, pp: int) -> tuple[tuple[Block, tuple[tuple[Weight, Sharding], ...]], ...]:
-    """The blocks of a model whose weights are counted, and their tensors as the engine builds them, with how each is cut."""
-    assert model.counted is not None
-    rank = rules.rank(model)
-    return tuple(
-        (block, tuple([(weight, rank.how(block, weight)) for weight in rules.as_built(model, block)]))
-        for block in rules.loaded_blocks(model, model.counted, pp)
-    )
+    return once_of_few(model, ("stages", (rules, *rules.sizes(model, parallel))), cut)
 
 
 def cut_blocks(model: ModelSpec, blocks: Iterable[Block], rank: Rank, rules: Rules) -> tuple[Block, ...]:
@@ -480,12 +408,36 @@ def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) 
     """The blocks of each pipeline stage, with only the layers of that stage."""
     spans = rules.spans(len(model.stack_for(rules.engine)), pp)
     for stage, span in enumerate(spans):
-        counts = [count_on_stage(model, block, stage, spans, rules.tables) for block in blocks]
+        kept = ((block, _count_on_stage(model, block, stage, spans, rules.tables)) for block in blocks)
         yield tuple(
-            block if count == block.count else replace(block, count=count, layers=layers_on_stage(block, count, span))
-            for block, count in zip(blocks, counts, strict=True)
+            block
+            if count == block.count
+            else replace(
+                block,
+                count=count,
+                layers=None if block.layers is None else tuple(layer for layer in block.layers if layer in span),
+            )
+            for block, count in kept
             if count
         )
+
+
+def _count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[range], tables: Tables) -> int:
+    """How many layers of a block a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
+    if len(spans) == 1:
+        return block.count
+    first, last, family = stage == 0, stage == len(spans) - 1, model.model_type
+    if block.part in _FIRST:
+        return block.count if first else 0
+    if block.layers is not None:
+        return sum(layer in spans[stage] for layer in block.layers)
+    if block.kind in _RUN_BY_LAYERS:
+        return block.count
+    # The model has the block once: the embedding is on the first stage, other blocks are on the last one.
+    everywhere = family in tables.all
+    if block.kind == "embedding":
+        return int(first or everywhere or family in tables.but_no_norm or family in tables.embedding)
+    return int(last or everywhere or (block.kind == "head" and family in tables.but_no_norm))
 
 
 def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | None, unquantized: WeightFormat) -> int:
@@ -505,7 +457,7 @@ _TOWERS: Final = (Part.VISION, Part.AUDIO, Part.ENCODER)
 _TABLES: Final = frozenset({"embedding", "head", "norm"})
 
 
-class _Matrix(NamedTuple):
+class _Matrix(Struct, frozen=True):
     """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
 
     weight: Weight
@@ -513,7 +465,7 @@ class _Matrix(NamedTuple):
     last: bool
 
 
-class _Layer(NamedTuple):
+class _Layer(Struct, frozen=True):
     """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
 
     block: Block
@@ -535,27 +487,22 @@ def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
 
     Zeros for a model without experts, or if the weights are not counted.
     """
+
+    def last_matrices() -> tuple[tuple[Block, Weight], ...]:
+        return tuple(
+            (block, weight)
+            for block in (() if model.counted is None else model.counted.blocks)
+            if block.part is Part.LANGUAGE
+            for weight in block.weights
+            if weight.copies > 1 and len(weight.shape) == 2 and module_of(weight) in ROW_PARALLEL
+        )
+
     widest = (0, 0, 0)
-    for block, weight in once_of_few(model, "last matrices of experts", lambda: _last_of_experts(model)):
+    for block, weight in once_of_few(model, "last matrices of experts", last_matrices):
         hidden, inner = rank.cut(block, weight).shape
-        widest = max(widest, (weight.active or weight.copies, inner, hidden), key=_product)
+        sizes = (weight.active or weight.copies, inner, hidden)
+        widest = max(widest, sizes, key=lambda sizes: sizes[0] * max(sizes[1], sizes[2]))
     return widest
-
-
-def _last_of_experts(model: ModelSpec) -> tuple[tuple[Block, Weight], ...]:
-    """The last matrices of the experts of the decoder, with their blocks."""
-    blocks = () if model.counted is None else model.counted.blocks
-    return tuple(
-        (block, weight)
-        for block in blocks
-        if block.part is Part.LANGUAGE
-        for weight in block.weights
-        if weight.copies > 1 and len(weight.shape) == 2 and module_of(weight) in ROW_PARALLEL
-    )
-
-
-def _product(sizes: tuple[int, int, int]) -> int:
-    return sizes[0] * max(sizes[1], sizes[2])
 
 
 def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
@@ -566,19 +513,10 @@ def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
 def _widest(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, hidden_copies: int = 0, experts: bool = True) -> int | None:
     if model.counted is None:
         return None
+    blocks = [block for block in model.counted.blocks if block.part in parts and block.kind not in _TABLES]
     key = ("matrices", type(rank), parts is _DECODER, experts)
-    layers = once_of_few(model, key, lambda: _layers(model, parts, rank, experts=experts))
+    layers = once_of_few(model, key, lambda: tuple(_layer(rank, block, experts=experts) for block in blocks))
     return max((_inside(rank, one.block, side) + hidden_copies * one.hidden for one in layers for side in one.sides), default=0)
-
-
-def _layers(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, experts: bool) -> tuple[_Layer, ...]:
-    """The blocks of these parts that may be the widest. A block may be a whole layer."""
-    assert model.counted is not None
-    return tuple(
-        _layer(rank, block, experts=experts)
-        for block in model.counted.blocks
-        if block.part in parts and block.kind not in _TABLES
-    )
 
 
 def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
@@ -600,15 +538,174 @@ def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
 def _inside(rank: Rank, block: Block, matrices: tuple[_Matrix, ...]) -> int:
     """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
     width = inside = outside = 0
-    for weight, how, last in matrices:
-        local = rank.part(block, weight, how)
+    for matrix in matrices:
+        weight = matrix.weight
+        local = rank.part(block, weight, matrix.how)
         copies = min(local.copies, weight.active or local.copies)
-        if weight.copies > 1 and last:
+        if weight.copies > 1 and matrix.last:
             # The outputs of experts reuse the memory of the outputs of their first projections.
             outside += copies * local.shape[0]
             width += copies * local.shape[1]
         elif weight.copies > 1:
             inside += copies * local.shape[0]
         else:
-            width += local.shape[1 if last else 0]
+            width += local.shape[1 if matrix.last else 0]
     return width + max(inside, outside)
+
+
+def draft_bytes_rank(
+    draft: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of a whole draft model on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    ``parallel`` is the target's layout, of which the draft uses only ``tp``. ``scheme`` is the quantisation of the draft.
+    """
+    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), scheme=scheme, rules=rules)
+    source = f"weights of the draft {draft.id} on {parallel.tp:,} ranks, one stage; vLLM 0.33 config/speculative.py"
+    return None if stages is None else RankBytes(low=stages[0], expected=stages[0], high=stages[0], source=source)
+
+
+def eagle_bytes_rank(
+    draft: ModelSpec, target: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of an EAGLE head on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    The head shares the target's embedding if its checkpoint has none or an equal one, the widths are equal and there is one stage. It
+    shares the target's output head if the vocabularies are equal as well. Only the files tell: low shares both, high shares neither.
+    """
+    if draft.counted is None:
+        return None
+    blocks = [block for block in draft.counted.blocks if block.part is not Part.MTP]
+    rest, embedding, head = (
+        _bytes(draft, blocks, role, Parallel(tp=parallel.tp), scheme, rules)
+        for role in (None, WeightRole.EMBEDDING, WeightRole.HEAD)
+    )
+    shares_embedding = parallel.pp == 1 and draft.hidden_size == target.hidden_size and draft.vocab_size == target.vocab_size
+    shares_head = _head_rows(draft) == _head_rows(target) and draft.hidden_size == target.hidden_size
+    low = rest + (0 if shares_embedding else embedding) + (0 if shares_head else head)
+    source = f"weights of the EAGLE head {draft.id}, tables shared with the target where equal; vLLM 0.33 llm_base_proposer.py"
+    return RankBytes(low=low, expected=low, high=rest + embedding + head, source=source)
+
+
+def dflash_bytes_rank(
+    draft: ModelSpec, target: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of a DFlash drafter on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    Like an EAGLE head it shares the target's tables. Beside its layers it has a 16-bit projection, whole on every rank, of the hidden
+    vectors of as many layers of the target as it has itself: 4,096 x 5 x 4,096 numbers for five layers (``models/qwen3_dflash.py``).
+    """
+    head = eagle_bytes_rank(draft, target, parallel, scheme=scheme, rules=rules)
+    if head is None:
+        return None
+    joined = 2 * (draft.hidden_size or 0) * (target.hidden_size or 0) * len(draft.stack)
+    source = f"weights of the DFlash drafter {draft.id}, tables shared with the target where equal; vLLM 0.33 qwen3_dflash.py"
+    return RankBytes(low=head.low + joined, expected=head.expected + joined, high=head.high + joined, source=source)
+
+
+def mtp_bytes_rank(
+    model: ModelSpec, parallel: Parallel = ALONE, *, scheme: Scheme | None = None, rules: Rules = REFERENCE
+) -> RankBytes | None:
+    """Bytes of a model's own layers of multi-token prediction on the fullest rank of the last stage.
+
+    The layers are loaded once, however many tokens are drafted. They share the model's embedding and head instead of their own copies;
+    with several stages they keep their embedding, since the model's is on another stage. ``None`` if the weights are not counted or
+    the model has no such layers.
+    """
+    blocks = [] if model.counted is None else [block for block in model.counted.blocks if block.part is Part.MTP]
+    if not blocks:
+        return None
+    rest, embedding = (_bytes(model, blocks, role, parallel, scheme, rules) for role in (None, WeightRole.EMBEDDING))
+    size = rest + (embedding if parallel.pp > 1 else 0)
+    source = "layers of multi-token prediction without the tables that they share; vLLM 0.33 llm_base_proposer.py"
+    return RankBytes(low=size, expected=size, high=rest + embedding, source=source)
+
+
+def _head_rows(model: ModelSpec) -> int | None:
+    """Rows of the output head. An EAGLE-3 checkpoint may have fewer than its vocabulary."""
+    rows = [
+        weight.shape[0]
+        for block in (model.counted.blocks if model.counted else ())
+        if block.part is not Part.MTP
+        for weight in block.weights
+        if weight.role is WeightRole.HEAD
+    ]
+    return model.facts.draft_vocab_size or (rows[0] if rows else model.vocab_size)
+
+
+def _bytes(
+    model: ModelSpec, blocks: list[Block], role: WeightRole | None, parallel: Parallel, scheme: Scheme | None, rules: Rules
+) -> int:
+    """Bytes on a rank of the tables of this role in these blocks; for ``None`` of everything except tables."""
+    tables = {WeightRole.EMBEDDING, WeightRole.HEAD}
+    chosen = [
+        replace(block, weights=weights)
+        for block in blocks
+        if (weights := tuple(each for each in block.weights if (each.role is role if role else each.role not in tables)))
+    ]
+    unquantized = rules.weight_format(model, None)
+    cut = cut_blocks(model, chosen, rules.rank(model, parallel), rules)
+    return sum(block_bytes(model, block, rules, scheme, unquantized) for block in cut)
+
+
+_MLP_PARTS: Final = frozenset({"mlp", "experts", "feed_forward", "block_sparse_moe", "shared_expert", "shared_experts"})
+
+
+def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *, rules: Rules = REFERENCE) -> RankBytes | None:
+    """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted.
+
+    One adapter of rank 16 in bf16 for a layer of 4,096 x 4,096 takes (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes. Low leaves out
+    routed experts, as many adapters do. High is ``all-linear`` of PEFT 0.21 for a model of transformers 5: it includes routers, and
+    has twice the rank for gate and up where they are one tensor, so that each has its own rows.
+    """
+    if model.counted is None:
+        return None
+    blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
+
+    def numbers(block: Block, weight: Weight, end: int) -> int:
+        each = adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
+        if end == 0:
+            return 0 if weight.role is WeightRole.EXPERT else each
+        if end == 1:
+            return each
+        if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
+            return adapter_numbers(lora.rank, weight)
+        if each and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
+            # B has the rows of gate and up, and columns for twice the rank.
+            each += weight.copies * lora.rank * weight.shape[0]
+        return each
+
+    low, expected, high = (
+        lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, rules, partial(numbers, end=end))
+        for end in range(3)
+    )
+    source = f"{lora.count:,} x rank {lora.rank:,} in {lora.dtype} beside {lora.targets} linear layers: A and B, arXiv:2106.09685"
+    return RankBytes(low=low, expected=expected, high=high, source=source)
+
+
+def most_on_a_stage(
+    model: ModelSpec, blocks: tuple[Block, ...], pp: int, rules: Rules, numbers: Callable[[Block, Weight], int]
+) -> int:
+    """The most adapter numbers on any pipeline stage. ``numbers`` returns those of one tensor in one layer."""
+    return max(
+        sum(block.count * numbers(block, weight) for block in stage for weight in block.weights)
+        for stage in on_stages(model, blocks, pp, rules)
+    )
+
+
+def adapter_numbers(rank: int, weight: Weight) -> int:
+    """Numbers in A and B for all copies of a matrix that has been cut already."""
+    rows, columns = weight.shape
+    return weight.copies * rank * (rows + columns)
+
+
+def adapted(block: Block, weight: Weight, lora: Lora) -> bool:
+    """Whether a tensor is a linear layer of the language model that the adapters target."""
+    if block.part not in {Part.LANGUAGE, Part.ENCODER} or len(weight.shape) != 2:
+        return False
+    if weight.role not in {WeightRole.LINEAR, WeightRole.EXPERT}:
+        return False
+    if lora.targets == "all":
+        return True
+    is_mlp = block.kind in {"mlp", "moe"} or not _MLP_PARTS.isdisjoint(weight.path.split("."))
+    return is_mlp is (lora.targets == "mlp")

@@ -12,7 +12,7 @@ from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
-from hwcalc.model import Definition, ModelSpec, Note, Noted
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
@@ -31,24 +31,6 @@ _FEWER_BITS = ("q3_k_m", "q2_k")
 _SPARSE_LATENT_FP8 = "fp8_ds_mla"
 
 
-def _own_fp8(model: ModelSpec, spelled: str) -> Noted[str]:
-    """The format that ``--dtype fp8`` is in this model, and a note where fp8 is not one byte for each number.
-
-    DeepSeek-V3.2 and its kin (latent attention with an indexer) have an fp8 cache of their own.
-    """
-    kinds = {type(group.kind) for group in model.stack.groups}
-    if spelled not in (_FP8, *_PLAIN_FP8) or not kinds >= {LatentAttention, SparseIndexer}:
-        return Noted(spelled)
-    if spelled == _FP8:
-        message = (
-            f"KV dtype fp8: this model's own format, {_SPARSE_LATENT_FP8}, which keeps its rotary keys in bf16 and a scale for each "
-            f"128 numbers. For one byte each: --dtype {_PLAIN_FP8[0]}."
-        )
-        return Noted(_SPARSE_LATENT_FP8, (Note(code="own-fp8", message=message),))
-    message = f"KV dtype {spelled}: one byte each. This model's own fp8 format is {_SPARSE_LATENT_FP8}: --dtype fp8."
-    return Noted(spelled, (Note(code="own-fp8", message=message),))
-
-
 class ReferenceDeployment(GeneralDeployment):
     """A server that keeps what it must, and adds nothing."""
 
@@ -58,7 +40,21 @@ class ReferenceDeployment(GeneralDeployment):
         if is_auto(setup.dtype):
             spelled = default.name
         else:
-            spelled, notes = _own_fp8(model, (setup.dtype or "").strip().lower())
+            spelled, notes = (setup.dtype or "").strip().lower(), ()
+            kinds = {type(group.kind) for group in model.stack.groups}
+            # DeepSeek-V3.2 and its kin (latent attention with an indexer) have an fp8 cache of their own, which is not one byte for each number.
+            if kinds >= {LatentAttention, SparseIndexer} and spelled in (_FP8, *_PLAIN_FP8):
+                if spelled == _FP8:
+                    spelled = _SPARSE_LATENT_FP8
+                    message = (
+                        f"KV dtype fp8: this model's own format, {_SPARSE_LATENT_FP8}, which keeps its rotary keys in bf16 and a scale "
+                        f"for each 128 numbers. For one byte each: --dtype {_PLAIN_FP8[0]}."
+                    )
+                else:
+                    message = (
+                        f"KV dtype {spelled}: one byte each. This model's own fp8 format is {_SPARSE_LATENT_FP8}: --dtype fp8."
+                    )
+                notes = (Note(code="own-fp8", message=message),)
         parsed = parse_kv_dtype(spelled)
         roles = {
             Role.INDEX: known_dtype(_INDEX_DTYPE),

@@ -1,20 +1,33 @@
-"""What an engine stores for a request: tensors and their formats, and what sequences have in common.
+"""What an engine stores for a request: tensors and their formats, what sequences have in common, and what a rank has of it.
 
 Every request has ``branches`` sequences behind one prompt, and all requests begin with the same prefix. An engine that shares keeps three
 runs of tokens: the prefix once, the rest of a prompt once for a request, and what is generated for each sequence. :class:`Together` counts
 the tokens that are kept once, and the blocks of them.
+
+By the general rule, which ranks and pipeline stages follow here, each layer has its own tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
+from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas import DType, Role
+from hwcalc.errors import UsageError
+from hwcalc.formulas import DType, LatentAttention, LayerKind, Role
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Encoder, Kept, Once, Span
+from hwcalc.profiles.dtypes import find_dtype
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.formulas.hybrid import Group
 
 
 class Dtypes(Record):
@@ -29,7 +42,7 @@ class Dtypes(Record):
         return self.roles[Role.STATE].name
 
 
-class Run(NamedTuple):
+class Run(Struct, frozen=True):
     """The positions of a sequence from ``start`` to before ``end``, and the number of copies that are stored."""
 
     start: int
@@ -74,17 +87,9 @@ class StoredTensor(Record):
 
 def beside_layers(name: str, size: int, rule: str, why: str) -> StoredTensor:
     """Bytes that belong to no layer: ``rule`` says how many they are, ``why`` what for."""
+    axes, shape, span = ("bytes",), (size,), Once()
     return StoredTensor(
-        name=name,
-        role=Role.KEY,
-        axes=("bytes",),
-        shape=(size,),
-        dtype="int8",
-        positions=1,
-        span=Once(),
-        bytes=size,
-        rule=rule,
-        why=why,
+        name=name, role=Role.KEY, axes=axes, shape=shape, dtype="int8", positions=1, span=span, bytes=size, rule=rule, why=why
     )
 
 
@@ -150,7 +155,14 @@ class Together(Record):
         own: list[Run] = []
         shared = 0
         for tokens, count in self.lengths:
-            prefix, prompt = self._in_common(span, tokens, alike)
+            # Positions of the prefix, and of the whole prompt.
+            prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
+            if isinstance(span, Kept):
+                (kept,) = span.numbers
+                prefix = min(prefix, kept)
+                prompt = max(prefix, min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
+            else:
+                prefix, prompt = span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
             shared = max(shared, prefix)
             own += [
                 Run(prefix, prompt, count * self.prompts),
@@ -158,20 +170,12 @@ class Together(Record):
             ]
         return tuple(run for run in (Run(0, shared, self.copies), *own) if run.end > run.start)
 
-    def _in_common(self, span: Span, tokens: int, alike: Mapping[int, int]) -> tuple[int, int]:
-        """Positions of the prefix, and of the whole prompt."""
-        prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
-        if isinstance(span, Kept):
-            (kept,) = span.numbers
-            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
-        return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
-
     def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> int:
         """The positions of one tensor, of all sequences."""
         return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """Blocks of a sequence in one block table: ``whole`` of all its tokens, the ``most`` that it holds at once, those that only have tokens
     of the ``prefix``, and those that only have tokens of the ``prompt``.
     """
@@ -182,7 +186,7 @@ class Blocks(NamedTuple):
     prompt: int
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Requests of one length: the blocks of a prompt behind the prefix, of which there are so many ``prompts``, and the ``own`` blocks of
     each of the ``sequences``.
     """
@@ -193,7 +197,7 @@ class Part(NamedTuple):
     sequences: int
 
 
-class Held(NamedTuple):
+class Held(Struct, frozen=True):
     """Blocks of one block table: ``shared`` blocks of the prefix, of which there are so many ``copies``, and those of each length."""
 
     shared: int
@@ -201,19 +205,10 @@ class Held(NamedTuple):
     parts: tuple[Part, ...]
 
     @property
-    def requested(self) -> int:
-        """Blocks that the branches of a request have in common."""
-        return sum(part.prompts * part.request for part in self.parts)
-
-    @property
-    def owned(self) -> int:
-        """Blocks that are held by a single sequence each and not shared."""
-        return sum(part.sequences * part.own for part in self.parts)
-
-    @property
     def total(self) -> int:
         """The blocks of all sequences."""
-        return self.shared * self.copies + self.requested + self.owned
+        behind = sum(part.prompts * part.request + part.sequences * part.own for part in self.parts)
+        return self.shared * self.copies + behind
 
 
 def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held:
@@ -352,3 +347,128 @@ class PagedGroup(Record):
     def steady(self) -> int:
         """The most blocks of a sequence behind its prompt."""
         return int(self.counted.expected)
+
+
+DEALT = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
+"""Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
+
+
+def fullest_rank_bytes(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> int:
+    """Bytes of cache on the fullest of ``gpus``: its shard of each of its layers, for the sequences of its replica.
+
+    Llama-3.1-8B, four tokens in bf16, tp 2 and pp 2: 16 layers x 4 tokens x 4 heads x 256 x 2 bytes = 131,072, a quarter of all.
+    """
+    size = {kind: rank_bytes_of(opened, tensors) for kind, tensors in opened.rank_tensors.items()}
+    fullest = max(sum(group.count * size[group.kind] for group in groups) for groups in gpus)
+    return fullest + bytes_of(opened.replica.extras)
+
+
+def cut_rank_bytes(opened: Occupancy) -> int:
+    """Bytes of cache on the fullest rank, where a policy has cut each layer by itself."""
+    assert opened.cut_layers is not None
+    fullest = max(sum(opened.cut_layers.sizes[span.start : span.stop]) for span in stage_spans(opened))
+    return fullest + bytes_of(opened.replica.extras)
+
+
+def stage_groups(opened: Occupancy) -> tuple[tuple[Group, ...], ...]:
+    """The layers of each pipeline stage, by kind. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
+    stack, spans = opened.stack, stage_spans(opened)
+    if len(spans) == 1:
+        return (stack.groups,)
+    key = (opened.engine.name, "groups of stages", len(spans))
+    return opened.of_stack(key, lambda: tuple(map(stack.groups_of, spans)))
+
+
+def stage_spans(opened: Occupancy) -> tuple[range, ...]:
+    """The layers of each pipeline stage. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
+    stages, layers = opened.request.parallel.pp, len(opened.plain_stack)
+    if stages > layers:
+        raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
+    return (range(layers),) if stages == 1 else tuple(opened.weight_rules().spans(layers, stages))
+
+
+def rank_bytes_of(opened: Occupancy, tensors: Iterable[StoredTensor]) -> int:
+    """The bytes of these tensors of a tensor-parallel rank, with its share of the tokens."""
+    return sum(rank_share(tensor, opened.request.parallel.dcp) for tensor in tensors)
+
+
+def rank_share(tensor: StoredTensor, dcp: int) -> int:
+    """Bytes of a tensor on the rank with most of its tokens: with seven tokens on two ranks, that is four tokens."""
+    if dcp == 1 or tensor.role not in DEALT or not tensor.positions:
+        return tensor.bytes
+    if tensor.runs:
+        return tensor.bytes // sum(run.positions for run in tensor.runs) * sum(run.on_rank(dcp) for run in tensor.runs)
+    return tensor.bytes // tensor.positions * -(-tensor.positions // dcp)
+
+
+_TORCH_NAMES: Final = {"fp8": "fp8_e4m3"}
+
+
+def allocations_of(opened: Occupancy, numbers: Iterable[int], *, extras: bool = True) -> tuple[Allocation, ...]:
+    """The stored tensors of the layers with these numbers on one tensor-parallel rank, and those that belong to no layer.
+
+    ``tp`` divides heads, ``dp`` sequences, and ``dcp`` the tokens of attention. What does not divide evenly is rounded up, as on the
+    fullest rank.
+    """
+    layers, local, kind_tensors = opened.stack.layers, opened.replica, opened.rank_tensors
+    batch, dcp = local.batch, local.request.parallel.dcp
+    listed: list[tuple[str, int, StoredTensor]] = []
+    for number in numbers:
+        names: dict[str, int] = {}
+        for tensor in (tensor for kind in layers[number] for tensor in kind_tensors[kind]):
+            names[tensor.name] = names.get(tensor.name, 0) + 1
+            suffix = "" if names[tensor.name] == 1 else f".{names[tensor.name]}"
+            listed.append((f"layers.{number}.{tensor.name}{suffix}", number, tensor))
+    out: list[Allocation] = []
+    for name, layer, tensor in (*listed, *((tensor.name, -1, tensor) for tensor in (local.extras if extras else ()))):
+        size, positions = tensor.bytes, tensor.positions
+        if dcp > 1 and tensor.role in DEALT and positions:
+            # With seven tokens on two ranks, the fullest rank has four.
+            size, positions = rank_share(tensor, dcp), -(-positions // dcp)
+        if size:
+            dtype, shape = _shape(tensor, size, positions, batch)
+            out.append(Allocation(name=name, layer=layer, dtype=dtype, shape=shape, bytes=size))
+    return tuple(out)
+
+
+def _shape(tensor: StoredTensor, size: int, positions: int, batch: int) -> tuple[str, tuple[int, ...]]:
+    """Dtype and shape: ``[batch, heads, tokens, head_dim]`` if that gives ``size`` bytes, or the same in rows of bytes, or flat."""
+
+    def axes(last: int) -> tuple[int, ...]:
+        if tensor.role in DEALT or tensor.role is Role.INDEX:
+            return (batch, *tensor.shape[:-1], positions, last)
+        if tensor.role is Role.CONV:
+            return (batch, *tensor.shape[:-1], last, positions)
+        return (batch, *((positions,) if positions > 1 else ()), *tensor.shape[:-1], last)
+
+    dtype, width = _TORCH_NAMES.get(tensor.dtype, tensor.dtype), tensor.shape[-1]
+    item, packed = ITEM_BYTES.get(dtype), find_dtype(tensor.dtype)
+    if item is not None and prod(axes(width)) * item == size:
+        return dtype, axes(width)
+    if item is not None and size % item == 0:
+        return dtype, (size // item,)
+    if packed is not None and prod(axes(packed.row_bytes(width))) == size:
+        return "uint8", axes(packed.row_bytes(width))
+    return "uint8", (size,)
+
+
+def check_heads(engine: str, kind: LayerKind, tp: int) -> None:
+    """Check that ``tp`` ranks share the heads of a layer evenly. Raises :class:`~hwcalc.errors.UsageError`.
+
+    Key/value heads are divided, or each is repeated on as many ranks: 10 of them are on 1, 2, 5, 10 or 20 ranks, and not on 8.
+    """
+    if not isinstance(kind, (AttentionKind, LatentAttention)):
+        return
+    if kind.num_attention_heads % tp:
+        raise UsageError(
+            f"{engine} cannot split {kind.num_attention_heads} attention heads over tp {tp}.",
+            hint="Use a tp that divides the number of heads.",
+        )
+    if not isinstance(kind, AttentionKind):
+        return
+    heads = kind.num_key_value_heads
+    if heads % tp and tp % heads:
+        raise UsageError(
+            f"{engine} cannot split {heads} key/value heads over tp {tp}.",
+            hint="Use a tp that divides the number of key/value heads, or a multiple of it.",
+        )

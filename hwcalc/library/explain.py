@@ -18,7 +18,7 @@ from hwcalc.documents import document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
-from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
+from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol, numbers_in, shown
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import Definition, ModelLike
 from hwcalc.planner.options import PlanOptions, takes
@@ -92,37 +92,37 @@ class Explanation(Answer, Record):
 
     def records(self) -> list[dict[str, Any]]:
         """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind; then one for each limit."""
-        rows = [
-            {
-                "section": "cache",
-                "name": f"{kind.title}: {tensor.name}",
-                "formula": tensor.formula,
-                "numbers": tensor.numbers,
-                "per_layer": tensor.bytes_per_layer,
-                "layers": tensor.count,
-                "result": tensor.bytes,
-                "low": None,
-                "high": None,
-                "unit": "bytes",
-                "definition": self.plan.cache.definition.value,
-                "source": kind.source,
-            }
-            for kind in self.kinds
-            for tensor in kind.tensors
-        ]
-        none: dict[str, Any] = {"per_layer": None, "layers": None}
-        rows += [
-            {"section": section.name, "name": one.name, "formula": one.formula, "numbers": one.numbers, **none, **_answer_of(one)}
-            for section in self.sections
-            for one in section.figures
-        ]
         measured = self.plan.fit is not None and self.plan.fit.budget is not None
         known = str(Definition.ESTIMATE if measured else self.plan.cache.definition)
-        rows += [
-            {"section": "limits", "name": one.name, "formula": "", "numbers": "", **none, **_answer_of_limit(one, known)}
-            for one in self.limits
-        ]
-        return rows
+        names = (
+            "section",
+            "name",
+            "formula",
+            "numbers",
+            "per_layer",
+            "layers",
+            "result",
+            "low",
+            "high",
+            "unit",
+            "definition",
+            "source",
+        )
+        rows: list[tuple[Any, ...]] = []
+        for kind in self.kinds:
+            source, definition = kind.source, self.plan.cache.definition.value
+            for one in kind.tensors:
+                told = (f"{kind.title}: {one.name}", one.formula, one.numbers, one.bytes_per_layer, one.count, one.bytes)
+                rows.append(("cache", *told, None, None, "bytes", definition, source))
+        for section in self.sections:
+            for figure in section.figures:
+                answer = (figure.result, figure.low, figure.high, figure.unit, figure.definition, figure.source)
+                rows.append((section.name, figure.name, figure.formula, figure.numbers, None, None, *answer))
+        for limit in self.limits:
+            # Null where nothing bounds it.
+            value = None if limit.value >= UNLIMITED else limit.value
+            rows.append(("limits", limit.name, "", "", None, None, value, None, None, limit.what, known, ""))
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     __repr__ = Answer.__repr__
 
@@ -138,17 +138,6 @@ class Explanation(Answer, Record):
             quoted=self.quoted if "quoted" in names else (),
         )
         return replace(kept, symbols=symbols_in(_formulas(kept.kinds, kept.sections, kept.quoted)))
-
-
-def _answer_of(figure: ExplainedFigure) -> dict[str, Any]:
-    return {name: getattr(figure, name) for name in ("result", "low", "high", "unit", "definition", "source")}
-
-
-def _answer_of_limit(limit: ExplainedLimit, definition: str) -> dict[str, Any]:
-    """The answer of a solver; null where nothing bounds it."""
-    value = None if limit.value >= UNLIMITED else limit.value
-    unknown = {"low": None, "high": None}
-    return {"result": value, **unknown, "unit": limit.what, "definition": definition, "source": ""}
 
 
 @takes(PlanOptions)
@@ -223,47 +212,45 @@ def _kind(
         layers=layer.layers if layer is not None else LayerNumbers(),
         count=layer.count if layer is not None else 1,
         dims=dims,
-        tensors=tuple(_with_blocks(_tensor(tensor, layer, plan), tensor, plan, opened, layer_kind) for tensor in tensors),
+        tensors=tuple(_tensor(tensor, layer, plan, opened, layer_kind) for tensor in tensors),
         bytes=sum(tensor.bytes for tensor in tensors),
         source=kind.source if kind is not None else f"the code of {opened.engine.label} {opened.version}".rstrip(),
     )
 
 
-def _tensor(tensor: TensorInfo, layer: LayerInfo | None, plan: Plan) -> TensorExplanation:
-    per_layer = tensor.bytes // tensor.count
+def _tensor(
+    tensor: TensorInfo, layer: LayerInfo | None, plan: Plan, opened: Occupancy, kind: LayerKind | None
+) -> TensorExplanation:
+    """A tensor; if its layers lie in blocks, with what a block of one layer takes, and with how many of them a sequence takes."""
+    per_layer, dtype, meaning = tensor.bytes // tensor.count, find_dtype(tensor.dtype), ""
     formula, numbers = (tensor.rule or "").replace(" x ", f" {TIMES} "), ""
     if tensor.rule is None:
         formula, numbers = _product(tensor, {} if layer is None else layer.dims, plan, per_layer)
-    dtype = find_dtype(tensor.dtype)
+    if dtype is not None:
+        per = "element" if dtype.block_elements == 1 else f"{dtype.block_elements} elements"
+        meaning = f"{dtype.block_bytes} B per {per}"
+    page, layers = tensor.shape[-1], set(tensor.layers)
+    groups = [group for group in plan.cache.groups if kind is not None and tensor.rule is not None and layers & set(group.layers)]
+    group = next((group for group in groups if group.page_bytes == page), None)
+    block = ("", "") if kind is None or group is None else _block(page, group.block_size, opened, kind)
+    counted = next((one for group in groups for one in group.steps if one.expected == tensor.positions), None)
+    values = {} if counted is None else {term.name: term.expected for term in counted.terms}
     return TensorExplanation(
         name=tensor.name,
         # What lies beside the layers is bytes of any kind.
         dtype="" if layer is None else tensor.dtype,
-        dtype_meaning=_meaning(dtype),
+        dtype_meaning=meaning,
         formula=formula,
         numbers=numbers,
         bytes_per_layer=per_layer,
         count=tensor.count,
         bytes=tensor.bytes,
+        block_formula=block[0],
+        block_numbers=block[1],
+        count_formula="" if counted is None else shown(counted.formula),
+        count_numbers="" if counted is None else numbers_in(counted.formula, values),
+        blocks=None if counted is None else tensor.positions,
     )
-
-
-def _with_blocks(
-    told: TensorExplanation, tensor: TensorInfo, plan: Plan, opened: Occupancy, kind: LayerKind | None
-) -> TensorExplanation:
-    """The same with what a block of one layer takes, and with how many of them a sequence takes, if its layers lie in blocks."""
-    page, layers = tensor.shape[-1], set(tensor.layers)
-    groups = [group for group in plan.cache.groups if kind is not None and tensor.rule is not None and layers & set(group.layers)]
-    group = next((group for group in groups if group.page_bytes == page), None)
-    if kind is not None and group is not None:
-        formula, numbers = _block(page, group.block_size, opened, kind)
-        told = replace(told, block_formula=formula, block_numbers=numbers)
-    one = next((one for group in groups for one in group.steps if one.expected == tensor.positions), None)
-    if one is None:
-        return told
-    values = {term.name: term.expected for term in one.terms}
-    numbers = numbers_in(one.formula, values)
-    return replace(told, count_formula=shown(one.formula), count_numbers=numbers, blocks=tensor.positions)
 
 
 def _block(page: int, block_size: int, opened: Occupancy, kind: LayerKind) -> tuple[str, str]:
@@ -290,14 +277,6 @@ def _shared(axis: str, whole: int, own: int, tp: int) -> tuple[str, str]:
     if own < whole and -(-whole // tp) == own:
         return f"ceil({axis} / tp)", f"ceil({whole:,} / {tp:,})"
     return name, f"{own:,}"
-
-
-def _meaning(dtype: DType | None) -> str:
-    if dtype is None:
-        return ""
-    if dtype.block_elements == 1:
-        return f"{dtype.block_bytes} B per element"
-    return f"{dtype.block_bytes} B per {dtype.block_elements} elements"
 
 
 def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per_layer: int) -> tuple[str, str]:

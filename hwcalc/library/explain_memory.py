@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, WeightRole
-from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, numbers_in, shown, symbol_name
+from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, plain_figure, symbol_name
 from hwcalc.model import Definition
 from hwcalc.planner.planned_weights import StoredWeights, WeightPart
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Plan
+from hwcalc.planner.result import BudgetInfo, Plan
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.planner.result import OverheadInfo, Share
 
 _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 """The steps of a pool whose results are fields of the pool."""
@@ -24,17 +27,32 @@ _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 
 def weights(plan: Plan, opened: Occupancy) -> ExplainedSection:
     """The blocks of the model in their formats, their sum, and what one GPU holds of them."""
-    found = plan.memory.weights
-    figures = [*_of_files(opened), *_of_blocks(found.parts, found.definition)] if found.bytes is not None else []
+    found, files, figures = plan.memory.weights, opened.model.weights, list[ExplainedFigure]()
     if found.bytes is not None:
-        counted = [part for part in found.parts if part.part != Part.MTP]
-        terms = [(part.kind, part.bytes) for part in counted] or [(one.name, int(one.result)) for one in figures]
-        total = _sum("weights", "memory.weights.bytes", found.bytes, terms, definition=found.definition, source=found.source)
-        figures.append(total)
+        if files is not None and opened.request.weights is None:
+            # What the headers of the files say.
+            for dtype, size in files.bytes_by_dtype.items():
+                figures.append(plain_figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source))
+        for number, part in enumerate(found.parts):
+            layers = f"{part.count:,} layers" if part.count > 1 else ""
+            tower = "" if part.part in (Part.LANGUAGE, part.kind) else part.part
+            for place, stored in enumerate(part.formats):
+                name = f"{', '.join(filter(None, (part.kind, tower, layers)))} ({stored.format})"
+                formula = "ceil(parameters x bits / 8)" if stored.parameters * stored.bits % 8 else "parameters x bits / 8"
+                values = {"parameters": stored.parameters, "bits": stored.bits}
+                if stored.scale_bytes:
+                    formula, values = f"{formula} + scales", values | {"scales": stored.scale_bytes}
+                where = f"memory.weights.parts.{number}.formats.{place}.bytes"
+                figures.append(plain_figure(name, where, stored.bytes, formula, values, definition=found.definition))
+        counted = [(part.kind, part.bytes) for part in found.parts if part.part != Part.MTP]
+        counted = counted or [(one.name, int(one.result)) for one in figures]
+        total = plain_figure("weights", "memory.weights.bytes", found.bytes, definition=found.definition, source=found.source)
+        formula, numbers = " + ".join(name for name, _ in counted), " + ".join(f"{size:,}" for _, size in counted)
+        figures.append(replace(total, formula=formula, numbers=numbers))
     figures += _of_budget(plan, "weights")
     if plan.fit is None and plan.memory.per_gpu.weights not in (None, found.bytes):
         size = plan.memory.per_gpu.weights or 0
-        figures.append(bytes_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
+        figures.append(plain_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
     return ExplainedSection(
         name="weights",
         title="weights",
@@ -42,29 +60,6 @@ def weights(plan: Plan, opened: Occupancy) -> ExplainedSection:
         figures=tuple(figures),
         remarks=tuple(_on_weights(plan, opened)),
     )
-
-
-def _of_files(opened: Occupancy) -> Iterator[ExplainedFigure]:
-    """What the headers of the files say, if these are planned."""
-    files = opened.model.weights
-    if files is None or opened.request.weights is not None:
-        return
-    for dtype, size in files.bytes_by_dtype.items():
-        yield bytes_figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
-
-
-def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[ExplainedFigure]:
-    for number, part in enumerate(parts):
-        layers = f"{part.count:,} layers" if part.count > 1 else ""
-        tower = "" if part.part in (Part.LANGUAGE, part.kind) else part.part
-        for place, stored in enumerate(part.formats):
-            name = f"{', '.join(filter(None, (part.kind, tower, layers)))} ({stored.format})"
-            formula = "ceil(parameters x bits / 8)" if stored.parameters * stored.bits % 8 else "parameters x bits / 8"
-            values = {"parameters": stored.parameters, "bits": stored.bits}
-            if stored.scale_bytes:
-                formula, values = f"{formula} + scales", values | {"scales": stored.scale_bytes}
-            where = f"memory.weights.parts.{number}.formats.{place}.bytes"
-            yield bytes_figure(name, where, stored.bytes, formula, values, definition=definition)
 
 
 def _on_weights(plan: Plan, opened: Occupancy) -> Iterator[str]:
@@ -110,34 +105,37 @@ def _left_alone(stored: Sequence[tuple[WeightPart, StoredWeights]], quantised: I
 
 def activations(plan: Plan) -> ExplainedSection | None:
     """The terms of the estimate of one forward pass; ``None`` without hardware."""
-    found = plan.memory.activations
-    if found is None:
-        return None
-    figures = _of_budget(plan, "activations")
-    figures += _times_gpus(plan, "activations", found.bytes, (found.low, found.high), found.definition)
-    return ExplainedSection(
-        name="activations",
-        title="activations",
-        about="What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements.",
-        figures=tuple(figures),
-        remarks=(),
-    )
+    about = "What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements."
+    return _estimated(plan, "activations", plan.memory.activations, about)
 
 
 def overhead(plan: Plan) -> ExplainedSection | None:
     """What the process takes otherwise, term by term; ``None`` without hardware."""
-    found = plan.memory.overhead
+    about = "What the process takes otherwise on each GPU, each with the reading or the code that it comes from."
+    return _estimated(plan, "overhead", plan.memory.overhead, about)
+
+
+def _estimated(plan: Plan, name: str, found: Share | OverheadInfo | None, about: str) -> ExplainedSection | None:
+    """The parts of the budget in a section, and their sum on all GPUs of the plan if that is more than a single part on a single GPU."""
     if found is None:
         return None
-    figures = _of_budget(plan, "overhead")
-    figures += _times_gpus(plan, "overhead", found.bytes, (found.low, found.high), found.definition)
-    return ExplainedSection(
-        name="overhead",
-        title="overhead",
-        about="What the process takes otherwise on each GPU, each with the reading or the code that it comes from.",
-        figures=tuple(figures),
-        remarks=(),
-    )
+    assert plan.fit is not None
+    figures, budget, gpus, place = _of_budget(plan, name), plan.fit.budget, plan.fit.gpus, f"memory.{name}.bytes"
+    ends, parts = (found.low, found.high), () if budget is None else [part for part in budget.parts if part.section == name]
+    if plan.memory.devices:
+        values = {one.device: getattr(one, name) for one in plan.memory.devices if getattr(one, name)}
+        together, alone = f"{name}, all devices", len(values) == gpus == len(figures) == 1 and budget is not None
+        formula = " + ".join(values) or "0"
+    else:
+        values = {symbol_name(part.name): part.expected for part in parts}
+        together, alone = f"{name}, {'all GPUs' if gpus > 1 else 'together'}", len(values) == gpus == 1
+        formula = " + ".join(values) or "0"
+        if gpus > 1:
+            formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
+        values |= {"gpus": gpus}
+    if not alone:
+        figures.append(plain_figure(together, place, found.bytes, formula, values, ends=ends, definition=found.definition))
+    return ExplainedSection(name=name, title=name, about=about, figures=tuple(figures), remarks=())
 
 
 def _of_budget(plan: Plan, section: str) -> list[ExplainedFigure]:
@@ -145,46 +143,17 @@ def _of_budget(plan: Plan, section: str) -> list[ExplainedFigure]:
     budget = None if plan.fit is None else plan.fit.budget
     out: list[ExplainedFigure] = []
     for number, part in enumerate(() if budget is None else budget.parts):
-        if part.section == section:
-            out += _of_part(part, f"fit.budget.parts.{number}")
+        place, known, source = f"fit.budget.parts.{number}", str(part.definition), part.source
+        if part.section != section:
+            continue
+        if not part.steps:
+            name, ends = f"{part.name} of a GPU" if part.section == "weights" else part.name, (part.low, part.high)
+            out.append(plain_figure(name, f"{place}.expected", part.expected, ends=ends, definition=known, source=source))
+            continue
+        *before, last = part.steps
+        out += [figure_of(one, f"{place}.steps.{at}.expected", definition=known) for at, one in enumerate(before)]
+        out.append(figure_of(last, f"{place}.expected", definition=known, source=source, name=part.name))
     return out
-
-
-def _of_part(part: BudgetPartInfo, place: str) -> Iterator[ExplainedFigure]:
-    definition = str(part.definition)
-    if not part.steps:
-        ends = part.low, part.high
-        name = f"{part.name} of a GPU" if part.section == "weights" else part.name
-        yield bytes_figure(name, f"{place}.expected", part.expected, ends=ends, definition=definition, source=part.source)
-        return
-    *before, last = part.steps
-    for number, one in enumerate(before):
-        yield figure_of(one, f"{place}.steps.{number}.expected", definition=definition)
-    yield figure_of(last, f"{place}.expected", definition=definition, source=part.source, name=part.name)
-
-
-def _times_gpus(
-    plan: Plan, section: str, size: int, ends: tuple[int, int], definition: Definition
-) -> tuple[ExplainedFigure, ...]:
-    """The sum of the parts of a section on all GPUs of the plan; nothing for a single part on a single GPU."""
-    assert plan.fit is not None
-    budget = plan.fit.budget
-    if plan.memory.devices:
-        values = {one.device: getattr(one, section) for one in plan.memory.devices if getattr(one, section)}
-        if len(values) == 1 and budget is not None and plan.fit.gpus == 1 and len(_of_budget(plan, section)) == 1:
-            return ()
-        name, place = f"{section}, all devices", f"memory.{section}.bytes"
-        return (bytes_figure(name, place, size, " + ".join(values) or "0", values, ends=ends, definition=definition),)
-    parts = [part for part in (() if budget is None else budget.parts) if part.section == section]
-    values = {symbol_name(part.name): part.expected for part in parts}
-    if len(values) == plan.fit.gpus == 1:
-        return ()
-    formula = " + ".join(values) or "0"
-    if plan.fit.gpus > 1:
-        formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
-    everywhere = f"{section}, all GPUs" if plan.fit.gpus > 1 else f"{section}, together"
-    place = f"memory.{section}.bytes"
-    return (bytes_figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition),)
 
 
 def pool(plan: Plan) -> ExplainedSection | None:
@@ -192,47 +161,31 @@ def pool(plan: Plan) -> ExplainedSection | None:
     fit = plan.fit
     if fit is None:
         return None
-    figures = list(_room(plan, fit.budget))
-    if plan.pool is not None:
-        for number, one in enumerate(plan.pool.steps):
-            place = f"pool.{one.name}" if one.name in _POOL_FIGURES else f"pool.steps.{number}.expected"
-            figures.append(figure_of(one, place, definition=str(plan.pool.definition)))
-    about = (
-        "What is left for the cache on each GPU."
-        if plan.pool is None or plan.memory.devices
-        else "What is left for the cache on each GPU, cut into blocks."
-    )
-    return ExplainedSection(name="pool", title="pool", about=about, figures=tuple(figures), remarks=_on_pool(plan))
-
-
-def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
-    fit = plan.fit
-    assert fit is not None
+    budget, figures, remarks = fit.budget, list[ExplainedFigure](), list[str]()
     if budget is None:
-        yield bytes_figure(
-            "left for the cache", "fit.usable_bytes", fit.usable_bytes, "kv_memory", {"kv_memory": fit.usable_bytes}
-        )
-        return
-    formula = "visible" if budget.utilization == 1 else "ceil(visible x utilization)"
-    formula += " - margin" if budget.margin_bytes else ""
-    values = {"visible": budget.total_bytes, "utilization": budget.utilization, "margin": budget.margin_bytes}
-    if not budget.requested_bytes:
-        formula = f"max(0, {formula})"
-    known = Definition.EXACT if budget.total_low_bytes == budget.total_high_bytes else Definition.ESTIMATE
-    ends = _usable_ends(budget)
-    yield bytes_figure(
-        "usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, ends=ends, definition=known
-    )
-    sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
-    yield bytes_figure(
-        "left for the cache",
-        "fit.budget.expected",
-        budget.expected,
-        "usable - weights - activations - overhead",
-        {"usable": budget.requested_bytes, **sums},
-        ends=(budget.low, budget.high),
-        definition=Definition.ESTIMATE,
-    )
+        left = fit.usable_bytes
+        figures.append(plain_figure("left for the cache", "fit.usable_bytes", left, "kv_memory", {"kv_memory": left}))
+    else:
+        formula = "visible" if budget.utilization == 1 else "ceil(visible x utilization)"
+        formula += " - margin" if budget.margin_bytes else ""
+        usable, place = budget.requested_bytes, "fit.budget.requested_bytes"
+        values = {"visible": budget.total_bytes, "utilization": budget.utilization, "margin": budget.margin_bytes}
+        known = Definition.EXACT if budget.total_low_bytes == budget.total_high_bytes else Definition.ESTIMATE
+        formula = formula if usable else f"max(0, {formula})"
+        figures.append(plain_figure("usable", place, usable, formula, values, ends=_usable_ends(budget), definition=known))
+        formula, ends = "usable - weights - activations - overhead", (budget.low, budget.high)
+        sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
+        values, place, known = {"usable": usable, **sums}, "fit.budget.expected", Definition.ESTIMATE
+        figures.append(plain_figure("left for the cache", place, budget.expected, formula, values, ends=ends, definition=known))
+        remarks.append("The low end takes every estimate at its high end, and the high end takes every one at its low end.")
+        if budget.total_low_bytes != budget.total_high_bytes:
+            remarks.append(_on_visible(budget))
+    for number, one in enumerate(() if plan.pool is None else plan.pool.steps):
+        place = f"pool.{one.name}" if one.name in _POOL_FIGURES else f"pool.steps.{number}.expected"
+        figures.append(figure_of(one, place, definition=str("" if plan.pool is None else plan.pool.definition)))
+    cut = "" if plan.pool is None or plan.memory.devices else ", cut into blocks"
+    about = f"What is left for the cache on each GPU{cut}."
+    return ExplainedSection(name="pool", title="pool", about=about, figures=tuple(figures), remarks=tuple(remarks))
 
 
 _SECTIONS: Final = ("weights", "activations", "overhead")
@@ -246,16 +199,6 @@ def _on_visible(budget: BudgetInfo) -> str:
     )
 
 
-def _on_pool(plan: Plan) -> tuple[str, ...]:
-    out = []
-    budget = None if plan.fit is None else plan.fit.budget
-    if budget is not None:
-        out.append("The low end takes every estimate at its high end, and the high end takes every one at its low end.")
-        if budget.total_low_bytes != budget.total_high_bytes:
-            out.append(_on_visible(budget))
-    return tuple(out)
-
-
 def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     """What the fullest GPU needs of what may be used, at both ends of the estimate; ``None`` without hardware or a budget."""
     from hwcalc.planner.solve import holds_in
@@ -267,7 +210,7 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     if fit.budget is not None:
         values |= {name: getattr(share, name) for name in _SECTIONS}
     ends = fit.needed_low_bytes, fit.needed_high_bytes
-    needs = bytes_figure(
+    needs = plain_figure(
         "needs",
         "fit.needed_bytes",
         fit.needed_bytes,
@@ -276,7 +219,7 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
         ends=ends,
         definition=plan.memory.cache.definition if fit.budget is None else Definition.ESTIMATE,
     )
-    room = bytes_figure(
+    room = plain_figure(
         "headroom",
         "fit.headroom_bytes",
         fit.headroom_bytes,
@@ -330,7 +273,7 @@ def _ends_of_needs(plan: Plan) -> Iterator[ExplainedFigure]:
         if sign == "-" and sum(values.values()) < size:
             formula = f"max(0, {formula})"
         place = f"fit.needed_{end}_bytes"
-        yield bytes_figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
+        yield plain_figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
 
 
 def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
@@ -339,51 +282,6 @@ def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
     if (needed <= usable) is holds:
         return f"{words} it needs {size} of {whole}: {fits}" if holds else f"{words} it needs {size}, more than {whole}: {fits}"
     return f"{words} it needs {size} of {whole}, and yet {fits}, as the engine counts whole blocks and has limits of its own"
-
-
-def _sum(
-    name: str, place: str, result: int, terms: Sequence[tuple[str, int]], *, definition: Definition, source: str
-) -> ExplainedFigure:
-    """A sum of named numbers."""
-    return ExplainedFigure(
-        name=name,
-        figure=place,
-        formula=" + ".join(term for term, _ in terms),
-        numbers=" + ".join(f"{size:,}" for _, size in terms),
-        result=result,
-        low=None,
-        high=None,
-        unit="bytes",
-        definition=str(definition),
-        source=source,
-    )
-
-
-def bytes_figure(
-    name: str,
-    place: str,
-    result: float,
-    formula: str = "",
-    values: Mapping[str, int | float] | None = None,
-    *,
-    ends: tuple[int, int] | None = None,
-    definition: str = Definition.EXACT,
-    source: str = "",
-) -> ExplainedFigure:
-    """A figure of bytes whose formula is not a step of the plan. ``ends`` are the low and the high end of an estimate."""
-    low, high = (None, None) if ends is None or ends == (result, result) else ends
-    return ExplainedFigure(
-        name=name,
-        figure=place,
-        formula=shown(formula),
-        numbers=numbers_in(formula, values or {}, whole=True),
-        result=result,
-        low=low,
-        high=high,
-        unit="bytes",
-        definition=str(definition),
-        source=source,
-    )
 
 
 _TERMS: Final = {"weights": "weights", "cache": "kv_cache", "activations": "activations", "overhead": "overhead"}
@@ -395,61 +293,40 @@ def devices(plan: Plan) -> ExplainedSection | None:
     held = plan.memory.devices
     if not held or plan.memory.total_bytes is None:
         return None
-    figures = []
+    figures, remarks = [], []
     for number, one in enumerate(held):
+        layers = f"layers {one.layers.text}" if one.layers else "no layer"
+        experts = f", and the experts of layers {one.experts.text}" if one.experts else ""
+        remarks.append(f"{one.device} has {layers}{' and the output' if one.output else ''}{experts}.")
         values = {term: getattr(one, name) for name, term in _TERMS.items() if getattr(one, name)}
         ends = one.total_low, one.total_high
         known = Definition.ESTIMATE if one.total_low != one.total_high else plan.memory.cache.definition
         formula = " + ".join(values) or "0"
         place = f"memory.devices.{number}.total"
-        figures.append(bytes_figure(one.device, place, one.total, formula, values, ends=ends, definition=known))
-    together = {one.device: one.total for one in held}
-    figures.append(
-        bytes_figure(
-            "all devices",
-            "memory.total_bytes",
-            plan.memory.total_bytes,
-            " + ".join(together),
-            together,
-            definition=Definition.ESTIMATE,
-        )
-    )
+        figures.append(plain_figure(one.device, place, one.total, formula, values, ends=ends, definition=known))
+    together, whole = {one.device: one.total for one in held}, plan.memory.total_bytes
+    formula, known = " + ".join(together), Definition.ESTIMATE
+    figures.append(plain_figure("all devices", "memory.total_bytes", whole, formula, together, definition=known))
+    copies = sum(one.weights for one in held) - (plan.memory.weights.bytes or 0)
+    if copies > 0:
+        twice = "a table that is input and output at once has a copy on each."
+        remarks.append(f"{human_bytes(copies)} of the weights lie on two devices: {twice}")
     return ExplainedSection(
         name="devices",
         title="devices",
         about="Where the layers lie, and what that takes there. The input is always on the host; the last layers go to GPUs first.",
         figures=tuple(figures),
-        remarks=tuple(_on_devices(plan)),
+        remarks=tuple(remarks),
     )
 
 
-def _on_devices(plan: Plan) -> Iterator[str]:
-    for one in plan.memory.devices:
-        layers = f"layers {one.layers.text}" if one.layers else "no layer"
-        experts = f", and the experts of layers {one.experts.text}" if one.experts else ""
-        yield f"{one.device} has {layers}{' and the output' if one.output else ''}{experts}."
-    copies = sum(one.weights for one in plan.memory.devices) - (plan.memory.weights.bytes or 0)
-    if copies > 0:
-        yield f"{human_bytes(copies)} of the weights lie on two devices: a table that is input and output at once has a copy on each."
-
-
-class _Answer(NamedTuple):
-    """A field of the verdict that a solver found: what it varies, what it counts, and the end of the budget that it goes by."""
-
-    field: str
-    name: str
-    varies: str
-    what: str
-    end: str
-    limiting: str
-
-
 ANSWERS: Final = (
-    _Answer("max_seq", "longest", "seq", "tokens", "low", "limiting_seq"),
-    _Answer("expected_max_seq", "longest, expected", "seq", "tokens", "expected", "expected_limiting_seq"),
-    _Answer("max_batch", "at once", "batch", "sequences", "low", "limiting"),
-    _Answer("expected_max_batch", "at once, expected", "batch", "sequences", "expected", "expected_limiting"),
+    ("max_seq", "longest", "seq", "tokens", "low", "limiting_seq"),
+    ("expected_max_seq", "longest, expected", "seq", "tokens", "expected", "expected_limiting_seq"),
+    ("max_batch", "at once", "batch", "sequences", "low", "limiting"),
+    ("expected_max_batch", "at once, expected", "batch", "sequences", "expected", "expected_limiting"),
 )
+"""Fields of the verdict that a solver found: name, what it varies, what it counts, the end of the budget that it goes by, and what limits it."""
 _SPEED: Final = {
     "weight_bytes": "weight_bytes_per_step",
     "cache_bytes": "cache_bytes_per_step",
@@ -461,74 +338,66 @@ _SPEED: Final = {
 
 def limits(plan: Plan, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
     """How long, how many at once, and on how few GPUs, each with what it needs and what the next one would need."""
-    fit = plan.fit
+    fit, own, out = plan.fit, opened.most_sequences(), list[ExplainedLimit]()
     if fit is None:
         return ()
-    out = []
-    for answer in ANSWERS:
-        value = getattr(fit, answer.field, None)
-        sure = answer.field.removeprefix("expected_")
+    for field, name, varies, what, end, limited_by in ANSWERS:
+        sure, found = field.removeprefix("expected_"), getattr(fit, field, None)
         # An expected answer that is the sure one says nothing more.
-        if value is not None and (sure == answer.field or value != getattr(fit, sure)):
-            out.append(_limit(fit, opened, answer))
-    return (*out, *_fewest(fit, opened))
+        if found is None or (sure != field and found == getattr(fit, sure)):
+            continue
+        value, limiting = int(found), getattr(fit, limited_by)
+        needs, of, unit = _needs(opened, end, **{varies: value}) if 0 < value < UNLIMITED else _UNKNOWN
+        more, more_of, more_unit = _needs(opened, end, **{varies: value + 1}) if value < UNLIMITED else _UNKNOWN
+        by_memory = more is not None and more_of is not None and more > more_of and (needs is None or more_unit == unit)
+        by_memory = by_memory and (own is None or limiting != own[1])
+        limit = ExplainedLimit(
+            name=name,
+            figure=f"fit.{field}",
+            value=value,
+            what=what,
+            end=end,
+            needs=needs,
+            of=of,
+            next_value=None,
+            next_needs=None,
+            next_of=None,
+            unit=more_unit if by_memory else unit,
+            limiting=limiting,
+        )
+        out.append(replace(limit, next_value=value + 1, next_needs=more, next_of=more_of) if by_memory else limit)
+    if fit.min_gpus is not None:
+        layout: Any = getattr(fit, "min_layout", None)
+        needs, of, unit = _UNKNOWN
+        if layout is not None:
+            sizes = {name: getattr(layout, name) for name in ("tp", "pp", "dp", "ep")}
+            needs, of, unit = _needs(opened, "expected", **sizes, dcp=1)
+        elif fit.min_gpus == fit.gpus:
+            needs, of, unit = _needs(opened, "expected")
+        out.append(
+            ExplainedLimit(
+                name="fewest",
+                figure="fit.min_gpus",
+                value=fit.min_gpus,
+                what="GPUs",
+                end="expected",
+                needs=needs,
+                of=of,
+                next_value=None,
+                next_needs=None,
+                next_of=None,
+                unit=unit,
+                limiting=None,
+            )
+        )
+    return tuple(out)
 
 
-def _limit(fit: FitInfo, opened: Occupancy, answer: _Answer) -> ExplainedLimit:
-    value = int(getattr(fit, answer.field))
-    bounded = 0 < value < UNLIMITED
-    needs, of, unit = _needs(opened, answer.end, **{answer.varies: value}) if bounded else (None, None, "bytes")
-    more, more_of, more_unit = (
-        _needs(opened, answer.end, **{answer.varies: value + 1}) if value < UNLIMITED else (None, None, unit)
-    )
-    limiting = getattr(fit, answer.limiting)
-    own = opened.most_sequences()
-    by_memory = more is not None and more_of is not None and more > more_of and (needs is None or more_unit == unit)
-    by_memory = by_memory and (own is None or limiting != own[1])
-    return ExplainedLimit(
-        name=answer.name,
-        figure=f"fit.{answer.field}",
-        value=value,
-        what=answer.what,
-        end=answer.end,
-        needs=needs,
-        of=of,
-        next_value=value + 1 if by_memory else None,
-        next_needs=more if by_memory else None,
-        next_of=more_of if by_memory else None,
-        unit=more_unit if by_memory else unit,
-        limiting=limiting,
-    )
+_Needs = tuple[int | None, int | None, str]
+_UNKNOWN: Final[_Needs] = (None, None, "bytes")
 
 
-def _fewest(fit: FitInfo, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
-    if fit.min_gpus is None:
-        return ()
-    layout: Any = getattr(fit, "min_layout", None)
-    needs, of, unit = None, None, "bytes"
-    if layout is not None:
-        sizes = {name: getattr(layout, name) for name in ("tp", "pp", "dp", "ep")}
-        needs, of, unit = _needs(opened, "expected", **sizes, dcp=1)
-    elif fit.min_gpus == fit.gpus:
-        needs, of, unit = _needs(opened, "expected")
-    answer = ExplainedLimit(
-        name="fewest",
-        figure="fit.min_gpus",
-        value=fit.min_gpus,
-        what="GPUs",
-        end="expected",
-        needs=needs,
-        of=of,
-        next_value=None,
-        next_needs=None,
-        next_of=None,
-        unit=unit,
-        limiting=None,
-    )
-    return (answer,)
-
-
-def _needs(opened: Occupancy, end: str, **change: int) -> tuple[int | None, int | None, str]:
+def _needs(opened: Occupancy, end: str, **change: int) -> _Needs:
     """What the planned sequences need and what there is for them, with this change; nothing if the engine refuses it."""
     from hwcalc.planner.solve import budget_bytes
 
@@ -536,7 +405,7 @@ def _needs(opened: Occupancy, end: str, **change: int) -> tuple[int | None, int 
         changed = opened.changed(**change) if change else opened
         size = budget_bytes(changed, end)
         if size is None:
-            return None, None, "bytes"
+            return _UNKNOWN
         pool = changed.plan_pool(max(0, size)).value
         held = next((one for one in (() if pool is None else pool.steps) if one.name == "max_requests"), None)
         if held is None:
@@ -545,16 +414,13 @@ def _needs(opened: Occupancy, end: str, **change: int) -> tuple[int | None, int 
         # Each scheduler has its share of the blocks and of the requests.
         schedulers = terms.get("schedulers", 1)
         requests = -(-changed.request.replica_batch // schedulers)
-        return _blocks_of(requests, terms), terms["usable_blocks"] // schedulers, "blocks"
+        # Under a cache policy the prompts that are read have more blocks.
+        peak = terms.get("prompt_blocks", 0)
+        each = terms.get("blocks_per_request", peak)
+        blocks = requests * each + min(requests, terms.get("prompts", 0)) * (peak - each)
+        return blocks, terms["usable_blocks"] // schedulers, "blocks"
     except KvplanError:
-        return None, None, "bytes"
-
-
-def _blocks_of(requests: int, terms: Mapping[str, int]) -> int:
-    """Blocks of so many requests; under a cache policy the prompts that are read have more."""
-    peak = terms.get("prompt_blocks", 0)
-    each = terms.get("blocks_per_request", peak)
-    return requests * each + min(requests, terms.get("prompts", 0)) * (peak - each)
+        return _UNKNOWN
 
 
 def speed(plan: Plan) -> ExplainedSection | None:

@@ -11,8 +11,7 @@ from hwcalc.engines.steps import Number, value_of
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
-from hwcalc.library.explain_memory import bytes_figure
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, plain_figure, shown
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
@@ -116,32 +115,33 @@ def _in_cells(at: Occupancy, info: PolicyInfo, field: str) -> Iterator[Worked]:
             yield formula, {**apart, "bytes_of_cell": stored // each, "prompts": prompts}
 
 
-def of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
-    """The blocks of one sequence; those of a single group in the order of the plan's fields, formula or not."""
-    figures = _block_figures(blocks, info)
-    if sum(one.name == "held" for one in blocks.steps) > 1:
-        return figures
-    order = list(_BLOCK_WORDS.values())
-    return iter(sorted(figures, key=lambda one: order.index(one.name)))
+def of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> list[ExplainedFigure]:
+    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves.
 
-
-def _block_figures(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
-    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves."""
+    Those of a single group are in the order of the plan's fields, formula or not.
+    """
+    figures, told = list[ExplainedFigure](), [one.name for one in blocks.steps]
     for number, one in enumerate(blocks.steps):
-        known = blocks.definition if one.name == "free" else info.definition
+        known = str(blocks.definition if one.name == "free" else info.definition)
         name = _BLOCK_WORDS.get(one.name, one.name.replace("_", " "))
-        yield figure_of(one, f"policy.blocks.steps.{number}.expected", definition=str(known), name=name)
-    several = sum(one.name == "held" for one in blocks.steps) > 1
-    told = {one.name for one in blocks.steps}
+        figures.append(figure_of(one, f"policy.blocks.steps.{number}.expected", definition=known, name=name))
+    several = told.count("held") > 1
     for field, words in _BLOCK_WORDS.items():
         if several or field not in told:
-            ranged = field == "free" and blocks.free_low != blocks.free_high
-            ends = (blocks.free_low, blocks.free_high) if ranged else None
-            place, result = f"policy.blocks.{field}", getattr(blocks, field)
+            free, size = field == "free", int(getattr(blocks, field))
             unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
-            known = blocks.definition if field == "free" else info.definition
-            name = f"{words}, all groups" if several and field in told else words
-            yield plain_figure(name, place, result, "", {}, unit, str(known), ends=ends)
+            figures.append(
+                plain_figure(
+                    f"{words}, all groups" if several and field in told else words,
+                    f"policy.blocks.{field}",
+                    size,
+                    unit=unit,
+                    ends=(blocks.free_low, blocks.free_high) if free and blocks.free_low != blocks.free_high else None,
+                    definition=blocks.definition if free else info.definition,
+                )
+            )
+    order = list(_BLOCK_WORDS.values())
+    return figures if several else sorted(figures, key=lambda one: order.index(one.name))
 
 
 _BLOCK_WORDS: Final = {
@@ -160,46 +160,6 @@ _BLOCK_WORDS: Final = {
 """Fields of the blocks, in their order, each with what it is."""
 
 
-def on_chance(blocks: PolicyBlocks) -> Iterator[str]:
-    """Where the chance of a free block comes from."""
-    for one in blocks.steps:
-        terms = {term.name: term.expected for term in one.terms}
-        if one.name == "free" and "chance" in terms:
-            yield (
-                f"chance: no choice keeps a token of a block, (C(n - b, k) / C(n, k))^h = {terms['chance']:.3g} with n = {blocks.before:,} "
-                f"tokens, of which k stay, blocks of b = {blocks.block_size:,}, and h = {blocks.choosers:,} heads and layers that choose "
-                "on their own."
-            )
-            return
-
-
-def plain_figure(
-    name: str,
-    place: str,
-    result: Number,
-    formula: str,
-    values: Mapping[str, Number],
-    unit: str,
-    known: str,
-    *,
-    ends: tuple[int, int] | None = None,
-) -> ExplainedFigure:
-    """A figure that is no step of the plan; its formula is shown where it gives the result."""
-    fits = value_of(formula, values) == result
-    return ExplainedFigure(
-        name=name,
-        figure=place,
-        formula=shown(formula) if fits else "",
-        numbers=numbers_in(formula, values) if fits else "",
-        result=result,
-        low=None if ends is None else ends[0],
-        high=None if ends is None else ends[1],
-        unit=unit,
-        definition=known,
-        source="",
-    )
-
-
 _SCORED: Final = "prompts_scored"
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
@@ -210,11 +170,33 @@ def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     if info is None or evicted is None or asked is None:
         return None
     chosen = asked.chosen
-    figures = [
-        figure
-        for number, group in enumerate(info.layers)
-        for figure in _of_layers(group, f"policy.layers.{number}", info, chosen, evicted)
-    ]
+    figures: list[ExplainedFigure] = []
+    for number, group in enumerate(info.layers):
+        which, low = f"layer{'s' if len(group.layers) > 1 else ''} {group.layers.text}", group.kept_low
+        rows = [("kept", "behind the prompt", *_worked(group, info, chosen, evicted))]
+        if info.output:
+            rows += [
+                (name, words, *_grown(name, group, info, evicted))
+                for name, words in (("most", "at the most"), ("last", "at the end"))
+            ]
+        for name, words, formula, values in rows:
+            count, ranged = int(getattr(group, name)), name == "kept" and low != group.kept
+            # Doubles have all their digits, since the rounding hangs on the last one.
+            digits = {term: repr(value) if isinstance(value, float) else value for term, value in values.items()}
+            figures.append(
+                ExplainedFigure(
+                    name=f"{which}, {words}",
+                    figure=f"policy.layers.{number}.{name}",
+                    formula=shown(formula),
+                    numbers=numbers_in(formula, digits),
+                    result=count,
+                    low=low if ranged else None,
+                    high=count if ranged else None,
+                    unit="tokens",
+                    definition=str(Definition.ESTIMATE if ranged else info.definition),
+                    source="",
+                )
+            )
     figures += [*_of_bytes(plan, info, opened), *_beside(info, opened, evicted), *_of_prefill(info, opened)]
     figures += [] if info.blocks is None else of_blocks(info.blocks, info)
     return ExplainedSection(
@@ -226,22 +208,10 @@ def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     )
 
 
-def _of_layers(group: PolicyLayers, place: str, info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[ExplainedFigure]:
-    """Tokens of layers that are alike: behind the prompt, at the most, and at the end."""
-    which = f"layer{'s' if len(group.layers) > 1 else ''} {group.layers.text}"
-    formula, values = _worked(group, info, chosen, evicted)
-    low = None if group.kept_low == group.kept else group.kept_low
-    yield _tokens(f"{which}, behind the prompt", f"{place}.kept", group.kept, formula, values, info, low=low)
-    if not info.output:
-        return
-    for name, words in (("most", "at the most"), ("last", "at the end")):
-        count = getattr(group, name)
-        yield _tokens(f"{which}, {words}", f"{place}.{name}", count, *_grown(name, count, group, info, evicted), info)
-
-
-def _grown(name: str, count: int, group: PolicyLayers, info: PolicyInfo, evicted: Evicted) -> tuple[str, Mapping[str, Number]]:
+def _grown(name: str, group: PolicyLayers, info: PolicyInfo, evicted: Evicted) -> tuple[str, Mapping[str, Number]]:
     """How tokens of a layer come about while text is generated: those of the prompt, or of the cut before, and one for each step since."""
     cuts: tuple[tuple[int, int, int], ...] = ()
+    count = int(getattr(group, name))
     with suppress(UsageError):
         cuts = evicted.courses[next(iter(group.layers))].cuts
     starts = ((0, group.kept), *((step, after) for step, _, after in cuts))
@@ -266,37 +236,6 @@ def _worked(group: PolicyLayers, info: PolicyInfo, chosen: Chosen, evicted: Evic
     formula = re.sub(r"\bn\b", "prompt", formula)
     values = {"prompt" if name == "n" else name: value for name, value in values.items()}
     return (formula, values) if value_of(formula, values) == group.kept else ("", {})
-
-
-def _tokens(
-    name: str,
-    place: str,
-    count: int,
-    formula: str,
-    values: Mapping[str, Number],
-    info: PolicyInfo,
-    *,
-    low: int | None = None,
-) -> ExplainedFigure:
-    return ExplainedFigure(
-        name=name,
-        figure=place,
-        formula=shown(formula),
-        numbers=_numbers(formula, values),
-        result=count,
-        low=low,
-        high=None if low is None else count,
-        unit="tokens",
-        definition=str(Definition.ESTIMATE if low is not None else info.definition),
-        source="",
-    )
-
-
-def _numbers(formula: str, values: Mapping[str, Number]) -> str:
-    """The formula with its numbers: doubles with all their digits, since the rounding hangs on the last one."""
-    doubles = {name: repr(value) for name, value in values.items() if isinstance(value, float)}
-    text = numbers_in(formula, {name: value for name, value in values.items() if name not in doubles})
-    return re.sub(r"[a-z_]+", lambda match: doubles.get(match[0], match[0]), text)
 
 
 def _of_bytes(plan: Plan, info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure]:
@@ -324,10 +263,10 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Occupancy) -> Iterator[Expla
             formula, values = stored_formula(field, size, info, opened)
         definition = info.definition if count else opened.model.definition(opened.engine.definition)
         place = f"policy.{field}"
-        yield bytes_figure(f"cache {words}", place, size, formula, values, definition=definition)
+        yield plain_figure(f"cache {words}", place, size, formula, values, definition=definition)
     saved = {"without_policy": info.full_bytes, "at_the_most": info.most_bytes}
-    formula = "without_policy - at_the_most" if info.full_bytes - info.most_bytes == info.saved_bytes else ""
-    yield bytes_figure("comes back", "policy.saved_bytes", info.saved_bytes, formula, saved, definition=info.definition)
+    formula, size = "without_policy - at_the_most", info.saved_bytes
+    yield plain_figure("comes back", "policy.saved_bytes", size, formula, saved, definition=info.definition, checked=True)
 
 
 def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str, dict[str, Number]]:
@@ -369,7 +308,7 @@ def _beside(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[E
         tried = ((written if "batch" in given else of_pass, given) for given in _sizes(info, opened, evicted))
         empty: tuple[str, Mapping[str, Number]] = ("", {})
         formula, values = next(((words, given) for words, given in tried if value_of(words, given) == extra.bytes), empty)
-        yield bytes_figure(
+        yield plain_figure(
             f"{extra.name}, {extra.when}",
             f"policy.beside.{number}.bytes",
             extra.bytes,
@@ -409,17 +348,24 @@ def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure
     peaks = peaks_of(opened)
     formula = "cache_while_scored + beside_in_prefill"
     values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
-    cut = _cut_layers(info, opened)
+    # Layers are cut while the last one is whole, where all layers of the model are on one GPU and the policy acts on all.
+    rows, batch = zip(info.layers, _rows(info, opened), strict=True), opened.request.batch
+    each = {number: (group.kept, row) for group, row in rows for number in group.layers}
+    *before, last = sorted(each)
+    cut = {
+        "layers_cut": batch * sum(each[number][0] * each[number][1] for number in before),
+        "whole_layer": batch * info.prompt * each[last][1],
+    }
     if sum(cut.values()) == peaks.scored:
         formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}
-    fits = value_of(formula, values) == info.prefill_peak_bytes
-    yield bytes_figure(
+    yield plain_figure(
         "the prefill at its fullest",
         "policy.prefill_peak_bytes",
         info.prefill_peak_bytes,
-        formula if fits else "",
-        values if fits else {},
+        formula,
+        values,
         definition=Definition.ESTIMATE if info.beside else info.definition,
+        checked=True,
     )
     for number, one in enumerate(info.steps):
         if one.name == "policy_prefill":
@@ -429,7 +375,7 @@ def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure
                 definition=str(Definition.ESTIMATE),
                 name="beyond the cache that is counted",
             )
-    yield bytes_figure(
+    yield plain_figure(
         "that cache without the policy",
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
@@ -454,29 +400,44 @@ def _without(info: PolicyInfo, opened: Occupancy) -> tuple[str, Mapping[str, Num
     return "", {}
 
 
-def _cut_layers(info: PolicyInfo, opened: Occupancy) -> dict[str, Number]:
-    """Bytes of the layers that are cut while the last one is whole, where all layers of the model are on one GPU and the policy acts on all."""
-    each = {
-        number: (group.kept, row) for group, row in zip(info.layers, _rows(info, opened), strict=True) for number in group.layers
-    }
-    *before, last = sorted(each)
-    batch = opened.request.batch
-    return {
-        "layers_cut": batch * sum(each[number][0] * each[number][1] for number in before),
-        "whole_layer": batch * info.prompt * each[last][1],
-    }
-
-
 def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[str]:
     if not info.layers:
         yield "It acts on no layer of this model: windows, states and shared caches keep what they keep."
     yield f"Its rule: {chosen.policy.formula} (source: {chosen.policy.source})."
-    yield from _on_rounding(info, chosen)
-    course = _saw(evicted) if info.output else None
+    ratio = chosen.ratio
+    product = info.prompt * (1 - ratio)
+    written = round(product)
+    if ratio and int(product) != written and abs(product - written) < 1e-6:
+        # A double is not the number that its digits say, and the cut hangs on it.
+        yield (
+            f"1 - {ratio!r} is {1 - ratio!r} in doubles, and {info.prompt:,} times that is {product!r}: the fraction is cut off, "
+            f"so that {int(product):,} stay and not {written:,}."
+        )
+    course: Course | None = None
+    with suppress(UsageError):
+        course = next((one for one in evicted.courses.values() if one.cuts), None) if info.output else None
     if course is not None:
-        yield _on_cuts(course)
+        # The sawtooth of the first layer that is cut: how often, and between which lengths.
+        step, before, after = course.cuts[0]
+        words = f"{len(course.cuts):,} cuts while text is generated, the first in step {step:,}: {before:,} to {after:,} tokens"
+        if len(course.cuts) > 1:
+            (one, *_), (two, high, low) = course.cuts[-2:]
+            words += (
+                f"; then each step takes one token in and drops {high - low:,}"
+                if two - one == 1
+                else f"; at last every {two - one:,} steps from {high:,} to {low:,}, between which a step adds one token "
+                f"({low:,} ... {high - 1:,})"
+            )
+        yield f"{words}."
     if info.blocks is not None:
-        yield from on_chance(info.blocks)
+        free = (one for one in info.blocks.steps if one.name == "free")
+        chance = next((term.expected for one in free for term in one.terms if term.name == "chance"), None)
+        size, heads = info.blocks.block_size, info.blocks.choosers
+        if chance is not None:
+            yield (
+                f"chance: no choice keeps a token of a block, (C(n - b, k) / C(n, k))^h = {chance:.3g} with n = {info.blocks.before:,} "
+                f"tokens, of which k stay, blocks of b = {size:,}, and h = {heads:,} heads and layers that choose on their own."
+            )
     if info.layers and info.saved_bytes == 0 and chosen.policy.effect.value != "frees":
         yield "Nothing comes back: what the policy does not want is stored all the same."
     if info.loses:
@@ -486,40 +447,6 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
         yield "The engine lacks the policy: all these numbers are assumed, as they would be if it had it." + (
             f" {info.support}" if info.support else ""
         )
-
-
-def _on_rounding(info: PolicyInfo, chosen: Chosen) -> Iterator[str]:
-    """Where a double is not the number that its digits say, and the cut hangs on it."""
-    ratio = chosen.ratio
-    product = info.prompt * (1 - ratio)
-    written = round(product)
-    if ratio and int(product) != written and abs(product - written) < 1e-6:
-        yield (
-            f"1 - {ratio!r} is {1 - ratio!r} in doubles, and {info.prompt:,} times that is {product!r}: the fraction is cut off, "
-            f"so that {int(product):,} stay and not {written:,}."
-        )
-
-
-def _saw(evicted: Evicted) -> Course | None:
-    """The decode steps of the first layer that is cut; nothing if there are too many to follow."""
-    with suppress(UsageError):
-        return next((one for one in evicted.courses.values() if one.cuts), None)
-    return None
-
-
-def _on_cuts(course: Course) -> str:
-    """The sawtooth: how often it is cut, and between which lengths it goes."""
-    step, before, after = course.cuts[0]
-    words = f"{len(course.cuts):,} cuts while text is generated, the first in step {step:,}: {before:,} to {after:,} tokens"
-    if len(course.cuts) > 1:
-        (one, *_), (two, high, low) = course.cuts[-2:]
-        words += (
-            f"; then each step takes one token in and drops {high - low:,}"
-            if two - one == 1
-            else f"; at last every {two - one:,} steps from {high:,} to {low:,}, between which a step adds one token "
-            f"({low:,} ... {high - 1:,})"
-        )
-    return f"{words}."
 
 
 def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
@@ -545,18 +472,22 @@ def _of_sharing(plan: Plan, info: SharingInfo, opened: Occupancy) -> Iterator[Ex
         for number, one in enumerate(group.steps):
             name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
             yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
-    formula, values = _apart(info, opened)
-    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, formula, values, definition=known)
-    values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
-    formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
-    yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
+    formula, values = _apart(opened)
+    whole = info.unshared_bytes
+    yield plain_figure("cache without sharing", "sharing.unshared_bytes", whole, formula, values, definition=known, checked=True)
+    formula, values = "unshared - shared", {"unshared": whole, "shared": plan.cache.total_bytes}
+    yield plain_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known, checked=True)
     if info.padded_tokens:
-        yield plain_figure(
-            "positions of padding", "sharing.padded_tokens", info.padded_tokens, *_padding(opened), "tokens", known
-        )
+        # As many tokens as the longest has for every sequence, less those that there are.
+        (longest, requests), *_ = opened.together.lengths
+        asked = sum(tokens * count for tokens, count in opened.request.lengths_of)
+        formula, values = "branches x (requests x own_tokens - tokens_asked)", {"branches": opened.request.sharing.branches}
+        values |= {"requests": requests, "own_tokens": longest, "tokens_asked": asked}
+        name, padded = "positions of padding", info.padded_tokens
+        yield plain_figure(name, "sharing.padded_tokens", padded, formula, values, unit="tokens", definition=known, checked=True)
 
 
-def _apart(info: SharingInfo, opened: Occupancy) -> tuple[str, dict[str, int]]:
+def _apart(opened: Occupancy) -> tuple[str, dict[str, int]]:
     """All sequences by themselves: as many times one of them, or one of each length."""
     lengths, branches = opened.unshared.together.lengths, opened.together.branches
     if len(lengths) > _LENGTHS:
@@ -568,16 +499,7 @@ def _apart(info: SharingInfo, opened: Occupancy) -> tuple[str, dict[str, int]]:
         names = [f"{name}_{number}" if number else name for name in (count, "bytes_of_sequence")]
         parts.append(" x ".join(names))
         values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
-    formula = " + ".join(parts)
-    return (formula, values) if value_of(formula, values) == info.unshared_bytes else ("", {})
-
-
-def _padding(opened: Occupancy) -> tuple[str, dict[str, int]]:
-    """As many tokens as the longest has for every sequence, less those that there are."""
-    (longest, requests), *_ = opened.together.lengths
-    asked = sum(tokens * count for tokens, count in opened.request.lengths_of)
-    values = {"branches": opened.request.sharing.branches, "requests": requests, "own_tokens": longest, "tokens_asked": asked}
-    return "branches x (requests x own_tokens - tokens_asked)", values
+    return " + ".join(parts), values
 
 
 _LENGTHS: Final = 4

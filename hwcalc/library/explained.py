@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.steps import value_of
 from hwcalc.formulas.record import Record
 from hwcalc.library.glossary import MEANINGS
+from hwcalc.model import Definition
 from hwcalc.text import TIMES
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _PLUS: Final = re.compile(r" \+ (?![^()]*\))")
 """A plus outside of brackets, where these are not nested."""
 _PRODUCT: Final = re.compile(r"\w+(?: x \w+)*")
+_NOTHING: Final[Mapping[str, float]] = MappingProxyType({})
 _FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "round", "x"})
 
 
@@ -111,7 +115,10 @@ class ExplainedSection(Record):
 
 def figure_of(step: Step, figure: str, *, definition: str, source: str = "", name: str | None = None) -> ExplainedFigure:
     """The figure of a step of the plan; ``figure`` is its place in the document of the plan."""
-    values, formula = {term.name: term.expected for term in step.terms}, _without_zeros(step)
+    # Products that are zero at both ends of an estimate say nothing.
+    zeros = {term.name for term in step.terms if not any((term.low, term.expected, term.high))}
+    kept = [one for one in _PLUS.split(step.formula) if zeros.isdisjoint(one.split(" x ")) or not _PRODUCT.fullmatch(one)]
+    values, formula = {term.name: term.expected for term in step.terms}, " + ".join(kept) or step.formula
     ranged = not step.low == step.expected == step.high
     return ExplainedFigure(
         name=step.name if name is None else name,
@@ -127,12 +134,35 @@ def figure_of(step: Step, figure: str, *, definition: str, source: str = "", nam
     )
 
 
-def _without_zeros(step: Step) -> str:
-    """The formula of a step without products that are zero at both ends of an estimate."""
-    zeros = {term.name for term in step.terms if not any((term.low, term.expected, term.high))}
-    summands = _PLUS.split(step.formula)
-    kept = [one for one in summands if zeros.isdisjoint(one.split(" x ")) or not _PRODUCT.fullmatch(one)]
-    return " + ".join(kept) if kept else step.formula
+def plain_figure(
+    name: str,
+    figure: str,
+    result: float,
+    formula: str = "",
+    values: Mapping[str, float] = _NOTHING,
+    *,
+    unit: str = "bytes",
+    ends: tuple[int, int] | None = None,
+    definition: str = Definition.EXACT,
+    source: str = "",
+    checked: bool = False,
+) -> ExplainedFigure:
+    """A figure whose formula is not a step of the plan. ``checked``: it is shown where it gives the result. ``ends`` are those of an estimate."""
+    if checked and value_of(formula, values) != result:
+        formula = ""
+    low, high = (None, None) if ends is None or ends == (result, result) else ends
+    return ExplainedFigure(
+        name=name,
+        figure=figure,
+        formula=shown(formula),
+        numbers=numbers_in(formula, values, whole=True),
+        result=result,
+        low=low,
+        high=high,
+        unit=unit,
+        definition=str(definition),
+        source=source,
+    )
 
 
 def shown(formula: str) -> str:
@@ -149,11 +179,13 @@ def names_in(formula: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in _NAME.findall(formula) if name not in _FUNCTIONS))
 
 
-def numbers_in(formula: str, values: Mapping[str, int | float], *, whole: bool = False) -> str:
+def numbers_in(formula: str, values: Mapping[str, int | float | str], *, whole: bool = False) -> str:
     """A formula with numbers in place of its symbols; ``whole``: shares with all their digits, as what they multiply is large."""
 
     def number(name: str) -> str:
         value = values[name]
+        if isinstance(value, str):
+            return value
         return repr(value) if whole and 0 < value < 1 else number_text(value)
 
     return shown(_NAME.sub(lambda match: number(match[0]) if match[0] in values else match[0], formula))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.llamacpp.one_gpu import Context, Room, Sizes
-from hwcalc.engines.llamacpp.settings import dtypes_asked
-from hwcalc.engines.setup import Parallel
-from hwcalc.library.indexing import context_at, formats_at, layers_at, shares_at, stack_at, step_at
+from hwcalc.engines.forms import ENDS
+from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes
+from hwcalc.engines.llamacpp.layout import host_room, room_of
+from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options
+from hwcalc.engines.memory import Section
+from hwcalc.engines.setup import Parallel, Setup
+from hwcalc.formulas.arithmetic import last_good
+from hwcalc.library.indexing import deployment_at, formats_at, layers_at, shares_at, stack_at, step_at
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import Use, decode_of
 from hwcalc.planner.values import is_auto
@@ -17,7 +21,7 @@ from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.stored import Dtypes
+    from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.planner.fitting import Hosting
     from hwcalc.profiles.model_index import IndexedModel
 
@@ -39,14 +43,18 @@ class Whole(NamedTuple):
 class Quick:
     """The hardware and the length that were asked for, and which models of the index fit there."""
 
-    def __init__(self, host: Hosting, room: Room, dtypes: Dtypes, named: str | None) -> None:
+    def __init__(self, host: Hosting, setup: Setup, named: str | None) -> None:
         self._host = host
-        self._room = room
-        self._dtypes = dtypes
+        # Without a GPU, the buffers of a GPU and its host are a bound on those of the host alone.
+        self._setup = Setup() if host.gpu.is_host else setup
         self._named = named
+        options = place_options(setup.options)
+        self._rooms = {end: room_of(setup.hardware, options, end) for end in ENDS}
+        self._likely_host = host_room(setup, options, "expected")
+        self._dtypes = dtypes_of(*ContextOptions.of(setup).types)
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
         self._whole: dict[tuple[object, int], Whole | None] = {}
-        self._contexts: dict[tuple[object, int], Context] = {}
+        self._layouts: dict[tuple[object, int], Layout] = {}
 
     @property
     def kv_dtype(self) -> str:
@@ -56,13 +64,20 @@ class Quick:
     @property
     def usable_bytes(self) -> int:
         """Bytes of the GPU that may be used, by the expected value."""
-        return self._room.rooms["expected"] or 0
+        return self._rooms["expected"] or 0
 
     def knows(self, row: IndexedModel, tokens: int) -> bool:
         """Whether the index has what is asked for."""
-        if row.shape is None or self._room.rooms["low"] is None:
+        if row.shape is None or self._rooms["low"] is None:
             return False
         return self._named is None or self._named in formats_at(row.shape).names
+
+    def layout(self, row: IndexedModel, tokens: int) -> Layout:
+        """A context of one sequence with all layers on the GPU, without the bytes of the weights."""
+        key = (tuple(row.placed or ()), tokens)
+        if key not in self._layouts:
+            self._layouts[key] = deployment_at(row, self._setup).layout_at(tokens, 1)
+        return self._layouts[key]
 
     def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
@@ -74,33 +89,37 @@ class Quick:
 
     def _fitting(self, row: IndexedModel, tokens: int) -> Whole | None:
         assert row.shape is not None
-        context, formats, room = self._context(row, tokens), formats_at(row.shape), self._room
-        if self._named is None:
-            place = room.largest(formats.gpu, formats.host, context)
-        else:
-            place = formats.names.index(self._named) if room.surely_holds(formats.sizes(self._named), context) else None
-        if place is None:
-            return None
-        sizes = Sizes(formats.gpu[place], formats.host[place])
-        return Whole(
-            weights=formats.names[place],
-            weights_bytes=sizes.gpu,
-            cache_bytes=context.cache,
-            needed_bytes=room.needed(sizes, context),
-            host_bytes=sizes.host,
-        )
+        room: int = self._rooms["low"] or 0
+        for name, gpu, host in zip(*formats_at(row.shape), strict=True):
+            # No context is laid out of a model that is too large by its weights alone.
+            if self._named not in (None, name) or gpu > room or gpu + self.layout(row, tokens).cache_on(0) > room:
+                continue
+            made = self.layout(row, tokens).with_file({0: gpu, ON_HOST: host})
+            if self._surely_holds(made):
+                return Whole(
+                    weights=name,
+                    weights_bytes=gpu,
+                    cache_bytes=made.cache_on(0),
+                    needed_bytes=made.needed_on(0, "expected"),
+                    host_bytes=host,
+                )
+        return None
 
-    def _context(self, row: IndexedModel, tokens: int) -> Context:
-        key = (tuple(row.placed or ()), tokens)
-        if key not in self._contexts:
-            self._contexts[key] = context_at(row, tokens)
-        return self._contexts[key]
+    def _surely_holds(self, made: Layout) -> bool:
+        return made.hold(made.main, self._rooms["low"] or 0, "low") and made.host_holds("low")
 
     def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
-        """The most tokens with which a model surely fits as a whole."""
-        bound = max(tokens, row.max_position_embeddings or UNLIMITED)
-        sizes = Sizes(whole.weights_bytes, whole.host_bytes)
-        return self._room.longest(sizes, lambda length: self._context(row, length), tokens, bound)
+        """The most tokens with which a model surely fits as a whole, as it does with ``tokens``."""
+        bound, sizes = max(tokens, row.max_position_embeddings or UNLIMITED), {0: whole.weights_bytes, ON_HOST: whole.host_bytes}
+        low, high = tokens // CELLS, -(-bound // CELLS)
+
+        def holds(cells: int) -> bool:
+            return self._surely_holds(self.layout(row, cells * CELLS).with_file(sizes))
+
+        if holds(high):
+            return bound
+        more: int = last_good(high - 1 - low, lambda more: holds(low + more))
+        return min(bound, (low + more) * CELLS)
 
     def reads_as_planned(self, row: IndexedModel, whole: Whole) -> bool:
         """Whether what the index says a pass reads is what is loaded: a file may keep tensors in a smaller format of the checkpoint."""
@@ -149,34 +168,59 @@ class Quick:
     def hosted(self, row: IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
         """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
 
-        The index counts a table twice that is the embedding and the output, and has the buffers of a GPU and its host.
+        The index counts a table twice that is the embedding and the output.
         """
         assert row.shape is not None
-        context, found = self._context(row, tokens), list[tuple[str, int]]()
-        beside = context.cache + context.compute_high + context.host_high
+        made, found = self.layout(row, tokens), list[tuple[str, int]]()
+        cache = made.cache_on(0)
         for name, gpu, host in zip(*formats_at(row.shape), strict=True):
-            if self._named not in (None, name) or gpu + context.cache > (self._room.rooms["high"] or 0):
+            if self._named not in (None, name) or gpu + cache > (self._rooms["high"] or 0):
                 continue
-            needed = gpu + host + beside
+            needed = gpu + host + cache + _buffers(made)
             found.append((name, needed))
-            if needed <= (self._room.rooms["low"] or 0):
+            if needed <= (self._rooms["low"] or 0):
                 break
         return tuple(found)
 
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        name, context = self.smallest(row), self._context(row, tokens)
-        sizes, host, room = formats_at(row.shape).sizes(name), self._room.likely_host, self._room.rooms["high"] or 0
-        if sizes.gpu > room + host or sizes.gpu + context.cache > room + host:
+        name, host, room = self.smallest(row), self._likely_host, self._rooms["high"] or 0
+        sizes = formats_at(row.shape).sizes(name)
+        if sizes.gpu > room + host:
+            return False
+        made = self.layout(row, tokens)
+        if sizes.gpu + made.cache_on(0) > room + host:
             return False
         if self._host.gpu.shares_host_memory:
             return None
         # With nothing at all on the GPU, or with as much as it has room for.
-        alone = sizes.gpu + sizes.host + context.cache + context.host_high + context.compute_high
-        if alone > host and sizes.gpu + context.cache > room:
-            alone -= self._room.held_apart(step_at(row.shape, name), context)
+        alone = sizes.gpu + sizes.host + made.cache_on(0) + _buffers(made)
+        if alone > host and sizes.gpu + made.cache_on(0) > room:
+            alone -= self._held_apart(step_at(row.shape, name), made)
         return True if alone <= host else None
+
+    def _held_apart(self, step: int, made: Layout) -> int:
+        """A lower bound on the bytes of weights and cache on the GPU where not all of them fit: with a layer more, they would be too many.
+
+        ``step`` is at most the bytes of the weights of a layer. Beside weights and cache the GPU has the buffers of a pass, and in these what
+        it copies of a layer that lies on the host: taken twice, for the high end.
+        """
+        layers, settings = made.layers, made.settings
+        caches = [
+            cache_bytes({Unit(size): each for kind in layer for size, each in layers.units[kind].items()}, settings, settings)
+            for layer in {*layers.stack.layers}
+        ]
+        layer = step + max(caches) + cache_bytes(layers.extras, settings, settings)
+        process = made.part_bytes(0, "high", Section.OVERHEAD)
+        other_bytes = process + _buffers(made) + made.part_bytes(0, "high", Section.ACTIVATIONS) + 2 * layer
+        low: int = self._rooms["low"] or 0
+        return max(0, low - other_bytes - layer)
+
+
+def _buffers(made: Layout) -> int:
+    """Bytes of the buffers of a pass on GPU and host at most."""
+    return made.part_bytes(0, "high", Section.ACTIVATIONS) + made.part_bytes(ON_HOST, "high", Section.ACTIVATIONS)
 
 
 def quick(host: Hosting) -> Quick | None:
@@ -187,4 +231,4 @@ def quick(host: Hosting) -> Quick | None:
         return None
     # The hardware is the same for all models, and so is the format of the cache.
     request = host.request_for(host.seq, Parallel(), None)
-    return Quick(host, Room(request), dtypes_asked(request.setup), None if is_auto(asked.weights) else format_name(asked.weights))
+    return Quick(host, request.setup, None if is_auto(asked.weights) else format_name(asked.weights))

@@ -7,7 +7,6 @@ Models of the catalog as the index has them: what their contexts and weights tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import asdict, fields
 
 from hwcalc import formulas
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.layers import weigh
-from hwcalc.engines.llamacpp.one_gpu import Context, Sizes, step_of
-from hwcalc.engines.llamacpp.tensors import loaded_groups
+from hwcalc.engines.llamacpp.tensors import groups_key, loaded_groups, weight_groups
 from hwcalc.engines.setup import Request
 from hwcalc.formulas import Stack
 from hwcalc.model import ModelSpec
@@ -39,16 +37,26 @@ from hwcalc.profiles.model_index import (
 from hwcalc.quantization.gguf import published_formats
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hwcalc.engines.llamacpp.layers import Weighed
     from hwcalc.engines.llamacpp.tensors import WeightGroup
+    from hwcalc.engines.setup import Setup
     from hwcalc.formulas.hybrid import Layer
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
 
 
+class Sizes(NamedTuple):
+    """Bytes of a model's tensors with all layers on one GPU: those there, and those that stay on the host."""
+
+    gpu: int
+    host: int
+
+
 class Formats(NamedTuple):
-    """The formats of a shape, the largest first: their names, and the numbers of the :class:`~hwcalc.engines.llamacpp.one_gpu.Sizes` of each."""
+    """The formats of a shape, the largest first: their names, and the :class:`Sizes` of each."""
 
     names: Sequence[str]
     gpu: Sequence[int]
@@ -61,23 +69,21 @@ class Formats(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _deployment_at(start: int, length: int) -> LlamacppDeployment:
-    from hwcalc.engines.llamacpp.groups import groups_key
-    from hwcalc.engines.llamacpp.one_gpu import on_one_gpu
-
+def _model_at(start: int, length: int) -> ModelSpec:
+    """A model with what llama.cpp needs to lay out a context, and without tensors."""
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
     )
     read = _indexed_hparams(placing_at(start, length))
     model.once(HPARAMS, lambda: read)
     model.once(groups_key(None), lambda: None)
-    return on_one_gpu(model)
+    return model
 
 
-def context_at(row: IndexedModel, tokens: int) -> Context:
-    """What a context of one sequence takes of a model that has a shape."""
+def deployment_at(row: IndexedModel, setup: Setup) -> LlamacppDeployment:
+    """The deployment of a model that has a shape. The bytes of its file are in :func:`formats_at`."""
     assert row.placed is not None
-    return Context(_deployment_at(*row.placed), tokens)
+    return LlamacppDeployment(Llamacpp(), _model_at(*row.placed), setup)
 
 
 def formats_at(number: int) -> Formats:
@@ -117,8 +123,6 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     made = placing(row)
     if name != made["format"]:
         return None
-    from hwcalc.engines.llamacpp.groups import groups_key
-
     assert row.shape is not None
     model = ModelSpec(
         id=row.id,
@@ -183,7 +187,7 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
         groups, shares = weight_groups(model, name), weight_shares(model, name)
         if groups is not None and shares is not None:
             weighed = weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks)
-            sizes[name], steps[name] = Sizes.of(weighed), step_of(weighed)
+            sizes[name], steps[name] = _sizes_of(weighed)
             used[name] = _shares(shares)
     if not sizes:
         return None
@@ -196,6 +200,13 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
     about = {"spec": spec, "stack": _stack(model.stack), "steps": [steps[name] for name in largest_first]}
     details = {"about": about, "weights": [used[name] for name in largest_first]}
     return head, details, placed
+
+
+def _sizes_of(weights: Weighed) -> tuple[Sizes, int]:
+    """The bytes with all layers on one GPU, and at most the bytes of one layer."""
+    blocks = [experts + rest for experts, rest in weights.blocks]
+    on_gpu = weights.output + weights.tied + weights.copied + sum(blocks)
+    return Sizes(on_gpu, weights.input), max(weights.output + weights.tied, weights.copied + max(blocks, default=0))
 
 
 def _hparams(model: ModelSpec) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
@@ -428,7 +428,7 @@ class _Adviser:
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self.tries.of(other)
             for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
-                offer = self._offer((self._of_layout(layout, larger) | other)._replace(cost=Cost.GPU, parts=1))
+                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import ItemsView, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from hwcalc.engines.deployment import Occupancy
@@ -129,7 +130,7 @@ Sizes = Mapping[str, int]
 """Parallel sizes by name."""
 
 
-class Change(NamedTuple):
+class Change(Struct, frozen=True):
     """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
 
     cost: Cost
@@ -154,7 +155,7 @@ class Change(NamedTuple):
         return self.cost, self.parts
 
 
-class Offer(NamedTuple):
+class Offer(Struct, frozen=True):
     """A change that fits, and how sure that is."""
 
     change: Change

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.memory import may_be_measured
+from hwcalc.engines.memory import is_measured
 from hwcalc.engines.setup import ALONE, SETTINGS, UNSHARED, Parallel, Request, Sharing
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
@@ -120,7 +120,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         "engine_version": resolved or None,
         "parallel": parallel,
         "gpu": gpu,
-        "calibrated": gpu is not None and may_be_measured(engine.name),
+        "calibrated": gpu is not None and is_measured(engine.name),
         "weights": asked.weights or model.weights_format,
         "option_draft": option_draft,
         "options": dict(asked.engine_options),

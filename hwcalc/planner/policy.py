@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.policies import Evicted, inner_vectors, peak_steps, peaks_of, whole_bytes
+from hwcalc.engines.policies import Evicted, peaks_of
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import PagedGroup
 from hwcalc.formulas import LayerNumbers
@@ -297,8 +297,7 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     prompt = opened.sized(seq=opened.request.prompt_tokens)
     most = opened.stored_bytes
     masked = _masked(evicted)
-    vectors = inner_vectors(opened)
-    needs = peaks.cache + peaks.beyond(vectors[1])
+    needs = peaks.cache + peaks.part[1]
     return PolicyInfo(
         name=asked.chosen.text,
         effect=asked.chosen.policy.effect,
@@ -321,12 +320,12 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
         masked_pairs=None if masked is None else masked.high,
         masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,
-        full_prefill_peak_bytes=whole_bytes(opened),
+        full_prefill_peak_bytes=max(map(plain.prefill_bytes, range(opened.request.parallel.pp))),
         loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
-        steps=peak_steps(peaks, vectors),
+        steps=peaks.steps,
         options=dict(support.options),
         flags=support.flags,
         environment=support.environment,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
@@ -75,7 +76,7 @@ class Offer(Record):
     notes: tuple[Note, ...]
 
 
-class Figures(NamedTuple):
+class Figures(Struct, frozen=True):
     """The values of :class:`Offer` that come from its plan, the dtype of the cache, and all notes and warnings of the plan."""
 
     kv_dtype: str
@@ -222,7 +223,7 @@ _OF_MATCH: Final = ("memory", "gpus")
 """Orders that are known without a plan."""
 
 
-class _Match(NamedTuple):
+class _Match(Struct, frozen=True):
     """A candidate in a layout that holds the sequences, before it is planned.
 
     ``also`` are the larger instances that it stands for.
@@ -313,7 +314,7 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
         key = (candidate.name, match.layout) if candidate.instance is None else (cloud, candidate.gpu.id, match.certain)
         groups.setdefault(key, []).append(match)
     return [
-        first._replace(also=tuple(other.candidate.name for other in others)) if others else first
+        replace(first, also=tuple(other.candidate.name for other in others)) if others else first
         for first, *others in groups.values()
     ]
 

@@ -13,8 +13,9 @@ Solvers for GPUs: the fewest of one kind that hold the planned sequences, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines.deployment import Occupancy
@@ -42,7 +43,7 @@ _SECANTS: Final = 3
 """The most steps towards a first guess."""
 
 
-class Most(NamedTuple):
+class Most(Struct, frozen=True):
     """The largest number that fits, and what limits it; ``None`` is no limit."""
 
     value: int

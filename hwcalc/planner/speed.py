@@ -29,8 +29,9 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
@@ -135,7 +136,7 @@ def time_steps(
     return tuple(steps)
 
 
-class Divided(NamedTuple):
+class Divided(Struct, frozen=True):
     """The work of the devices: a decode step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
 
     batch: int
@@ -213,7 +214,7 @@ def divided(
     )
 
 
-class _Reads(NamedTuple):
+class _Reads(Struct, frozen=True):
     """Bytes that one device reads for a step and for each pass of a prompt, and its bytes per second, 0 if they are not known."""
 
     device: str

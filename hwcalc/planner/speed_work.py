@@ -9,7 +9,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
@@ -120,13 +123,13 @@ def passes_of(opened: Occupancy) -> Passes | None:
         if prompt == opened.tokens and not opened.expands_latents():
             return None
         return whole_passes(_as_stored(plain, opened), prompt)
-    from hwcalc.engines.policies import pages_bytes
+    from hwcalc.engines.policies import page_keys_bytes
 
     return Passes(
         decode=_as_stored(evicted.read_stack, opened),
         prompt=_as_stored(plain, opened),
         prompt_tokens=opened.request.prompt_tokens,
-        beside_bytes=pages_bytes(opened),
+        beside_bytes=page_keys_bytes(opened),
     )
 
 
@@ -289,7 +292,7 @@ Flops = dict[tuple[str, ...], float]
 """Operations, by the names of the peak rates at which they may run."""
 
 
-class Times(NamedTuple):
+class Times(Struct, frozen=True):
     """The bounds of a decode step and of a prompt on one accelerator; ``None`` where neither its bandwidth nor its rates are known."""
 
     decode_tokens_per_s: float | None
@@ -299,7 +302,7 @@ class Times(NamedTuple):
     prefill_by: str | None
 
 
-class Work(NamedTuple):
+class Work(Struct, frozen=True):
     """What a decode step and a prompt of one request take, whatever the accelerator.
 
     ``stack`` and ``caches`` are the layers that a step computes on, and what it reads of them for one sequence.
@@ -397,7 +400,7 @@ def workload_of(opened: Occupancy) -> dict[str, Any]:
     }
 
 
-class CacheReads(NamedTuple):
+class CacheReads(Struct, frozen=True):
     """What a decode step reads of the caches of one kind of layer.
 
     ``times`` maps how often an entry is read to the bytes of such entries in a layer.
@@ -413,7 +416,7 @@ class CacheReads(NamedTuple):
         return self.layers * sum(times * size for times, size in self.times.items())
 
 
-class _Caches(NamedTuple):
+class _Caches(Struct, frozen=True):
     """The caches of one sequence on one rank. ``selected`` is how many tokens sparse attention reads."""
 
     kinds: tuple[tuple[int, LayerKind], ...]
@@ -454,10 +457,10 @@ def _caches_of(
 def _caches_in(passes: Passes, caches: _Caches, tp: int) -> tuple[_Caches, _Caches]:
     """The caches of a decode step and of a prompt, in the layers of ``passes`` instead of those of the model."""
     decode = _caches_of(passes, _rank_kinds(passes.decode, tp), caches.roles, caches.seq, caches.encoder_tokens)
-    return decode, decode._replace(kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
+    return decode, replace(decode, kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
 
 
-class Pass(NamedTuple):
+class Pass(Struct, frozen=True):
     """The bytes that one rank reads in a pass, and the operations that it computes."""
 
     weights_read: tuple[tuple[Use, float], ...]
@@ -555,7 +558,7 @@ def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
 def layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
     """The bytes that a step reads of each layer's cache for one sequence, where no layer is divided."""
     kinds = {kind for layer in stack.layers for kind in layer}
-    sizes = {kind: sum(read.bytes for read in caches._replace(kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
+    sizes = {kind: sum(read.bytes for read in replace(caches, kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
 
 

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.steps import Step, step
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 
-class Words(NamedTuple):
+class Words(Struct, frozen=True):
     """A strategy in words."""
 
     title: str

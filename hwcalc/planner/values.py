@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
@@ -135,7 +137,7 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
     return options
 
 
-class ValueType(NamedTuple):
+class ValueType(Struct, frozen=True):
     """A type of option values: its parser, called with the value and the name of the option, its JSON Schema, and its text.
 
     ``write`` is the reverse of ``read``: the text that is read as the same value.

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
 from hwcalc.model import ModelSpec
@@ -53,7 +55,7 @@ _TABLE: Final = (
 """(number in a file, name, bits of a number itself, numbers in a block, bytes of a block): ``enum ggml_type``."""
 
 
-class GgmlType(NamedTuple):
+class GgmlType(Struct, frozen=True):
     """A type as files name it by number. 256 numbers of ``q4_k`` are one block of 144 bytes."""
 
     name: str

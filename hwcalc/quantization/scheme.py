@@ -13,8 +13,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Final, NamedTuple
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.formulas import formats
@@ -381,7 +382,7 @@ class Rule(Record):
         return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
-class Portion(NamedTuple):
+class Portion(Struct, frozen=True):
     """Parameters that are stored in one format, and their bytes."""
 
     format: WeightFormat

@@ -134,7 +134,7 @@ def test_a_layer_kind(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UnsupportedError, match="retention"):
             plan(model, seq=1, engine="transformers")
         rules: Any = {**layers.RULES, kind: layers._plain}
-        monkeypatch.setattr(engine, "RULES", rules)
+        monkeypatch.setattr(layers, "RULES", rules)
         monkeypatch.setattr(engine.Transformers, "kinds", frozenset(rules))
         assert plan(model, seq=1, engine="transformers").cache.total_bytes == 12 * 4 * 64 * 128 * 4
     finally:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import astuple
 
 from hwcalc.profiles import compiled
 from hwcalc.profiles.catalog import ProfileError, built_in
@@ -53,10 +54,10 @@ def test_every_fact_file_is_in_it() -> None:
         found.setdefault(folder, {})[name] = read_yaml(path).data
 
     found[TOP]["models"] = {
-        f"{path.parent.name}/{path.stem}": list(listed_facts(json.loads(path.read_text(encoding="utf-8"))))
+        f"{path.parent.name}/{path.stem}": list(astuple(listed_facts(json.loads(path.read_text(encoding="utf-8")))))
         for path in sorted(Path(built_in("models")).glob("*/*.json"))
     }
-    found[TOP]["sold"] = {name: list(sold_facts(found["gpus"][name])) for name in sorted(found["gpus"])}
+    found[TOP]["sold"] = {name: list(astuple(sold_facts(found["gpus"][name]))) for name in sorted(found["gpus"])}
     assert {*FOLDERS, TOP} == set(found)
     for folder, contents in found.items():
         assert list(names(folder)) == sorted(contents)

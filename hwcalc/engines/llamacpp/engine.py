@@ -6,16 +6,15 @@ number of sequences; a longer conversation takes no more memory, and one that fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
-from hwcalc.engines.llamacpp.options import OPTIONS, PLACE_OPTIONS
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.rules import RULES
-from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, OPTIONS, PLACE_OPTIONS, read_settings
 from hwcalc.engines.options import Choices, EngineOption, is_on
 from hwcalc.engines.setup import Request
 from hwcalc.errors import UnknownNameError, UsageError
@@ -25,6 +24,8 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
     from hwcalc.engines.options import CommandInput

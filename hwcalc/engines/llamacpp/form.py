@@ -1,13 +1,12 @@
 """The memory of a context as a function of length and number of sequences: the form of all requests with one setup.
 
 :class:`PlacedForm` asks the :class:`~hwcalc.engines.llamacpp.layout.Layout` of the contexts. Where options keep all layers on the GPUs, the
-same cells and buffers are a closed form that a page can draw, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.sums`). They
+same cells and buffers are a closed form that a page can draw, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.graph`). They
 are asked of a context so long that a batch is full and a window slides; what is shorter has fewer steps of the same stairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -28,10 +27,9 @@ from hwcalc.engines.forms import (
     Product,
     Term,
 )
-from hwcalc.engines.llamacpp.buffers import COMPUTE_BUFFER, GpuPart
-from hwcalc.engines.llamacpp.equation import budget_beside
-from hwcalc.engines.llamacpp.graph import output_bytes
-from hwcalc.engines.llamacpp.layers import STATES
+from hwcalc.engines.llamacpp.graph import COMPUTE_BUFFER, GpuPart, output_bytes
+from hwcalc.engines.llamacpp.layers import ON_HOST, STATES
+from hwcalc.engines.llamacpp.layout import budget_beside
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.memory import Section
 from hwcalc.formulas import LayerKind, LayerNumbers
@@ -39,11 +37,12 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.buffers import Moments
+    from collections.abc import Mapping, Sequence
+
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.llamacpp.settings import Settings
-    from hwcalc.engines.llamacpp.sums import Sum
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
@@ -239,7 +238,7 @@ def _words(far: Settings, read: Hparams, size: str) -> str:
 
 def _gpu_parts(far: Layout) -> tuple[PartForm, ...]:
     """The parts of each GPU: weights, compute buffer and process."""
-    weights = [_constant("weights", Section.WEIGHTS, load.weights) for load in far.gpus]
+    weights = [_constant("weights", Section.WEIGHTS, far.weights_on(gpu)) for gpu in range(len(far.gpus))]
     buffers = [_gpu_buffer(far, load.part) for load in far.gpus if isinstance(load.part, GpuPart)]
     return (_together(weights), _together(buffers), *map(PartForm.constant, far.deployment.process_parts(0)))
 
@@ -264,7 +263,7 @@ def _host_parts(far: Layout) -> tuple[PartForm, ...]:
     logits = Moment(share=1.0, products=(Product(output_bytes(far.deployment.hparams, 1), ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)
     return (
-        _constant("host weights", HOST, far.host.weights),
+        _constant("host weights", HOST, far.weights_on(ON_HOST)),
         _buffer("host compute buffer", HOST, far.buffers.moments_of(far.host.part), far),
         PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
     )

@@ -1,38 +1,154 @@
 """What each device holds of a model: the one place that puts layers, caches and buffers on GPUs and the host.
 
+What each device needs beside weights and cache, and what that leaves of it.
+
+A GPU: visible memory - what stays free - the process - the compute buffer. The host: the compute buffer, and the outputs of the last
+layer, which llama.cpp keeps there.
+
 A :class:`Layout` is of one context, as a plan has it, or of an array of contexts of any length and number of sequences, as a sweep has them.
 Numbers are integers or arrays by the same lines. Of one context it also says in words what lies where.
+
+What a pass reads on each device, which bounds its speed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from hwcalc.engines.devices import HOST, DeviceShare, Placement
-from hwcalc.engines.llamacpp.buffers import NOTHING_COPIED, Buffers, GpuPart, HostPart
-from hwcalc.engines.llamacpp.equation import OPPOSITE
-from hwcalc.engines.llamacpp.fitting import ON_HOST, Assignment, Fitting, Runs, fitted
-from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
-from hwcalc.engines.llamacpp.layers import Cache, Layers, cache_bytes
-from hwcalc.engines.memory import BudgetPart, Section
+from hwcalc.engines.devices import HOST, HOST_SHARE, DeviceReads, DeviceShare, Placement, WeightRead
+from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, Buffers, GpuPart, HostPart
+from hwcalc.engines.llamacpp.layers import ON_HOST, Assignment, Cache, Fitting, Layers, Runs, cache_bytes, device_of, fitted
+from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, exact, memory_of, part_of
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller, some
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note, Noted
+from hwcalc.profiles.engines import llamacpp_profile, runtime_profile
+from hwcalc.quantization.ggml import GGML
+from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-    from hwcalc.engines.llamacpp.settings import Settings
+    from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+    from hwcalc.engines.llamacpp.settings import PlaceOptions, Settings
+    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
+    from hwcalc.engines.setup import Hardware, Setup
+    from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.profiles.hardware_file import Gpu
 
+OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+"""An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
+_VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
+_LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "expected": Fraction(15, 16), "high": 1}
+"""What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
+
+
+def process(gpu: Gpu) -> BudgetPart:
+    """The memory of a GPU that the process takes outside the buffers of llama.cpp."""
+    return _process(_VENDORS.get(gpu.vendor.lower(), "other"))
+
+
+@lru_cache(maxsize=3)
+def _process(name: str) -> BudgetPart:
+    return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
+
+
+def _memory_of(hardware: Hardware, options: PlaceOptions) -> Noted[VisibleMemory | None]:
+    """The memory that programs see: that of the GPU, or of a machine without a GPU as the user gives it."""
+    gpu = hardware.gpu
+    if gpu is None:
+        return Noted(None)
+    size = options.host_bytes
+    if not gpu.is_host or size is None:
+        return memory_of(gpu)
+    from hwcalc.profiles.gpus import VisibleMemory
+
+    return Noted(
+        VisibleMemory(low_bytes=size, expected_bytes=size, high_bytes=size, basis="host_memory, as given", source="the user")
+    )
+
+
+def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction | int]:
+    """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
+    if hardware.margin is not None or hardware.memory_utilization is not None:
+        return Noted(hardware.margin or 0)
+    gpu = hardware.gpu
+    if gpu is not None and gpu.is_host and options.host_bytes is not None:
+        # What may be taken was said.
+        return Noted(0)
+    where = "the machine's memory" if gpu is not None and gpu.is_host else "each GPU"
+    share = Fraction(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
+    return Noted(share, (_default_margin(options.target_bytes, where),))
+
+
+@lru_cache(maxsize=64)
+def _default_margin(size: int, where: str) -> Note:
+    message = (
+        f"{human_bytes(size)} of {where} stay free, as llama.cpp's --fit leaves them. "
+        "Set it with --engine-option fit_target=MIB, or --margin."
+    )
+    return Note(code="default-margin", message=message)
+
+
+def room_of(hardware: Hardware, options: PlaceOptions, end: str) -> int | None:
+    """Bytes of a GPU that may be used at this end of what programs see; ``None`` if its memory is not known."""
+    memory = _memory_of(hardware, options).value
+    if memory is None:
+        return None
+    size: int = getattr(memory, f"{end}_bytes")
+    share = hardware.memory_utilization
+    margin = margin_of(hardware, options, memory).value
+    return max(0, ceil(size * (1.0 if share is None else share)) - part_of(size, margin))
+
+
+def budget_beside(hardware: Hardware, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
+    """The bytes that a GPU has left beside these parts."""
+    memory, notes = _memory_of(hardware, options)
+    if memory is None:
+        return Noted(None, notes)
+    margin = margin_of(hardware, options, memory)
+    utilization = hardware.memory_utilization
+    budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, parts)
+    return Noted(budget, (*notes, *margin.notes))
+
+
+def weights_part(placement: Placement) -> BudgetPart:
+    """The weights on the fullest GPU, with the layers whose tensors they are."""
+    share = placement.devices[placement.fullest]
+    layers = f"layers {share.layers.text}" if share.layers else "no layer"
+    experts = " without the experts of some" if placement.experts_on_host else ""
+    source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
+    return exact("weights", Section.WEIGHTS, share.weights_bytes, source)
+
+
+def host_room(setup: Setup, options: PlaceOptions, end: str) -> int:
+    """Bytes of the host's memory that the model may take, GPUs with the same memory included: as the user says, or by the hardware.
+
+    Where nothing is said, a host has at least as much memory as its GPUs, and likely four times.
+    """
+    gpu = setup.hardware.gpu
+    if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
+        return options.host_bytes
+    sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
+    if gpu is not None and gpu.shares_host_memory:
+        return part_of(sold if options.host_bytes is None else options.host_bytes, _LEFT_BY_SYSTEM[end])
+    gpus = setup.gpus * sold
+    return {"low": gpus, "expected": HOST_SHARE * gpus}.get(end, 2**50)
+
+
+T = TypeVar("T")
 Scored = Callable[[LayerNumbers], tuple[BudgetPart, ...]]
 """What a policy takes to score the layers whose cache lies on a device."""
 
 
 class DeviceLoad(Record):
-    """The load of a device: bytes of weights, its cache, and the part of the model that it runs."""
+    """The load of a device beside its weights: its cache, and the part of the model that it runs."""
 
-    weights: int
     cache: Cache
     part: GpuPart | HostPart
 
@@ -67,6 +183,7 @@ class Layout:
         self._uncut = settings if uncut is None else uncut
         self._scored = scored
         self.buffers = Buffers(deployment.moments(settings), deployment.hparams, settings)
+        self.file: Mapping[int, int] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}
 
     # --- where layers lie -------------------------------------------------------------------------------------------------
@@ -86,7 +203,7 @@ class Layout:
 
         def holds(runs: Runs, gpu: int) -> bool:
             load = self._gpu_load(runs, gpu, self._on_host(runs))
-            needed = load.weights + self.cache_bytes(load) + self.buffers.of(load.part, "high") + beside
+            needed = self._weights_of(runs, gpu) + self.cache_bytes(load) + self.buffers.of(load.part, "high") + beside
             if self._scored is not None:
                 layers = runs.assignment(weighed.experts).layers(gpu)
                 needed += sum(part.high for part in self._scored_on(gpu, layers))
@@ -119,7 +236,6 @@ class Layout:
         copied = NOTHING_COPIED if left.from_host is NOTHING_COPIED else either(asked, left.from_host, NOTHING_COPIED)
         on_host = self.deployment.options.kv_on_host
         return DeviceLoad(
-            weights=self._weights_on(runs, gpu),
             cache={} if on_host else layers.cache_of(smaller(run.start, blocks), smaller(run.end, blocks)),
             part=GpuPart(
                 runs=has_layers | (copied >= 0),
@@ -132,22 +248,9 @@ class Layout:
             ),
         )
 
-    def _weights_on(self, runs: Runs, gpu: int) -> int:
-        """Bytes of weights on a GPU. With ``split_mode=row`` each has its share of every matrix."""
-        weighed, deployment = self.layers.weighed, self.deployment
-        if deployment.options.split_mode != "row":
-            return weighed.on_gpu(runs, gpu)
-        together = sum(weighed.on_gpu(runs, number) for number in range(deployment.gpus))
-        starts = (0.0, *deployment.ends)
-        shares = [end - start for start, end in zip(starts, deployment.ends, strict=False)]
-        before: int = floored(together * sum(shares[:gpu]))
-        end: int = together if gpu == deployment.gpus - 1 else floored(together * sum(shares[: gpu + 1]))
-        return end - before
-
     def _host_load(self, runs: Runs, left: _OnHost) -> DeviceLoad:
         layers, helped, weighed = self.layers, self.deployment.helped, self.layers.weighed
         return DeviceLoad(
-            weights=weighed.on_host(runs),
             cache=layers.total if self.deployment.options.kv_on_host else layers.cache_of(0, left.blocks),
             part=HostPart(
                 alone=False if helped else runs.host == layers.blocks + 1,
@@ -175,6 +278,32 @@ class Layout:
 
     # --- bytes ------------------------------------------------------------------------------------------------------------
 
+    def with_file(self, sizes: Mapping[int, int]) -> Layout:
+        """The same layout with another file, of which a device has ``sizes`` bytes of weights, wherever its layers lie."""
+        other = copy(self)
+        other.file = sizes
+        return other
+
+    def weights_on(self, device: int) -> int:
+        """Bytes of weights on a device."""
+        if self.file is not None:
+            return self.file[device]
+        return self._once((device, "weights"), lambda: self._weights_of(self.runs, device))
+
+    def _weights_of(self, runs: Runs, device: int) -> int:
+        """Bytes of weights on a device with these runs. With ``split_mode=row`` each GPU has its share of every matrix."""
+        weighed, deployment = self.layers.weighed, self.deployment
+        if device == ON_HOST:
+            return weighed.on_host(runs)
+        if deployment.options.split_mode != "row":
+            return weighed.on_gpu(runs, device)
+        together = sum(weighed.on_gpu(runs, number) for number in range(deployment.gpus))
+        starts = (0.0, *deployment.ends)
+        shares = [end - start for start, end in zip(starts, deployment.ends, strict=False)]
+        before: int = floored(together * sum(shares[:device]))
+        end: int = together if device == deployment.gpus - 1 else floored(together * sum(shares[: device + 1]))
+        return end - before
+
     @property
     def total_bytes(self) -> int:
         """Bytes of the cache of all layers."""
@@ -186,17 +315,15 @@ class Layout:
 
     def cache_on(self, device: int) -> int:
         """Bytes of the cache that lies on a device."""
-        size: int = self._once((device, "cache"), lambda: self.cache_bytes(self._load(device)))
-        return size
+        return self._once((device, "cache"), lambda: self.cache_bytes(self._load(device)))
 
     def part_bytes(self, device: int, end: str, section: Section) -> int:
         """Bytes of weights, of buffers or of the rest on a device, at an end of the estimates."""
-        load = self._load(device)
         if section is Section.WEIGHTS:
-            return load.weights
+            return self.weights_on(device)
         if section is Section.OVERHEAD:
             return sum(getattr(part, end) for part in self.deployment.process_parts(device))
-        size: int = self._once((device, end), lambda: self.buffers.of(load.part, end))
+        size = self._once((device, end), lambda: self.buffers.of(self._load(device).part, end))
         if self._scored is not None:
             size = size + sum(getattr(part, end) for part in self._scored_on(device, self.assignment.layers(device)))
         return size
@@ -286,13 +413,13 @@ class Layout:
         )
 
     def _share(self, device: int) -> DeviceShare:
-        load, layers = self._load(device), self.assignment.layers(device)
+        layers = self.assignment.layers(device)
         scored = () if self._scored is None else self._scored_on(device, layers)
         return DeviceShare(
             device=HOST if device == ON_HOST else f"gpu{device}",
             layers=layers,
             output=self.assignment.output == device,
-            weights_bytes=load.weights,
+            weights_bytes=self.weights_on(device),
             cache_bytes=self.cache_on(device),
             parts=(*self.buffer_parts(device), *scored, *self.deployment.process_parts(device)),
         )
@@ -306,8 +433,7 @@ class Layout:
         if self.deployment.options.kv_on_host:
             layers = LayerNumbers(range(self.layers.blocks)) if device == ON_HOST else LayerNumbers()
         numbers, scored = layers, self._scored
-        parts: tuple[BudgetPart, ...] = self._once(("scored", numbers), lambda: scored(numbers))
-        return parts
+        return self._once(("scored", numbers), lambda: scored(numbers))
 
     @property
     def main(self) -> tuple[int, ...]:
@@ -317,18 +443,145 @@ class Layout:
     def _load(self, device: int) -> DeviceLoad:
         return self.host if device == ON_HOST else self.gpus[device]
 
-    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    def _once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         if key not in self._known:
             self._known[key] = make()
-        return self._known[key]
+        made: T = self._known[key]
+        return made
 
 
-def copies_of_inputs(deployment: LlamacppDeployment) -> int:
-    """The number of copies of the inputs of a pass where GPUs hold all layers: several GPUs work on several batches (src/llama-context.cpp).
+_Use = Literal["always", "chosen", "row", "last"]
+_Group = tuple[str, _Use, int, bool, str | None]
+"""Format, use, block (-1 for input and output), whether they are experts, and the buffer that the user named."""
 
-    A GPU without a share of the layers counts, and so does an override that finds no tensor.
+
+def reads_of(occupancy: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
+    """The weights and layers of each device in the placement; nothing if the tensors are not known."""
+    deployment = occupancy.deployment
+    weights, read = deployment.weight_groups, deployment.hparams
+    if weights is None:
+        return Noted(())
+    assignment, options = occupancy.layout.assignment, deployment.options
+    mtp, given = deployment.context.load_mtp, options.overrides
+    groups: dict[_Group, tuple[int, int]] = deployment.model.once(
+        ("llamacpp reads", deployment.setup.weights, mtp, given), lambda: _grouped(deployment, weights)
+    )
+    experts = max(1, read.n_expert)
+    used = min(experts, max(1, read.n_expert_used))
+    found: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
+    last: dict[int, int] = {}
+    for group, (elements, size) in groups.items():
+        device = _device(group, assignment)
+        sums = found.setdefault(device, {})
+        before = sums.get(group[:2], (0, 0))
+        sums[group[:2]] = before[0] + elements, before[1] + size
+        if group[2] == read.n_layer - 1:
+            last[device] = last.get(device, 0) + size
+    order = (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
+    host, notes = _host_gbps(deployment)
+    together = deployment.setup.gpus if options.split_mode == "row" else 1
+    return Noted(
+        tuple(
+            DeviceReads(
+                device=HOST if device == ON_HOST else f"gpu{device}",
+                weights=tuple(
+                    WeightRead(
+                        format=form,
+                        use=use,
+                        elements=elements,
+                        bytes=size,
+                        copies={"chosen": experts, "row": max(1, read.n_vocab)}.get(use, 1),
+                        active=used if use == "chosen" else 1,
+                    )
+                    for (form, use), (elements, size) in found.get(device, {}).items()
+                ),
+                cache_layers=_cache_layers(device, assignment, kept=options.kv_on_host),
+                gbps=host if device == ON_HOST else None,
+                at_once=1 if device == ON_HOST else together,
+                pass_tokens=occupancy.settings.n_ubatch,
+                last_layer_bytes=last.get(device, 0),
+            )
+            for device in order
+        ),
+        notes if _on_host(found.get(ON_HOST, {}), assignment, kept=options.kv_on_host) else (),
+    )
+
+
+def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assignment, *, kept: bool) -> bool:
+    return kept or ON_HOST in assignment.blocks or any(use != "row" for _, use in weights)
+
+
+def _grouped(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
+    """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
+    groups: dict[_Group, tuple[int, int]] = {}
+    forms = dict[str, str]()
+    # Prediction layers run beside the step that is bounded, and so do towers.
+    for layer, tensor in _loaded(deployment, weights):
+        if not tensor.tower:
+            form = forms.get(tensor.type) or forms.setdefault(tensor.type, _form(tensor.type))
+            group = (form, _use(tensor), layer, tensor.expert, tensor.buffer)
+            before = groups.get(group, (0, 0))
+            groups[group] = before[0] + tensor.elements, before[1] + tensor.bytes
+    return groups
+
+
+def _loaded(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
+    """The tensors that are loaded, each with its layer, in the order of the file.
+
+    Alike tensors have the same record without overrides.
     """
-    options = deployment.options
-    overridden = bool(options.overrides) or options.cpu_moe or options.n_cpu_moe > 0
-    plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
-    return PIPELINE_COPIES if deployment.setup.gpus > 1 and plain else 1
+    from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
+
+    if not deployment.options.overrides:
+        for number, group in in_file_order(loaded_groups(weights)):
+            yield group.first.layer if number < 0 else number, group.first
+        return
+    from hwcalc.engines.llamacpp.tensors import with_overrides
+
+    for tensor in with_overrides(loaded(deployment.weight_tensors or ()), deployment.options.overrides):
+        yield tensor.layer, tensor
+
+
+def _form(type_: str) -> str:
+    """The format of a type of tensors, in the words of :mod:`hwcalc.formulas.formats`."""
+    name = type_.lower()
+    return GGML[name].name if name in GGML else name
+
+
+def _use(one: WeightTensor) -> _Use:
+    if one.role == "input":
+        return "row"
+    if one.role == "output":
+        return "last"
+    return "chosen" if one.expert else "always"
+
+
+def _device(group: _Group, assignment: Assignment) -> int:
+    _, use, layer, expert, buffer = group
+    if buffer is not None:
+        return device_of(buffer)
+    if layer < 0:
+        return assignment.output if use == "last" else ON_HOST
+    if expert and layer in assignment.experts_on_host:
+        return ON_HOST
+    return assignment.blocks[layer] if layer < len(assignment.blocks) else ON_HOST
+
+
+def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNumbers:
+    """The layers whose caches lie on a device; ``kept``: all of them stay on the host."""
+    if kept:
+        return LayerNumbers(range(len(assignment.blocks)) if device == ON_HOST else ())
+    return assignment.layers(device)
+
+
+def _host_gbps(deployment: LlamacppDeployment) -> Noted[float | None]:
+    """The bandwidth of the host's memory in GB/s: the user's, that of the accelerator if both share a memory, or an assumption."""
+    given, gpu = deployment.options.host_gbps, deployment.setup.hardware.gpu
+    if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):
+        return Noted(given)
+    assumed = llamacpp_profile().host_bandwidth
+    message = (
+        f"The bound on speed assumes {assumed.expected:g} GB/s of host memory (two channels of DDR5-5600; of DDR4-3200 {assumed.low:g}; "
+        "servers have more, and are faster). Say it with --engine-option host_bandwidth=GB/s."
+    )
+    return Noted(assumed.expected, (Note(code="host-bandwidth-assumed", message=message),))

@@ -6,17 +6,16 @@ Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.options import OPTIONS
-from hwcalc.engines.llamacpp.settings import ContextOptions
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
@@ -25,6 +24,8 @@ from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.engine import Turns

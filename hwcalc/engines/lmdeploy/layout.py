@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
-from hwcalc.engines.ranks import check_heads
+from hwcalc.engines.stored import check_heads
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,

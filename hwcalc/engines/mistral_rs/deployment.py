@@ -32,9 +32,8 @@ from hwcalc.engines.mistral_rs.pool import (
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
-from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.setup import Load
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, stage_groups
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.record import Record

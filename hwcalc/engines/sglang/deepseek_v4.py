@@ -19,7 +19,6 @@ from hwcalc.engines.sglang.pools import (
     Demand,
     Figures,
     PoolRules,
-    Sizes,
     around,
     limited_tokens,
     most_running,
@@ -243,17 +242,6 @@ class CompressedPools(PoolRules):
         if self.settings.swa_ratio is not None:
             assert figures.swa_tokens is not None
             yield figures.swa_tokens > self.layout.window + self.layout.page_size, NO_WINDOW
-
-    def sizes(self, figures: Figures) -> Sizes:
-        return Sizes(
-            tokens=figures.tokens,
-            swa_tokens=figures.swa_tokens,
-            slots=None,
-            running=figures.running,
-            after_states_bytes=figures.left_bytes,
-            cell=self.cells[figures.fullest],
-            error=self.error(figures),
-        )
 
     def bounds(self, demand: Demand) -> tuple[int, int]:
         settings, layout = self.settings, self.layout

@@ -15,14 +15,13 @@ from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
-from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, Sizes, slots_per_request
+from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, slots_per_request
 from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, is_compressed, is_sparse_latent, read_settings, words_of
 from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
 from hwcalc.engines.steps import Step
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, check_heads
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
@@ -275,10 +274,10 @@ class SglangOccupancy(GeneralOccupancy):
         """What the planned sequences of a replica take of its pools."""
         return self.replica.held
 
-    def sizes(self, budget: int) -> Sizes:
+    def sizes(self, budget: int) -> Figures:
         """The pools of a budget on each rank as SGLang logs them."""
         rules = self.deployment.pool_rules
-        return rules.sizes(rules.figures(budget))
+        return rules.logged(rules.figures(budget))[0]
 
     def holds(self, budget_bytes: int) -> bool:
         rules = self.deployment.pool_rules
@@ -331,22 +330,22 @@ class SglangOccupancy(GeneralOccupancy):
 
         rules, page, steps = self.deployment.pool_rules, self.settings.page_size, list[Step]()
         figures = rules.figures(max(0, budget_bytes), steps)
-        sizes, at_once = rules.sizes(figures), self.at_once(figures, steps)
-        message = sizes.error
+        (sizes, cell), error, at_once = rules.logged(figures), rules.error(figures), self.at_once(figures, steps)
+        message = error
         if message is None and not at_once:
             message = f"The input ({self.tokens} tokens) is longer than the pool ({sizes.tokens} tokens)."
-        starts = sizes.error is None and sizes.tokens and sizes.cell
+        starts = error is None and sizes.tokens and cell
         longest = 0
-        if sizes.error is None:
+        if error is None:
             longest = min(max(self.tokens, self.model.max_position_embeddings or 0), figures.tokens)
             longest = last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1)))
         info = PoolInfo(
             budget_bytes=budget_bytes,
-            tokens=sizes.tokens if sizes.error is None else None,
-            bytes_per_token=round(sizes.cell),
+            tokens=sizes.tokens if error is None else None,
+            bytes_per_token=round(cell),
             blocks=sizes.tokens // page,
             block_size=page,
-            bytes_per_block=round(sizes.cell * page),
+            bytes_per_block=round(cell * page),
             blocks_per_request=self.deployment.pages[0].at(self.tokens),
             max_concurrency=None,
             max_requests=sizes.running,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.extra_weights import mtp_bytes_rank
 from hwcalc.engines.memory import Budget, Section, beside, budget_of, communication, device_context, exact, loaded, ranked
-from hwcalc.engines.rank_weights import GroupRank, Rank, Rules
+from hwcalc.engines.rank_weights import GroupRank, Rank, Rules, mtp_bytes_rank
 from hwcalc.engines.sglang.settings import prompt_tokens, shows_images, words_of
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention

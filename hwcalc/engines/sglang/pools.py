@@ -77,21 +77,6 @@ class Figures(NamedTuple):
     fullest: int
 
 
-class Sizes(Record):
-    """The pools on one rank as SGLang logs them: tokens, those of windows, slots for states, and the requests that run at once.
-
-    ``after_states_bytes`` are left for tokens, of which each takes ``cell`` bytes. ``error`` is what SGLang says where it does not start.
-    """
-
-    tokens: int
-    swa_tokens: int | None
-    slots: int | None
-    running: int
-    after_states_bytes: int
-    cell: float
-    error: str | None = None
-
-
 def slots_per_request(settings: SglangSettings) -> int:
     """Slots for states that each running request may need (``_calculate_mamba_ratio``).
 
@@ -192,7 +177,6 @@ def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | Non
         steps,
         "tokens",
         "floor(max_total_tokens / page_size) x page_size",
-        limit // page * page,
         unit="tokens",
         max_total_tokens=limit,
         page_size=page,
@@ -233,9 +217,9 @@ class PoolRules(Record):
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
         """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
 
-    @abstractmethod
-    def sizes(self, figures: Figures) -> Sizes:
-        """The sizes of the pools that a budget gives, as SGLang logs them, or its error if it makes none."""
+    def logged(self, figures: Figures) -> tuple[Figures, float]:
+        """The pools as SGLang logs them, and the bytes of a token."""
+        return figures, self.cells[figures.fullest]
 
     @cached_property
     @abstractmethod
@@ -284,8 +268,8 @@ class PoolRules(Record):
                 by[pool] = have
                 continue
             name, of = _BY_POOL[pool]
-            by[name] = figure(steps, name, f"floor({pool} / {of})", have // each, unit="requests", **{pool: have, of: each})
-        return figure(steps, "at_once", f"min({', '.join(by)})", min(by.values()), unit="requests", **by)
+            by[name] = figure(steps, name, f"floor({pool} / {of})", unit="requests", **{pool: have, of: each})
+        return figure(steps, "at_once", f"min({', '.join(by)})", unit="requests", **by)
 
     def least(self, demand: Demand, own_bytes: int) -> int:
         """The least budget, in bytes, that holds the demand.
@@ -413,14 +397,13 @@ class LayerPools(PoolRules):
                 steps,
                 "state_slots",
                 "floor(max_mamba_cache_size / dp)",
-                settings.mamba_slots // settings.dp,
                 unit="slots",
                 max_mamba_cache_size=settings.mamba_slots,
                 dp=settings.dp,
             )
             copied = min(requests, slots // each)
         elif not settings.radix and settings.requests is not None:
-            slots = figure(steps, "state_slots", "max_running_requests", requests, unit="slots", max_running_requests=requests)
+            slots = figure(steps, "state_slots", "max_running_requests", unit="slots", max_running_requests=requests)
             copied = slots
         else:
             share = left * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
@@ -472,7 +455,7 @@ class LayerPools(PoolRules):
             tokens = floored((left - self.capped_windows * stage.swa_bytes) // cell)
         tokens = tokens // page * page
         if settings.swa_ratio is not None or self.layout.window is None:
-            if stage.swa_layers and stage.full_layers and not settings.drafts:
+            if steps is not None and stage.swa_layers and stage.full_layers and not settings.drafts:
                 figure(
                     steps,
                     "cell_size",
@@ -519,18 +502,11 @@ class LayerPools(PoolRules):
             yield figures.swa_tokens > self.layout.window + self.settings.page_size, NO_WINDOW
         yield figures.running > 0, "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
 
-    def sizes(self, figures: Figures) -> Sizes:
+    def logged(self, figures: Figures) -> tuple[Figures, float]:
+        """As usual; nothing is there, and a token takes nothing, where it makes no pools."""
         lacking = figures.left_bytes <= 0 or (figures.slots is not None and figures.slots <= 0)
-        empty = lacking or figures.tokens <= 0
-        return Sizes(
-            tokens=0 if empty else figures.tokens,
-            swa_tokens=None if empty else figures.swa_tokens,
-            slots=figures.slots,
-            running=0 if empty else figures.running,
-            after_states_bytes=figures.left_bytes,
-            cell=0 if lacking else self.cells[figures.fullest],
-            error=self.error(figures),
-        )
+        cell = 0 if lacking else self.cells[figures.fullest]
+        return (figures._replace(tokens=0, swa_tokens=None, running=0) if lacking or figures.tokens <= 0 else figures), cell
 
     def windows_of(self, tokens: int) -> int | None:
         return self._windows(self.stages[0], tokens) if self._alike else None

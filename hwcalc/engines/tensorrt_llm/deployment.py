@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -11,7 +12,6 @@ from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.pool import Allocation, PoolGroup
-from hwcalc.engines.ranks import check_heads
 from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.stored import (
     Blocks,
@@ -23,6 +23,7 @@ from hwcalc.engines.stored import (
     Support,
     beside_layers,
     blocks_in_common,
+    check_heads,
     held_blocks,
 )
 from hwcalc.engines.tensorrt_llm.layout import Layout, Piece, Stage, pieces_of
@@ -43,6 +44,20 @@ if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Group
 
 _SMALL_BATCH: Final = 2048
+_BESIDE: Final = {
+    "idle_states": ("states of max_batch_size requests, and of dummy requests", "states for max_batch_size requests"),
+    "prompt_read": (
+        "one prompt lies whole in the pools of windows while it is read",
+        "a prompt whole in the windows while it is read",
+    ),
+    "other_pools": (
+        "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
+        "several pools with fixed shares",
+    ),
+    "whole_pages": ("the pool has whole pages of the driver", "whole pages of memory"),
+    "unequal_windows": ("each window has an equal share of the memory", "an equal share for each window"),
+}
+"""What the manager keeps besides blocks, and the same in fewer words, for a comparison with other engines."""
 
 
 class TensorrtDeployment(GeneralDeployment):
@@ -120,7 +135,7 @@ class TensorrtDeployment(GeneralDeployment):
         return next(layout for last, layout in self.layouts if last is None or length <= last)
 
     def _layout(self, length: int) -> Layout:
-        from hwcalc.engines.ranks import stage_spans
+        from hwcalc.engines.stored import stage_spans
 
         stack = self.plain_stack
         pieces = self.pieces(stack, length)
@@ -233,19 +248,126 @@ class TensorrtOccupancy(GeneralOccupancy):
         return Needs(self.layout, self.tokens, self.batch, blocks)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return tuple(stored_piece(self, piece) for piece in self.pieces.get(kind, ()))
+        """The buffers of one layer, of all sequences on all tensor-parallel ranks together."""
+        size, tp, batch, stored = self.settings.block, self.request.parallel.tp, self.batch, list[StoredTensor]()
+        for piece in self.pieces.get(kind, ()):
+            blocks, held, words = 1, batch, f"{batch:,} x {piece.state:,} B"
+            positions, span, width = 1, OwnRule("1 slot", 1), piece.state
+            if not piece.state:
+                blocks, held = self.layout.blocks(piece.window, self.tokens), self.needs.blocks[piece.window]
+                positions, width = blocks * size, piece.row
+                span = OwnRule(f"{blocks:,} blocks of {size:,} tokens", positions)
+                words = f"{held:,} blocks x {size:,} x {piece.row:,} B"
+            stored.append(
+                StoredTensor(
+                    name=piece.name,
+                    role=piece.role,
+                    axes=("bytes of a slot" if piece.state else "bytes of a token",),
+                    shape=(width,),
+                    dtype=piece.dtype,
+                    positions=positions,
+                    span=span,
+                    bytes=held * (1 if piece.state else size) * width * tp,
+                    rule=f"{words}{f' x {tp} ranks' if tp > 1 else ''}",
+                )
+            )
+        return tuple(stored)
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        return extra_tensors(self)
+        """What the manager keeps besides the blocks of the planned sequences, on all GPUs."""
+        sizes = dict.fromkeys(_BESIDE, 0)
+        for number in range(len(self.layout.stages)):
+            for name, size in self._beside(number):
+                sizes[name] += max(0, size) * self.setup.parallel.tp
+        return tuple(
+            beside_layers(name, size, f"{size:,} B: {_BESIDE[name][0]}", _BESIDE[name][1]) for name, size in sizes.items() if size
+        )
+
+    def _beside(self, number: int) -> Iterator[tuple[str, int]]:
+        """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
+        settings, layout, dp, replica = self.settings, self.layout, self.request.parallel.dp, self.replica
+        stage, needs = layout.stages[number], replica.needs if settings.v2 else self.needs
+        used = sum(needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
+        if not settings.v2:
+            yield "unequal_windows", layout.needed(stage, needs.blocks) - used
+            return
+        idle, storage = layout.slots * stage.state, needs.storages[number]
+        yield "idle_states", dp * idle - self.batch * stage.state
+        more = needs.on_stages[number] - used - max(idle, replica.batch * stage.state)
+        # The slots that the pools have for a prompt while it is read, besides those that it keeps.
+        demands = zip(storage.pools, needs.demand(storage), needs.demand(storage, reading=False), strict=True)
+        read = max(0, min(more, sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)))
+        yield "prompt_read", dp * read
+        one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in self.needs.storages)
+        yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
 
     def fullest_bytes(self) -> int:
         return self.replica.needs.most
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        return buffers(self, stage)
+        """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
+        replica, settings, given, sizes = (
+            self.replica,
+            self.settings,
+            self.request.hardware.kv_memory,
+            dict[str, tuple[int, ...]](),
+        )
+        layout, needs = replica.layout, replica.needs
+        if settings.v2:
+            # Each size of a slot has a pool of its own in whole pages; there are pages of the quota that no pool can use.
+            storage, quota = needs.storages[stage], layout.quotas(needs.least_budget if given is None else given)[stage]
+            slots, page = storage.slots(quota), page_bytes(quota)
+            for place, ((slot_sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):
+                for number, size in enumerate(slot_sizes):
+                    sizes[f"{place}.{number}"] = (ceil_div(count * size, page) * page,)
+            sizes["rest"] = (in_pages(quota) - sum(size for (size,) in sizes.values()),)
+        else:
+            pools = needs.blocks if given is None else layout.pool_blocks(given)
+            for window in layout.windows:
+                name, blocks, row = str(window or "full"), pools[window], layout.rows(layout.stages[stage], window)
+                sizes[name] = (blocks, row * settings.block)
+                if layout.several and given is None:
+                    # Every window has as much memory as the one that needs most.
+                    sizes[name] = (layout.needed(layout.stages[stage], needs.blocks) // len(layout.windows),)
+        return tuple(
+            Allocation(name=f"pool.{name}", layer=-1, dtype="uint8", shape=shape, bytes=prod(shape))
+            for name, shape in sizes.items()
+            if prod(shape)
+        )
 
     def block_groups(self) -> tuple[PoolGroup, ...]:
-        return group_infos(self)
+        """The pools as a plan reports them, each with the layers that have it, and the states."""
+        layout, size, infos = self.layout, self.settings.block, list[PoolGroup]()
+        windows: dict[int | None, list[int]] = {}
+        states: list[int] = []
+        for group in self.stack.groups:
+            for piece in self.pieces[group.kind]:
+                (states if piece.state else windows.setdefault(piece.window, [])).extend(group.layers)
+        rows = [
+            (
+                "full" if window is None else "window",
+                layers,
+                size * max(layout.rows(stage, window) for stage in layout.stages),
+                layout.blocks(window, self.tokens),
+            )
+            for window, layers in windows.items()
+        ]
+        if states:
+            rows.append(("state", states, max(stage.state for stage in layout.stages), 1))
+        for kind, layers, block, blocks in rows:
+            numbers = LayerNumbers(sorted(dict.fromkeys(layers)))
+            infos.append(
+                PoolGroup(
+                    kind=kind,
+                    count=len(numbers),
+                    layers=numbers,
+                    block_size=size,
+                    page_bytes=None,
+                    block_bytes=block,
+                    blocks_per_request=blocks,
+                )
+            )
+        return tuple(infos)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         from hwcalc.engines.tensorrt_llm.pool import plan_pool
@@ -269,9 +391,12 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""
-        from hwcalc.engines.tensorrt_llm.memory import pool_curve
+        from hwcalc.engines.tensorrt_llm.memory import PoolCurve
 
-        return pool_curve(self.deployment) if self.request.is_plain else None
+        server, parallel = self.deployment, self.deployment.setup.parallel
+        if not self.request.is_plain:
+            return None
+        return PoolCurve(gpus=(), total=(), most_tokens=server.most_tokens, deployment=server, dp=parallel.dp, tp=parallel.tp)
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.tensorrt_llm.memory import plan_form
@@ -319,143 +444,3 @@ class TensorrtOccupancy(GeneralOccupancy):
     def reported_settings(self) -> Mapping[str, int | str | bool]:
         settings = self.settings
         return {"tokens_per_block": settings.block, "manager": "v2" if settings.v2 else "v1"}
-
-
-_WORDS = {
-    "idle_states": "states of max_batch_size requests, and of dummy requests",
-    "prompt_read": "one prompt lies whole in the pools of windows while it is read",
-    "other_pools": "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
-    "whole_pages": "the pool has whole pages of the driver",
-    "unequal_windows": "each window has an equal share of the memory",
-}
-_WHY = {
-    "idle_states": "states for max_batch_size requests",
-    "prompt_read": "a prompt whole in the windows while it is read",
-    "other_pools": "several pools with fixed shares",
-    "whole_pages": "whole pages of memory",
-    "unequal_windows": "an equal share for each window",
-}
-"""The same in fewer words, for a comparison with other engines."""
-
-
-def stored_piece(occupancy: TensorrtOccupancy, piece: Piece) -> StoredTensor:
-    """One buffer of one layer, of all sequences on all tensor-parallel ranks together."""
-    size, tp, batch = occupancy.settings.block, occupancy.request.parallel.tp, occupancy.batch
-    if piece.state:
-        positions, total, span = 1, batch * piece.state * tp, OwnRule("1 slot", 1)
-        width, counted = piece.state, f"{batch:,} x {piece.state:,} B"
-    else:
-        blocks = occupancy.layout.blocks(piece.window, occupancy.tokens)
-        held, width = occupancy.needs.blocks[piece.window], piece.row
-        positions, total = blocks * size, held * size * piece.row * tp
-        span = OwnRule(f"{blocks:,} blocks of {size:,} tokens", positions)
-        counted = f"{held:,} blocks x {size:,} x {piece.row:,} B"
-    return StoredTensor(
-        name=piece.name,
-        role=piece.role,
-        axes=("bytes of a slot" if piece.state else "bytes of a token",),
-        shape=(width,),
-        dtype=piece.dtype,
-        positions=positions,
-        span=span,
-        bytes=total,
-        rule=f"{counted}{f' x {tp} ranks' if tp > 1 else ''}",
-    )
-
-
-def extra_tensors(occupancy: TensorrtOccupancy) -> tuple[StoredTensor, ...]:
-    """The tensors that the manager keeps besides the blocks of the planned sequences, on all GPUs."""
-    replica, parallel, sizes = occupancy.replica, occupancy.setup.parallel, dict.fromkeys(_WORDS, 0)
-    for stage in occupancy.layout.stages:
-        for name, size in _beside(occupancy, replica, stage):
-            sizes[name] += max(0, size) * parallel.tp
-    return tuple(beside_layers(name, size, f"{size:,} B: {_WORDS[name]}", _WHY[name]) for name, size in sizes.items() if size)
-
-
-def _beside(occupancy: TensorrtOccupancy, replica: TensorrtOccupancy, stage: Stage) -> Iterator[tuple[str, int]]:
-    """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
-    settings, layout, dp = occupancy.settings, occupancy.layout, occupancy.request.parallel.dp
-    if not settings.v2:
-        used = sum(occupancy.needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
-        yield "unequal_windows", layout.needed(stage, occupancy.needs.blocks) - used
-        return
-    idle = layout.slots * stage.state
-    yield "idle_states", dp * idle - occupancy.batch * stage.state
-    used = sum(replica.needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
-    one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in occupancy.needs.storages)
-    more = replica.needs.on_stages[layout.stages.index(stage)] - used - max(idle, replica.batch * stage.state)
-    read = max(0, min(more, _read_bytes(replica, layout.stages.index(stage))))
-    yield "prompt_read", dp * read
-    yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
-
-
-def _read_bytes(replica: TensorrtOccupancy, stage: int) -> int:
-    """The slots that the pools have for a prompt while it is read, besides those that it keeps."""
-    storage = replica.needs.storages[stage]
-    demands = zip(storage.pools, replica.needs.demand(storage), replica.needs.demand(storage, reading=False), strict=True)
-    return sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)
-
-
-def buffers(occupancy: TensorrtOccupancy, stage_number: int) -> tuple[Allocation, ...]:
-    """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
-    replica, size = occupancy.replica, occupancy.settings.block
-    layout, settings = replica.layout, occupancy.settings
-    stage, given = layout.stages[stage_number], occupancy.request.hardware.kv_memory
-    if settings.v2:
-        return tuple(_v2_buffers(replica, stage_number, replica.needs.least_budget if given is None else given))
-    pools = layout.pool_blocks(given) if given is not None else replica.needs.blocks
-    tensors = []
-    for window in layout.windows:
-        row, blocks = layout.rows(stage, window), pools[window]
-        if layout.several and given is None:
-            # Every window has as much memory as the one that needs most.
-            share = layout.needed(stage, replica.needs.blocks) // len(layout.windows)
-            tensors.append(Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=(share,), bytes=share))
-        elif row and blocks:
-            shape = (blocks, row * size)
-            tensors.append(
-                Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=shape, bytes=blocks * row * size)
-            )
-    return tuple(settings for settings in tensors if settings.bytes)
-
-
-def _v2_buffers(occupancy: TensorrtOccupancy, stage: int, budget: int) -> Iterator[Allocation]:
-    """V2's pools in whole pages, each size of a slot in a pool of its own; and the pages of the quota that no pool can use."""
-    storage, quota = occupancy.needs.storages[stage], occupancy.layout.quotas(budget)[stage]
-    slots, page, left = storage.slots(quota), page_bytes(quota), in_pages(quota)
-    for place, ((sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):
-        for number, size in enumerate(sizes):
-            bytes_ = ceil_div(count * size, page) * page
-            left -= bytes_
-            yield Allocation(name=f"pool.{place}.{number}", layer=-1, dtype="uint8", shape=(bytes_,), bytes=bytes_)
-    if left:
-        yield Allocation(name="pool.rest", layer=-1, dtype="uint8", shape=(left,), bytes=left)
-
-
-def group_infos(occupancy: TensorrtOccupancy) -> tuple[PoolGroup, ...]:
-    """The pools as a plan reports them, each with the layers that have it, and the states."""
-    layout, size, infos = occupancy.layout, occupancy.settings.block, []
-    windows: dict[int | None, list[int]] = {}
-    states: list[int] = []
-    for group in occupancy.stack.groups:
-        for piece in occupancy.pieces[group.kind]:
-            (states if piece.state else windows.setdefault(piece.window, [])).extend(group.layers)
-    for window, layers in windows.items():
-        block = size * max(layout.rows(stage, window) for stage in layout.stages)
-        infos.append(_info("full" if window is None else "window", layers, size, block, layout.blocks(window, occupancy.tokens)))
-    if states:
-        infos.append(_info("state", states, size, max(stage.state for stage in layout.stages), 1))
-    return tuple(infos)
-
-
-def _info(kind: str, layers: list[int], size: int, block: int, blocks: int) -> PoolGroup:
-    numbers = LayerNumbers(sorted(dict.fromkeys(layers)))
-    return PoolGroup(
-        kind=kind,
-        count=len(numbers),
-        layers=numbers,
-        block_size=size,
-        page_bytes=None,
-        block_bytes=block,
-        blocks_per_request=blocks,
-    )

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
+from msgspec.structs import replace
+
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.steps import Step, step
-from hwcalc.engines.tensorrt_llm.storage import FOREVER, PAGE, Sequences, in_pages, page_bytes
+from hwcalc.engines.steps import Step, figure
+from hwcalc.engines.tensorrt_llm.storage import FOREVER, PAGE, WIDEST_PAGE, Sequences, in_pages, page_bytes
 from hwcalc.formulas.arithmetic import ceil_div, either, every, larger, largest, smaller, some
-from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -79,35 +80,34 @@ class Needs:
     @cached_property
     def least_budget(self) -> int:
         """V2: the smallest budget, in whole pages, whose pools hold the sequences."""
-        alone = self._bytes_of_one_pool
-        if alone is not None:
-            missing, pages = alone > FOREVER // 2, in_pages(alone)
-        else:
-            low, high, step, missing = 0, 0, 1, True
-            while some(missing) and step * PAGE < FOREVER:
-                held = missing & self.holds_in(step * PAGE, capped=False)
-                low, high = either(held, step // 2, low), either(held, step, high)
-                missing, step = missing & (held ^ True), 2 * step
-            pages = in_pages(self._between(low, high) * PAGE)
-        least: int = either(missing, FOREVER, pages)
-        return least
-
-    @property
-    def _bytes_of_one_pool(self) -> int | None:
-        """The bytes that the sequences take where there is one pool with slots of one size, which has the whole quota; ``None`` elsewhere."""
         first, *others = self.storages
-        if others or len(first.pools) > 1 or len(first.pools[0][0]) > 1 or self.layout.settings.interval is not None:
-            return None
-        most: int = larger(self._demands[0][0], first.floor[0])
-        return most * first.pools[0][0][0]
+        if not others and len(first.pools) == len(first.pools[0][0]) == 1 and self.layout.settings.interval is None:
+            # One pool with slots of one size has the whole quota.
+            most = larger(self._demands[0][0], first.floor[0]) * first.pools[0][0][0]
+            alone: int = either(most > FOREVER // 2, FOREVER, in_pages(most))
+            return alone
+        # Shares are whole pages of unlike sizes, and pools have least sizes: what holds is searched for. No less than the slots themselves do.
+        slots = (
+            sum(count * sum(sizes) for count, (sizes, _) in zip(demand, storage.pools, strict=True))
+            for storage, demand in zip(self.storages, self._demands, strict=True)
+        )
+        least = largest(slots) - WIDEST_PAGE
 
-    def _between(self, low: int, high: int) -> int:
-        """The fewest steps that hold the sequences: more than ``low``, and at most ``high``."""
+        def held(pages: int) -> bool:
+            enough: bool = pages * PAGE >= least
+            return enough & self.holds_in(pages * PAGE, capped=False) if some(enough) else enough
+
+        low, high, step, missing = 0, 0, 1, True
+        while some(missing) and step * PAGE < FOREVER:
+            found = missing & held(step)
+            low, high = either(found, step // 2, low), either(found, step, high)
+            missing, step = missing & (found ^ True), 2 * step
         while some(between := low + 1 < high):
             middle = (low + high) // 2
-            held = self.holds_in(middle * PAGE, capped=False)
-            low, high = either(between & (held ^ True), middle, low), either(between & held, middle, high)
-        return high
+            found = held(middle)
+            low, high = either(between & (found ^ True), middle, low), either(between & found, middle, high)
+        budget: int = either(missing, FOREVER, in_pages(high * PAGE))
+        return budget
 
     @cached_property
     def on_stages(self) -> tuple[int, ...]:
@@ -186,48 +186,83 @@ def _total(needs: Needs, sequences: int, dp: int) -> int:
     return total
 
 
-class _Sizes(Record):
-    """The sizes of the pools that a budget gives; ``tokens`` and ``blocks`` are those of the layers that keep all, ``None`` without end."""
-
-    tokens: int | None
-    blocks: int | None
-    window_tokens: int | None
-    states: int | None
-    concurrency: float | None
-    row: int
-    block_bytes: int | None
-    steps: tuple[Step, ...]
-
-
-def _v1(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
-    """One pool, or one for each window."""
-    layout, size, steps = occupancy.layout, occupancy.settings.block, list[Step]()
-    pools = layout.pool_blocks(budget, steps)
-    whole = max(pools, key=lambda window: FOREVER if window is None else window)
-    blocks = pools[whole]
-    endless = blocks >= FOREVER // size
-    row = max((layout.rows(stage, whole) for stage in layout.stages), default=0)
-    return _Sizes(
-        tokens=None if endless else blocks * size,
-        blocks=None if endless else min(pools.values()),
-        window_tokens=min(pools.values()) * size if layout.several else None,
-        states=None,
-        concurrency=None if endless else blocks / layout.blocks(whole, occupancy.tokens),
-        row=row,
-        block_bytes=None if layout.several else row * size,
-        steps=() if endless else tuple(steps),
+def plan_pool(occupancy: TensorrtOccupancy, budget: int) -> PoolInfo:
+    """The pool of one replica."""
+    layout, settings, deployment, tokens = occupancy.layout, occupancy.settings, occupancy.deployment, occupancy.tokens
+    single, replica = deployment.needs(tokens, 1), occupancy.replica
+    bound = max(tokens, occupancy.model.max_position_embeddings or 0)
+    bound = bound if deployment.most_tokens is None else min(bound, deployment.most_tokens)
+    longest = _last(bound, lambda length: deployment.needs(length, 1).holds(budget))
+    # Requests of the planned length that run at once: no more than ``max_batch_size``.
+    most = settings.sequences // occupancy.load.sharing.branches
+    pool = (_v2 if settings.v2 else _v1)(
+        occupancy,
+        PoolInfo(
+            budget_bytes=budget,
+            tokens=None,
+            bytes_per_token=None,
+            blocks=None,
+            block_size=settings.block,
+            bytes_per_block=None,
+            blocks_per_request=layout.blocks(None if None in layout.windows else layout.windows[-1], tokens),
+            max_concurrency=None,
+            max_requests=_last(most, lambda requests: replica.sized(batch=requests).needs.holds(budget)),
+            max_seq=longest,
+            swa_tokens=None,
+            state_slots=None,
+            needed_bytes=single.most,
+            fits=single.holds(budget),
+            message=None,
+            requires=(),
+            definition=Definition.ENGINE,
+        ),
     )
+    if pool.fits:
+        return pool
+    # What the manager says where the longest sequence does not fit.
+    if not pool.blocks or not longest:
+        message = "Impossible to fit in any sequence in kvCache"
+    elif settings.v2:
+        message = (
+            f"max_seq_len {tokens} is greater than max_num_tokens {longest} that can be allocated in kv cache manager, "
+            f"setting max_seq_len to {longest}"
+        )
+    else:
+        message = f"Attention window size {tokens} exceeds upper bound {longest} for available blocks. Reducing to {longest}."
+    return replace(pool, message=message)
 
 
-def _v2(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
-    """The pools of the stage that has fewest of each."""
+def _last(most: int, good: Callable[[int], bool]) -> int:
+    """The last number from 1 to ``most`` up to which all are good."""
+    return most if most < 1 or good(most) else bisect_left(range(1, most), 1, key=lambda number: int(not good(number)))
+
+
+def _v1(occupancy: TensorrtOccupancy, info: PoolInfo) -> PoolInfo:
+    """The pool with its sizes under V1: one pool, or one for each window."""
+    layout, size, steps = occupancy.layout, occupancy.settings.block, list[Step]()
+    pools = layout.pool_blocks(info.budget_bytes, steps)
+    whole = max(pools, key=lambda window: FOREVER if window is None else window)
+    blocks, row = pools[whole], max((layout.rows(stage, whole) for stage in layout.stages), default=0)
+    if layout.several:
+        info = replace(info, swa_tokens=min(pools.values()) * size)
+    else:
+        info = replace(info, bytes_per_token=row, bytes_per_block=row * size)
+    # Where no layer keeps all tokens there is no end.
+    if blocks >= FOREVER // size:
+        return info
+    share = blocks / layout.blocks(whole, occupancy.tokens)
+    return replace(info, tokens=blocks * size, blocks=min(pools.values()), max_concurrency=share, steps=tuple(steps))
+
+
+def _v2(occupancy: TensorrtOccupancy, info: PoolInfo) -> PoolInfo:
+    """The pool with its sizes under V2: those of the stage that has fewest of each."""
     layout, size, single = occupancy.layout, occupancy.settings.block, occupancy.deployment.needs(occupancy.tokens, 1)
     stages = []
-    for storage, quota in zip(single.storages, layout.quotas(budget), strict=True):
-        slots = storage.slots(quota) or [0] * len(storage.pools)
-        stages.append((storage, quota, slots))
+    for storage, quota in zip(single.storages, layout.quotas(info.budget_bytes), strict=True):
+        stages.append((storage, quota, storage.slots(quota) or [0] * len(storage.pools)))
     whole = [(storage, quota, slots[place]) for storage, quota, slots in stages if (place := storage.pool_of(None)) is not None]
-    tokens = [longest for storage, _, slots in stages if (longest := storage.longest(slots)) is not None]
+    longest = (storage.longest(slots) for storage, _, slots in stages)
+    tokens = min((length for length in longest if length is not None), default=None)
     blocks = min((count for *_, count in whole), default=None)
     states = [slots[place] for storage, _, slots in stages if (place := storage.pool_of(None, state=True)) is not None]
     windows = [
@@ -242,131 +277,49 @@ def _v2(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
         for have, want in zip(slots, single.demand(storage, reading=False), strict=True)
         if want
     ]
-    return _Sizes(
-        tokens=min(tokens, default=None),
+    steps: list[Step] = []
+    if blocks is not None:
+        storage, quota, _ = min(whole, key=lambda each: each[2])
+        _tell_slots(storage, quota, steps)
+        sizes, cycles = storage.pools[storage.pool_of(None) or 0]
+        if steps and len(cycles) == len(sizes) == 1 and tokens == blocks * size:
+            figure(steps, "tokens", "blocks x tokens_per_block", unit="tokens", blocks=blocks, tokens_per_block=size)
+    return replace(
+        info,
+        tokens=tokens,
+        bytes_per_token=max((stage.growing for stage in layout.stages), default=0),
         blocks=blocks,
-        window_tokens=min(windows) * size if windows else None,
-        states=min(states, default=None),
-        concurrency=min(shares, default=None),
-        row=max((stage.growing for stage in layout.stages), default=0),
-        block_bytes=max((sum(storage.pools[storage.pool_of(None) or 0][0]) for storage, *_ in whole), default=None),
-        steps=() if blocks is None else _v2_steps(occupancy, whole, blocks, min(tokens, default=0)),
+        bytes_per_block=max((sum(storage.pools[storage.pool_of(None) or 0][0]) for storage, *_ in whole), default=None),
+        max_concurrency=min(shares, default=None),
+        swa_tokens=min(windows) * size if windows else None,
+        state_slots=min(states, default=None),
+        steps=tuple(steps),
     )
 
 
-def plan_pool(occupancy: TensorrtOccupancy, budget: int) -> PoolInfo:
-    """The pool of one replica."""
-    layout, settings, deployment = occupancy.layout, occupancy.settings, occupancy.deployment
-    sizes = (_v2 if settings.v2 else _v1)(occupancy, budget)
-    single = deployment.needs(occupancy.tokens, 1)
-    fits = single.holds(budget)
-    longest = _longest(occupancy, budget)
-    whole = None if None in layout.windows else layout.windows[-1]
-    return PoolInfo(
-        budget_bytes=budget,
-        tokens=sizes.tokens,
-        bytes_per_token=None if layout.several else sizes.row,
-        blocks=sizes.blocks,
-        block_size=settings.block,
-        bytes_per_block=sizes.block_bytes,
-        blocks_per_request=layout.blocks(whole, occupancy.tokens),
-        max_concurrency=sizes.concurrency,
-        max_requests=_most(occupancy, budget),
-        max_seq=longest,
-        swa_tokens=sizes.window_tokens,
-        state_slots=sizes.states,
-        needed_bytes=single.most,
-        fits=fits,
-        message=None if fits else _message(occupancy, sizes.blocks or 0, longest),
-        requires=(),
-        definition=Definition.ENGINE,
-        steps=sizes.steps,
-    )
-
-
-def _last(most: int, good: Callable[[int], bool]) -> int:
-    """The last number from 1 to ``most`` up to which all are good."""
-    return bisect_left(range(1, most + 1), 1, key=lambda number: int(not good(number)))
-
-
-def _longest(occupancy: TensorrtOccupancy, budget: int) -> int:
-    """The longest sequence that one request could have."""
-    deployment, bound = occupancy.deployment, max(occupancy.tokens, occupancy.model.max_position_embeddings or 0)
-    bound = bound if deployment.most_tokens is None else min(bound, deployment.most_tokens)
-
-    def fits(length: int) -> bool:
-        return deployment.needs(length, 1).holds(budget)
-
-    return bound if fits(bound) else _last(bound - 1, fits)
-
-
-def _most(occupancy: TensorrtOccupancy, budget: int) -> int:
-    """Requests of the planned length that one replica runs at once: no more than ``max_batch_size``."""
-    replica, most = occupancy.replica, occupancy.settings.sequences // occupancy.load.sharing.branches
-    return _last(most, lambda requests: replica.sized(batch=requests).needs.holds(budget))
-
-
-def _message(occupancy: TensorrtOccupancy, blocks: int, longest: int) -> str:
-    """What the manager says where the longest sequence does not fit."""
-    if not blocks or not longest:
-        return "Impossible to fit in any sequence in kvCache"
-    if occupancy.settings.v2:
-        return (
-            f"max_seq_len {occupancy.tokens} is greater than max_num_tokens {longest} that can be allocated in kv cache manager, "
-            f"setting max_seq_len to {longest}"
-        )
-    return f"Attention window size {occupancy.tokens} exceeds upper bound {longest} for available blocks. Reducing to {longest}."
-
-
-def _v2_steps(occupancy: TensorrtOccupancy, whole: list[tuple[Dealt, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
-    """The steps that give the blocks and states of each pool, on the stage that has fewest blocks."""
-    storage, quota, _ = min(whole, key=lambda each: each[2])
+def _tell_slots(storage: Dealt, quota: int, steps: list[Step]) -> None:
+    """Keep the steps that give the pages and slots of each pool, with that of the layers that keep all tokens at the end."""
     page, place, slots = page_bytes(quota), storage.pool_of(None) or 0, storage.slots(quota)
     if slots is None:
-        return ()
-    pages, usual, total = storage.pages(slots, page), storage.usual_pages(page), ceil_div(quota, page)
-    found: list[Step] = []
-    others = 0
-    # The pool of the growing layers comes last, and its tokens follow.
+        return
+    pages, usual, in_all, others = storage.pages(slots, page), storage.usual_pages(page), {"quota": quota, "page_bytes": page}, 0
     for number in sorted(range(len(slots)), key=lambda number: number == place):
         sizes, cycles = storage.pools[number]
         others += number != place
         name = "" if number == place else "state_" if any(cycle.state for cycle in cycles) else f"window_{others}_"
         if len(sizes) > 1:
             continue
-        if len(slots) == 1:
-            found.append(step("pages", "ceil(quota / page_bytes)", total, unit="pages", quota=quota, page_bytes=page))
-        elif round(total * usual[number] / sum(usual)) == pages[number]:
-            found.append(
-                step(
-                    f"{name}pages",
-                    f"round(ceil(quota / page_bytes) x {name}usual_pages / all_usual_pages)",
-                    pages[number],
-                    unit="pages",
-                    quota=quota,
-                    page_bytes=page,
-                    **{f"{name}usual_pages": usual[number]},
-                    all_usual_pages=sum(usual),
-                )
-            )
-        else:
-            found.append(
-                step(f"{name}pages", "pages_of_this_pool", pages[number], unit="pages", pages_of_this_pool=pages[number])
-            )
-        size = {f"{name}slot_bytes" if name else "bytes_per_block": sizes[0]}
-        count = {f"{name}pages": total if len(slots) == 1 else pages[number], "page_bytes": page}
-        unit = "slots" if name else "blocks"
-        found.append(
-            step(
-                f"{name}{unit}",
-                f"floor({name}pages x page_bytes / {next(iter(size))})",
-                slots[number],
-                unit=unit,
-                **count,
-                **size,
-            )
+        mine, unit = f"{name}pages", "slots" if name else "blocks"
+        size = f"{name}slot_bytes" if name else "bytes_per_block"
+        dealt, terms = (
+            f"round(ceil(quota / page_bytes) x {name}usual_pages / all_usual_pages)",
+            {f"{name}usual_pages": usual[number]},
         )
-    size_ = occupancy.settings.block
-    if len(storage.pools[place][1]) == 1 and len(storage.pools[place][0]) == 1 and tokens == blocks * size_:
-        found.append(step("tokens", "blocks x tokens_per_block", tokens, unit="tokens", blocks=blocks, tokens_per_block=size_))
-    return tuple(found)
+        if len(slots) == 1:
+            count = figure(steps, mine, "ceil(quota / page_bytes)", unit="pages", **in_all)
+        elif round(ceil_div(quota, page) * usual[number] / sum(usual)) == pages[number]:
+            count = figure(steps, mine, dealt, unit="pages", **in_all, **terms, all_usual_pages=sum(usual))
+        else:
+            count = figure(steps, mine, "pages_of_this_pool", unit="pages", pages_of_this_pool=pages[number])
+        formula, terms = f"floor({mine} x page_bytes / {size})", {mine: count, "page_bytes": page, size: sizes[0]}
+        figure(steps, f"{name}{unit}", formula, unit=unit, **terms)

@@ -44,6 +44,7 @@ PAGE: Final = 2**21
 """The smallest page of V2."""
 _GIB: Final = 2**30
 _WIDEST: Final = 4
+WIDEST_PAGE: Final = PAGE << _WIDEST
 _USUAL: Final = 2049
 """Tokens of the one sequence by which pools are divided where nothing else says how long sequences are."""
 

@@ -16,13 +16,15 @@ what is left; what it reads of a static cache are all positions, empty ones too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
+from hwcalc import formulas
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.devices import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.engine import BY_MODEL
@@ -30,61 +32,97 @@ from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccu
 from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
-from hwcalc.engines.ranks import fullest_rank_bytes
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support
-from hwcalc.engines.transformers.layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, fullest_rank_bytes
+from hwcalc.engines.transformers import layers
+from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
+from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import (
-    CacheTensor,
-    ChunkedAttention,
-    CompressedAttention,
-    DType,
-    Fixed,
-    Full,
-    FullAttention,
-    LayerKind,
-    LightningAttention,
-    MatrixLSTM,
-    Role,
-    ShortConvolution,
-    SlidingAttention,
-    Span,
-    SparseIndexer,
-)
+from hwcalc.formulas import CacheTensor, ChunkedAttention, Fixed, Full, LayerKind, Role, SlidingAttention, Span
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.policies.base import KVPRESS, Chosen
 from hwcalc.text import brief
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import Curve, Largest
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.transformers.layers import CacheQuantization
     from hwcalc.formulas.hybrid import Group
 
 _FP32_STATES_SINCE: Final = (5, 14)
 _FP8_SINCE: Final = (5, 22)
 _FLOATS: Final = ("fp32", "fp16", "bf16")
+_BITS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
+"""Backend of a quantised cache -> the bit widths that it supports."""
 
 # Model types whose recurrent states are in the model dtype.
 _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
 # Model types whose cache also keeps the position ids of tokens for indexers, and token ids for n-grams.
 _CACHED_TOKEN_IDS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _DEFAULT_NGRAM: Final = 3
-_INT64: Final = DType(name="int64", block_elements=1, block_bytes=8)
+_INT64: Final = formulas.DType(name="int64", block_elements=1, block_bytes=8)
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
+
+
+_KVPRESS: Final = "kvpress 0.5.5"
+_TOO_NEW: Final = (5, 3)
+_NEWEST: Final = "5.2"
+"""Source: the requirements of kvpress 0.5.5, transformers>=4.56,<5.3."""
+_TESTED: Final = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma3")
+"""Model types of kvpress 0.5.5, SUPPORTED_MODELS of base_press.py; it warns of all others."""
+_ELSEWHERE: Final = {
+    "rkv": "R-KV's own code patches Llama and Qwen of transformers 4.48 to 4.55 (its requirements.txt)",
+    "quest": "Quest's own kernels are for transformers 4.45.2 (its pyproject.toml)",
+    "triattention": "TriAttention's own code replaces the forward pass of Llama and Qwen models and cuts a DynamicCache; "
+    "generate by itself has no such option",
+    "h2o": "H2O's own code is for older models; the nearest in kvpress is observedattention, which cuts the prompt alone",
+    "scissorhands": "no package for transformers has it",
+}
+"""Policies that are not in kvpress, and where they are."""
+_BITSANDBYTES: Final = ("nvidia", "amd")
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "seq": "max_length={}",
+    "dtype": "dtype={}",
+    "max_cache_len": "max_cache_len={}",
+    "cache": 'cache_implementation="{}"',
+    "quant_backend": 'cache_config["backend"]="{}"',
+    "nbits": 'cache_config["nbits"]={}',
+}
+"""Option of kvplan or engine option -> the argument of ``from_pretrained`` or ``generate``."""
+_WEIGHTS: Final[Mapping[str, str]] = {
+    "fp8": "FineGrainedFP8Config()",
+    "bnb8": "BitsAndBytesConfig(load_in_8bit=True)",
+    "bnb4": "BitsAndBytesConfig(load_in_4bit=True)",
+}
+_OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
+    ("cache", "which cache class", "dynamic", choice_option("dynamic", "static", "quantized", "offloaded")),
+    ("max_cache_len", "positions that a static cache preallocates", "the planned length", integer_option(1)),
+    ("nbits", "bits of a quantized cache", "4", integer_option(1, 8)),
+    ("q_group_size", "elements that share a scale", "64", integer_option(1, 65536)),
+    ("residual_length", "newest tokens that may stay unquantized", "128", integer_option(1, 2**31)),
+    ("quant_backend", "who quantizes", "quanto", choice_option("quanto", "hqq", "fp8")),
+)
 
 
 class TransformersDeployment(GeneralDeployment):
     """A model that transformers' ``generate`` runs: the settings that do not depend on the prompts."""
 
     @cached_property
-    def quantization(self) -> CacheQuantization:
+    def quantization(self) -> layers.CacheQuantization:
         """The options of ``cache=quantized``. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
-        from hwcalc.engines.transformers.layers import read_quantization
-
-        return read_quantization(self.setup.options)
+        options = self.setup.options
+        backend = options.get("quant_backend", "quanto")
+        nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
+        if nbits not in _BITS[backend]:
+            allowed = ", ".join(map(str, _BITS[backend]))
+            raise UsageError(f"quant_backend={backend} does not pack {nbits} bits.", hint=f"Allowed nbits: {allowed}.")
+        return layers.CacheQuantization(
+            backend=backend,
+            nbits=nbits,
+            q_group_size=integer_option(1)("q_group_size", options.get("q_group_size", "64")),
+            residual_length=integer_option(1)("residual_length", options.get("residual_length", "128")),
+        )
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         """The dtypes of the cache: the one that the model runs in, which ``--dtype`` sets."""
@@ -111,12 +149,10 @@ class TransformersDeployment(GeneralDeployment):
         return Noted(Dtypes(kv=dtype.name, roles=MappingProxyType(roles)), notes)
 
     def weight_rules(self) -> Rules:
-        from hwcalc.engines.transformers.weights import TRANSFORMERS
-
         return TRANSFORMERS
 
     def expands_latents(self) -> bool:
-        return (version_numbers(self.version) or ()) < LATENT_SINCE
+        return (version_numbers(self.version) or ()) < layers.LATENT_SINCE
 
     def pads(self) -> bool:
         return True
@@ -127,14 +163,35 @@ class TransformersDeployment(GeneralDeployment):
     def periods(self) -> frozenset[int]:
         """The ``compress_ratio`` of compressed layers: they empty their buffers each time a group of so many tokens is full."""
         kinds = (group.kind for group in self.model.stack.groups)
-        return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
+        return frozenset(
+            kind.compress_ratio for kind in kinds if isinstance(kind, formulas.CompressedAttention) and kind.compress_ratio
+        )
 
     def sizes_by_token(self) -> bool:
         return cache_class(self) == "dynamic"
 
     def policy_support(self, chosen: Chosen) -> Support:
-
-        return policy_support(self, chosen)
+        """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
+        policy, cache, model_type = self.setup.policy, cache_class(self), self.model.model_type
+        elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)
+        if elsewhere is not None:
+            how = f"{elsewhere}."
+        elif any(not one.policy.press for one in chosen.whole):
+            how = f"{_KVPRESS} does not have it: it would be a press of your own."
+        elif any(one.get("budget") is not None for one in chosen.whole) or (policy is not None and policy.rules != KVPRESS):
+            how = f"{_KVPRESS} has it by its own rules alone: give a ratio, without --policy-rules."
+        elif (version_numbers(self.version) or ()) >= _TOO_NEW:
+            how = f"{_KVPRESS} has it, for transformers 4.56 to {_NEWEST} alone: --engine transformers@{_NEWEST}."
+        elif cache == "static":
+            how = "A static cache holds all of its positions whatever is dropped: --engine-option cache=dynamic."
+        elif cache == "offloaded":
+            how = f"{_KVPRESS} cuts on the GPU what an offloaded cache keeps in host memory: --engine-option cache=dynamic."
+        elif model_type not in _TESTED:
+            how = f"{_KVPRESS} has it, and is not tested with {model_type} models."
+        else:
+            again = ": what is left of a layer is quantised again" if cache == "quantized" else ""
+            return Support(offered=True, how=f"{_KVPRESS}, {chosen.policy.press}{again}.")
+        return Support(offered=False, how=how)
 
 
 class TransformersOccupancy(GeneralOccupancy):
@@ -143,56 +200,90 @@ class TransformersOccupancy(GeneralOccupancy):
     deployment: TransformersDeployment
 
     def check(self) -> None:
-        if self.request.parallel.dcp > 1:
+        parallel, options, cache = self.request.parallel, self.request.options, cache_class(self)
+        if parallel.dcp > 1:
             raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
-        if self.request.gpus * self.request.parallel.ep > 1:
-            from hwcalc.engines.transformers.weights import check_layout
+        if parallel.gpus * parallel.ep > 1:
+            check_layout(self.model, parallel)
+        if self.request.weights is not None:
+            from hwcalc.quantization.planned import format_name
 
-            check_layout(self.model, self.request.parallel)
-        _check_weights(self.request.weights)
-        cache = cache_class(self)
+            # AUTO_QUANTIZER_MAPPING of quantizers/auto.py has no format of another engine.
+            name = format_name(self.request.weights) or ""
+            if name.startswith(("exl2_", "exl3_")):
+                raise UnsupportedError(
+                    f"transformers does not read weights in {name}, a format of ExLlama.",
+                    hint="Use: --weights bnb4, or leave out --engine for the formulas alone.",
+                )
+        for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
+            if name in options and cache != "quantized":
+                raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
+        if "max_cache_len" in options and cache != "static":
+            raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
         kinds = {type(group.kind) for group in self.plain_stack.groups}
-        _check_options(self.request.options, cache)
         if cache == "quantized":
-            from hwcalc.engines.transformers.layers import residual_note
-
-            _check_quantized(self, kinds)
-            note = residual_note(self, self.dtypes.roles[Role.KEY])
-            if note is not None:
-                self.tell(note)
-        if cache == "static" and kinds & {CompressedAttention, LightningAttention}:
+            self._check_quantized(kinds)
+        uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention}
+        if cache == "static" and uncached:
             raise UnsupportedError(
-                "transformers has no static cache for "
-                + ", ".join(sorted(kind.title for kind in kinds & {CompressedAttention, LightningAttention}))
-                + ".",
+                f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}.",
                 hint="Use: --engine-option cache=dynamic",
             )
         if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
-            self.tell(
-                Note(
-                    code="prefill-storage",
-                    message="Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
-                    "storage holds the whole prompt until the first decoded token.",
-                )
+            message = (
+                "Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
+                "storage holds the whole prompt until the first decoded token."
             )
+            self.tell(Note(code="prefill-storage", message=message))
         if cache == "offloaded":
-            self.tell(
-                Note(
-                    code="offloaded",
-                    message="Offloaded: these bytes live in host memory; the GPU holds the layer in use and the next one.",
-                )
+            message = "Offloaded: these bytes live in host memory; the GPU holds the layer in use and the next one."
+            self.tell(Note(code="offloaded", message=message))
+
+    def _check_quantized(self, kinds: set[type[LayerKind]]) -> None:
+        """Raise an error where there is no quantised cache; note the unquantised tokens that may come on top: ``residual_length`` - 1."""
+        others, options = kinds - {formulas.FullAttention}, self.deployment.quantization
+        if others:
+            raise UnsupportedError(
+                "QuantizedCache needs full attention on every layer; this model has "
+                f"{', '.join(sorted(kind.title for kind in others))}.",
+                hint="Use: --engine-option cache=dynamic",
             )
+        if options.backend == "fp8":
+            if (version_numbers(self.version) or ()) < _FP8_SINCE:
+                raise UsageError(
+                    f"transformers {self.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer"
+                )
+            return
+        waiting, dtype, groups = options.residual_length - 1, self.dtypes.roles[Role.KEY], self.plain_stack.groups
+        per_token = sum(group.count * tensor.bytes_per_position(dtype) for group in groups for tensor in group.kind.tensors())
+        size = self.batch * waiting * per_token
+        message = (
+            f"The plan is of the moment after prefill. Up to {waiting:,} newer tokens wait in {dtype.name}: "
+            f"{human_bytes(size)} ({size:,} bytes) on top."
+        )
+        self.tell(Note(code="residual", message=message))
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return RULES[type(kind)](kind, self)
+        return layers.RULES[type(kind)](kind, self)
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        if any(isinstance(group.kind, MatrixLSTM) for group in self.model.stack.groups):
+        if any(isinstance(group.kind, formulas.MatrixLSTM) for group in self.model.stack.groups):
             # xLSTMCache counts its tokens in one int64.
-            return (counter("seqlen_offset"),)
-        if self.model.model_type in _CACHED_TOKEN_IDS:
-            return _token_records(self)
-        return ()
+            return (layers.counter("seqlen_offset"),)
+        if self.model.model_type not in _CACHED_TOKEN_IDS:
+            return ()
+        # Qwen4's int64 records: three position ids per token for the indexers, and the last token ids for the n-grams.
+        context_tokens = (self.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
+        counts = {type(group.kind): group.count for group in self.model.stack_for("transformers").groups}
+        records: dict[str, tuple[int, Span]] = {
+            "indexer_position_ids": (3 if formulas.SparseIndexer in counts else 0, Full()),
+            "ngram_token_ids": (counts.get(formulas.ShortConvolution, 0), Fixed(context_tokens)),
+        }
+        return tuple(
+            self.store(CacheTensor(name=name, shape=(width,), axes=("ids",), role=Role.STATE, span=span), dtype=_INT64)
+            for name, (width, span) in records.items()
+            if width
+        )
 
     def fullest_bytes(self) -> int:
         if cache_class(self) != "offloaded":
@@ -203,9 +294,7 @@ class TransformersOccupancy(GeneralOccupancy):
         """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
         if cache_class(self) != "offloaded":
             return super().gpu_groups()
-        from hwcalc.engines.transformers.layers import groups_on_gpu
-
-        return self.of_stack((self.engine.name, "groups on the GPU"), lambda: groups_on_gpu(self.stack))
+        return self.of_stack((self.engine.name, "groups on the GPU"), lambda: layers.groups_on_gpu(self.stack))
 
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of the cache while the prompt is read: a static or offloaded one is not cut by layer, a quantised layer is unpacked to be cut."""
@@ -218,9 +307,11 @@ class TransformersOccupancy(GeneralOccupancy):
             return Occupancy.prefill_bytes(self, stage)
         if cache != "quantized" or self.evicted is None:
             return stage_prefill_bytes(self, stage)
-        from hwcalc.engines.transformers.layers import unpacked_bytes
-
-        return stage_prefill_bytes(self, stage) + unpacked_bytes(self)
+        # A policy unpacks keys and values of a layer of the prompt to cut it (kvpress 0.5.5, dequantize_layer).
+        dtype, rules, tp = self.dtypes.roles[Role.KEY], self.weight_rules(), self.request.parallel.tp
+        shards = (rules.shard(self.model, group.kind, tp) for group in self.plain_stack.groups)
+        largest = max(sum(tensor.bytes_per_position(dtype) for tensor in shard.tensors()) for shard in shards)
+        return stage_prefill_bytes(self, stage) + self.request.replica_batch * self.request.prompt_tokens * largest
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
@@ -249,42 +340,62 @@ class TransformersOccupancy(GeneralOccupancy):
     def working(self) -> tuple[BudgetPart, ...]:
         """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
         from hwcalc.engines.forms import Constant
+        from hwcalc.engines.general_form import growing
 
         if cache_class(self) == "static":
             return ()
-        if self.cut_layers is None:
-            largest = max((tensor.bytes for tensor in _joined(self)), default=0)
-        else:
-            largest = self.cut_layers.largest
-        growth = None if self.evicted is not None else self.shared(("cache growth", self.load.encoder_seq), lambda: _growth(self))
-        source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
-        return (
-            BudgetPart(
-                name="cache growth",
-                section=Section.ACTIVATIONS,
-                low=0,
-                expected=largest,
-                high=largest,
-                source=source,
-                grows=None if growth is None else (Constant.of(0), growth, growth),
-            ),
+        largest = (
+            max((tensor.bytes for tensor in _joined(self)), default=0) if self.cut_layers is None else self.cut_layers.largest
         )
+        key = ("cache growth", self.load.encoder_seq)
+        growth = None if self.evicted is not None else self.shared(key, lambda: growing(self, _joined(self)))
+        grows = None if growth is None else (Constant.of(0), growth, growth)
+        source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
+        return (BudgetPart.of("cache growth", Section.ACTIVATIONS, (0, largest, largest), source, grows=grows),)
 
     def curve(self) -> Curve | None:
         """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
         if cache_class(self) == "quantized":
-            from hwcalc.engines.transformers.layers import packs_by_position
-
-            if not packs_by_position(self):
+            options, rules, tp = self.deployment.quantization, self.weight_rules(), self.request.parallel.tp
+            kinds = [group.kind for group in self.stack.groups]
+            shards = [rules.shard(self.model, kind, tp) for kind in kinds]
+            rows = {prod(tensor.shape) for kind in (*kinds, *shards) for tensor in kind.tensors()}
+            if options.backend != "fp8" and any(options.row_bytes(row) is None for row in rows):
                 return None
         # A static cache is the same at every length up to the one that it was made for.
-        within = self.sized(seq=min(self.tokens, room_tokens(self) or self.tokens))
+        most = room_tokens(self)
+        within = self if most is None else self.sized(seq=min(self.tokens, most))
         curve = GeneralOccupancy.curve(within)
-        return None if curve is None else replace(curve, most_tokens=_most_tokens(within))
+        if curve is None or most is None:
+            return curve
+        try:
+            self.sized(seq=most + 1).kind_tensors  # noqa: B018 - refused by the first layer that is too short
+        except UsageError:
+            return replace(curve, most_tokens=most)
+        return curve
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
+        """The cache classes with fewer bits and the one in host memory; weights that are quantised while loading."""
+        gpu = self.request.hardware.gpu
 
-        return savings(self)
+        def quantized(cost: Cost, backend: str, bits: str) -> Saving:
+            options = {"cache": "quantized", "quant_backend": backend, "nbits": bits}
+            return Saving(cost, f"a cache of {bits} bits by {backend}", {"engine_options": options})
+
+        if "cache" not in self.request.options:
+            if computes_fp8(gpu):
+                yield quantized(Cost.CACHE, "fp8", "8")
+            yield quantized(Cost.CACHE, "hqq", "8")
+            yield quantized(Cost.FEW_CACHE_BITS, "quanto", "4")
+            if host_holds(gpu, self.needed_bytes):
+                yield Saving(Cost.HOST, "a cache in host memory, slower", {"engine_options": {"cache": "offloaded"}})
+        bitsandbytes = gpu is None or gpu.vendor.lower() in _BITSANDBYTES
+        if computes_fp8(gpu):
+            yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
+        elif bitsandbytes:
+            yield Saving(Cost.WEIGHTS, "int8 weights of bitsandbytes", {"weights": "bnb8"})
+        if bitsandbytes:
+            yield Saving(Cost.FEW_BITS, "4-bit weights of bitsandbytes", {"weights": "bnb4"})
 
 
 class Transformers(GeneralEngine):
@@ -300,44 +411,12 @@ class Transformers(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
     sums_in_32_bits: ClassVar[bool] = True
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(layers.RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")
     choices: ClassVar[Choices | None] = Choices(weights=("bf16", "bnb8", "bnb4"))
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {
-            option.name: option
-            for option in (
-                EngineOption(
-                    name="cache",
-                    help="which cache class",
-                    default="dynamic",
-                    check=choice_option("dynamic", "static", "quantized", "offloaded"),
-                ),
-                EngineOption(
-                    name="max_cache_len",
-                    help="positions that a static cache preallocates",
-                    default="the planned length",
-                    check=integer_option(1),
-                ),
-                EngineOption(name="nbits", help="bits of a quantized cache", default="4", check=integer_option(1, 8)),
-                EngineOption(
-                    name="q_group_size", help="elements that share a scale", default="64", check=integer_option(1, 65536)
-                ),
-                EngineOption(
-                    name="residual_length",
-                    help="newest tokens that may stay unquantized",
-                    default="128",
-                    check=integer_option(1, 2**31),
-                ),
-                EngineOption(
-                    name="quant_backend",
-                    help="who quantizes",
-                    default="quanto",
-                    check=choice_option("quanto", "hqq", "fp8"),
-                ),
-            )
-        }
+        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
     )
 
     def resolve_version(self, requested: str) -> str:
@@ -356,182 +435,14 @@ class Transformers(GeneralEngine):
         )
 
     def flag(self, name: str, value: object) -> str:
-
-        return argument(name, value)
-
-
-def _check_weights(requested: str | None) -> None:
-    """Raise an error for a format of another engine (``AUTO_QUANTIZER_MAPPING`` of quantizers/auto.py has none of them)."""
-    if requested is None:
-        return
-    from hwcalc.quantization.planned import format_name
-
-    name = format_name(requested) or ""
-    if name.startswith(("exl2_", "exl3_")):
-        raise UnsupportedError(
-            f"transformers does not read weights in {name}, a format of ExLlama.",
-            hint="Use: --weights bnb4, or leave out --engine for the formulas alone.",
-        )
-
-
-def _check_options(options: Mapping[str, str], cache: str) -> None:
-    """Refuse options of another cache class than the requested one."""
-    for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
-        if name in options and cache != "quantized":
-            raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
-    if "max_cache_len" in options and cache != "static":
-        raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
-
-
-def _check_quantized(opened: TransformersOccupancy, kinds: set[type[LayerKind]]) -> None:
-    if kinds - {FullAttention}:
-        raise UnsupportedError(
-            "QuantizedCache needs full attention on every layer; this model has "
-            + ", ".join(sorted(kind.title for kind in kinds - {FullAttention}))
-            + ".",
-            hint="Use: --engine-option cache=dynamic",
-        )
-    options = opened.deployment.quantization
-    if options.backend == "fp8" and (version_numbers(opened.version) or ()) < _FP8_SINCE:
-        raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
-
-
-def _growth(opened: Occupancy) -> Largest | None:
-    from hwcalc.engines.general_form import growing
-
-    return growing(opened, _joined(opened))
-
-
-def _most_tokens(opened: Occupancy) -> int | None:
-    """The most tokens that a static cache holds; ``None`` where it grows, or where no layer keeps a tensor by the token."""
-    most = room_tokens(opened)
-    if most is None:
-        return None
-    try:
-        opened.sized(seq=most + 1).kind_tensors  # noqa: B018 - refused by the first layer that is too short
-    except UsageError:
-        return most
-    return None
+        """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""
+        if name == "weights":
+            config = _WEIGHTS.get(str(value))
+            return "" if config is None else f"quantization_config={config}"
+        return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
 
 
 def _joined(opened: Occupancy) -> Iterator[StoredTensor]:
     """The tensors of the fullest rank that grow by concatenation."""
     fixed = (Role.STATE, Role.CONV)
     return (tensor for each in opened.rank_tensors.values() for tensor in each if tensor.role not in fixed and not tensor.once)
-
-
-def _token_records(opened: Occupancy) -> tuple[StoredTensor, ...]:
-    """Qwen4's int64 records: three position ids per token for the indexers, and the last token ids for the n-grams."""
-    context_tokens = (opened.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
-    counts = {type(group.kind): group.count for group in opened.model.stack_for("transformers").groups}
-    records: dict[str, tuple[int, Span]] = {
-        "indexer_position_ids": (3 if SparseIndexer in counts else 0, Full()),
-        "ngram_token_ids": (counts.get(ShortConvolution, 0), Fixed(context_tokens)),
-    }
-    return tuple(
-        opened.store(CacheTensor(name=name, shape=(width,), axes=("ids",), role=Role.STATE, span=span), dtype=_INT64)
-        for name, (width, span) in records.items()
-        if width
-    )
-
-
-KVPRESS_RELEASE: Final = "kvpress 0.5.5"
-_TOO_NEW: Final = (5, 3)
-_NEWEST: Final = "5.2"
-"""Source: the requirements of kvpress 0.5.5, transformers>=4.56,<5.3."""
-_TESTED: Final = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma3")
-"""Model types of kvpress 0.5.5, SUPPORTED_MODELS of base_press.py; it warns of all others."""
-_ELSEWHERE: Final = {
-    "rkv": "R-KV's own code patches Llama and Qwen of transformers 4.48 to 4.55 (its requirements.txt)",
-    "quest": "Quest's own kernels are for transformers 4.45.2 (its pyproject.toml)",
-    "triattention": "TriAttention's own code replaces the forward pass of Llama and Qwen models and cuts a DynamicCache; "
-    "generate by itself has no such option",
-    "h2o": "H2O's own code is for older models; the nearest in kvpress is observedattention, which cuts the prompt alone",
-    "scissorhands": "no package for transformers has it",
-}
-"""Policies that are not in kvpress, and where they are."""
-
-
-def policy_support(deployment: Deployment, chosen: Chosen) -> Support:
-    """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
-    policy, cache = deployment.setup.policy, cache_class(deployment)
-    elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)
-    if elsewhere is not None:
-        return Support(offered=False, how=f"{elsewhere}.")
-    if any(not one.policy.press for one in chosen.whole):
-        return Support(offered=False, how=f"{KVPRESS_RELEASE} does not have it: it would be a press of your own.")
-    if any(one.get("budget") is not None for one in chosen.whole) or (policy is not None and policy.rules != KVPRESS):
-        return Support(
-            offered=False, how=f"{KVPRESS_RELEASE} has it by its own rules alone: give a ratio, without --policy-rules."
-        )
-    if (version_numbers(deployment.version) or ()) >= _TOO_NEW:
-        return Support(
-            offered=False,
-            how=f"{KVPRESS_RELEASE} has it, for transformers 4.56 to {_NEWEST} alone: --engine transformers@{_NEWEST}.",
-        )
-    if cache == "static":
-        return Support(
-            offered=False, how="A static cache holds all of its positions whatever is dropped: --engine-option cache=dynamic."
-        )
-    if cache == "offloaded":
-        return Support(
-            offered=False,
-            how=f"{KVPRESS_RELEASE} cuts on the GPU what an offloaded cache keeps in host memory: --engine-option cache=dynamic.",
-        )
-    if deployment.model.model_type not in _TESTED:
-        return Support(
-            offered=False, how=f"{KVPRESS_RELEASE} has it, and is not tested with {deployment.model.model_type} models."
-        )
-    how = f"{KVPRESS_RELEASE}, {chosen.policy.press}"
-    if cache == "quantized":
-        how += ": what is left of a layer is quantised again"
-    return Support(offered=True, how=f"{how}.")
-
-
-_BITSANDBYTES: Final = ("nvidia", "amd")
-_ARGUMENTS: Final[Mapping[str, str]] = {
-    "seq": "max_length={}",
-    "dtype": "dtype={}",
-    "max_cache_len": "max_cache_len={}",
-    "cache": 'cache_implementation="{}"',
-    "quant_backend": 'cache_config["backend"]="{}"',
-    "nbits": 'cache_config["nbits"]={}',
-}
-"""Option of kvplan or engine option -> the argument of ``from_pretrained`` or ``generate``."""
-_WEIGHTS: Final[Mapping[str, str]] = {
-    "fp8": "FineGrainedFP8Config()",
-    "bnb8": "BitsAndBytesConfig(load_in_8bit=True)",
-    "bnb4": "BitsAndBytesConfig(load_in_4bit=True)",
-}
-
-
-def argument(name: str, value: object) -> str:
-    """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""
-    if name == "weights":
-        config = _WEIGHTS.get(str(value))
-        return "" if config is None else f"quantization_config={config}"
-    return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
-
-
-def savings(opened: Occupancy) -> Iterator[Saving]:
-    """The cache classes with fewer bits and the one in host memory; weights that are quantised while loading."""
-    gpu, options = opened.request.hardware.gpu, opened.request.options
-    if "cache" not in options:
-        if computes_fp8(gpu):
-            yield _quantized(Cost.CACHE, "fp8", "8")
-        yield _quantized(Cost.CACHE, "hqq", "8")
-        yield _quantized(Cost.FEW_CACHE_BITS, "quanto", "4")
-        if host_holds(gpu, opened.needed_bytes):
-            yield Saving(Cost.HOST, "a cache in host memory, slower", {"engine_options": {"cache": "offloaded"}})
-    bitsandbytes = gpu is None or gpu.vendor.lower() in _BITSANDBYTES
-    if computes_fp8(gpu):
-        yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
-    elif bitsandbytes:
-        yield Saving(Cost.WEIGHTS, "int8 weights of bitsandbytes", {"weights": "bnb8"})
-    if bitsandbytes:
-        yield Saving(Cost.FEW_BITS, "4-bit weights of bitsandbytes", {"weights": "bnb4"})
-
-
-def _quantized(cost: Cost, backend: str, bits: str) -> Saving:
-    options = {"cache": "quantized", "quant_backend": backend, "nbits": bits}
-    return Saving(cost, f"a cache of {bits} bits by {backend}", {"engine_options": options})

@@ -18,48 +18,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc import formulas
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
-from hwcalc.formulas import (
-    CacheTensor,
-    ChunkedAttention,
-    CompressedAttention,
-    CrossAttention,
-    DType,
-    ExpandedLatentAttention,
-    Fixed,
-    Full,
-    FullAttention,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
-    Latest,
-    Layer,
-    LayerKind,
-    LightningAttention,
-    Mamba1,
-    Mamba2,
-    MatrixLSTM,
-    NoCache,
-    RealGatedLRU,
-    Remainder,
-    Role,
-    Rwkv4,
-    RwkvMatrix,
-    SharedCache,
-    ShortConvolution,
-    SlidingAttention,
-    Span,
-    SparseIndexer,
-    Stack,
-    Window,
-)
+from hwcalc.formulas import CacheTensor, CompressedAttention, Fixed, Full, Layer, LayerKind, Role, Span, Stack, Window
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Once
-from hwcalc.model import Note
-from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -88,14 +54,6 @@ def room_tokens(deployed: Deployment | Occupancy) -> int | None:
     """The positions of a StaticCache, as the user sets them; ``None`` if the user does not."""
     value = deployed.setup.options.get("max_cache_len")
     return None if value is None else integer_option(1)("max_cache_len", value)
-
-
-def static_tokens(opened: Occupancy) -> int | None:
-    """The positions that StaticCache preallocates; ``None`` are as many as the planned tokens."""
-    length = room_tokens(opened)
-    if length is not None and opened.tokens > length:
-        raise UsageError(f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq.")
-    return length
 
 
 def counter(name: str) -> StoredTensor:
@@ -131,7 +89,11 @@ def _growing(
     """
     span: Span
     if cache_class(opened) == "static":
-        length = static_tokens(opened)
+        length = room_tokens(opened)
+        if length is not None and opened.tokens > length:
+            raise UsageError(
+                f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq."
+            )
         if length is None:
             span = Full() if window is None else Window(window)
         else:
@@ -142,30 +104,18 @@ def _growing(
     return opened.store_all(replace(tensor, span=span) for tensor in tensors)
 
 
-def _full(kind: FullAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
+def _full(kind: formulas.FullAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     if cache_class(opened) == "quantized":
-        return quantized_tensors(kind, opened, opened.dtypes.roles[Role.KEY])
+        return _quantized(kind, opened)
     return _growing(kind.tensors(), opened)
 
 
-def _sliding(kind: SlidingAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), opened, kind.window)
-
-
-def _chunked(kind: ChunkedAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), opened, kind.chunk)
-
-
-def _latent(kind: LatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
+def _latent(kind: formulas.LatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     latent = (version_numbers(opened.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
 
 
-def _expanded(kind: ExpandedLatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), opened, kind.window)
-
-
-def _indexer(kind: SparseIndexer, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
+def _indexer(kind: formulas.SparseIndexer, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     keys = _growing(kind.tensors(), opened)
     if cache_class(opened) == "static" and opened.model.model_type in _COUNTED_INDEXERS:
         return (*keys, counter("indexer_length"))
@@ -180,12 +130,6 @@ def _whole_kernel(kind: LayerKind, opened: TransformersOccupancy) -> tuple[Store
     )
 
 
-def _short_convolution(kind: ShortConvolution, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    if opened.model.model_type in _OWN_CONV_SIZES:
-        return _plain(kind, opened)
-    return _whole_kernel(kind, opened)
-
-
 def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: compressed layers keep key and value as one tensor, layers with only a window as two."""
     dtype = opened.dtypes.roles[Role.LATENT]
@@ -193,57 +137,44 @@ def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tup
         tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
         return _growing(tensors, opened, kind.window)
     window, compressed = kind.tensors()[:2]
-    out = [
-        opened.store(replace(window, span=Window(kind.window - 1)), dtype=dtype),
-        opened.store(compressed, dtype=dtype),
-    ]
+    out = [opened.store(replace(window, span=Window(kind.window - 1)), dtype=dtype), opened.store(compressed, dtype=dtype)]
     halves = 2 if kind.overlap else 1
     widths = {"compressor": kind.head_dim}
     if kind.index_head_dim is not None:
         widths["indexer"] = kind.index_head_dim
         out.append(opened.store(kind.tensors()[4], dtype=dtype))
     # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
-    rest, overlap = Remainder(kind.compress_ratio), Latest(kind.compress_ratio)
+    rest, overlap = formulas.Remainder(kind.compress_ratio), formulas.Latest(kind.compress_ratio)
+
+    def store_slots(name: str, width: int, span: Span) -> StoredTensor:
+        tensor = CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
+        return opened.store(tensor, dtype=dtype)
+
     for name, width in widths.items():
         for part in ("value", "gate"):
-            out.append(opened.store(_slots(f"{name}_{part}", halves * width, rest), dtype=dtype))
+            out.append(store_slots(f"{name}_{part}", halves * width, rest))
             if kind.overlap:
-                out.append(opened.store(_slots(f"{name}_overlap_{part}", width, overlap), dtype=dtype))
+                out.append(store_slots(f"{name}_overlap_{part}", width, overlap))
     return tuple(out)
-
-
-def _slots(name: str, width: int, span: Span) -> CacheTensor:
-    return CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
 
 
 RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
     {
-        FullAttention: _full,
-        SlidingAttention: _sliding,
-        ChunkedAttention: _chunked,
-        LatentAttention: _latent,
-        ExpandedLatentAttention: _expanded,
-        SparseIndexer: _indexer,
+        formulas.FullAttention: _full,
+        formulas.SlidingAttention: lambda kind, opened: _growing(kind.tensors(), opened, kind.window),
+        formulas.ChunkedAttention: lambda kind, opened: _growing(kind.tensors(), opened, kind.chunk),
+        formulas.LatentAttention: _latent,
+        formulas.ExpandedLatentAttention: lambda kind, opened: _growing(kind.tensors(), opened, kind.window),
+        formulas.SparseIndexer: _indexer,
         CompressedAttention: _compressed,
-        Mamba1: _whole_kernel,
-        Mamba2: _whole_kernel,
-        GatedDeltaNet: _whole_kernel,
-        KimiDeltaAttention: _whole_kernel,
-        ShortConvolution: _short_convolution,
-        LightningAttention: _plain,
-        RealGatedLRU: _plain,
-        Rwkv4: _plain,
-        RwkvMatrix: _plain,
-        MatrixLSTM: _plain,
-        CrossAttention: _plain,
-        SharedCache: _plain,
-        NoCache: _plain,
+        **dict.fromkeys((formulas.Mamba1, formulas.Mamba2, formulas.GatedDeltaNet, formulas.KimiDeltaAttention), _whole_kernel),
+        formulas.ShortConvolution: lambda kind, opened: (
+            _plain(kind, opened) if opened.model.model_type in _OWN_CONV_SIZES else _whole_kernel(kind, opened)
+        ),
+        **dict.fromkeys((formulas.LightningAttention, formulas.RealGatedLRU, formulas.Rwkv4, formulas.RwkvMatrix), _plain),
+        **dict.fromkeys((formulas.MatrixLSTM, formulas.CrossAttention, formulas.SharedCache, formulas.NoCache), _plain),
     }
 )
-
-
-BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
-"""Backend -> the bit widths that it supports."""
 
 
 class CacheQuantization(Record):
@@ -282,27 +213,12 @@ class CacheQuantization(Record):
         return f"{elements:,} / {self.q_group_size:,} groups x {self.data_bytes(self.q_group_size):,} B"
 
 
-def read_quantization(options: Mapping[str, str]) -> CacheQuantization:
-    """The options of ``cache=quantized`` with defaults. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
-    backend = options.get("quant_backend", "quanto")
-    nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
-    if nbits not in BACKENDS[backend]:
-        allowed = ", ".join(map(str, BACKENDS[backend]))
-        raise UsageError(f"quant_backend={backend} does not pack {nbits} bits.", hint=f"Allowed nbits: {allowed}.")
-    return CacheQuantization(
-        backend=backend,
-        nbits=nbits,
-        q_group_size=integer_option(1)("q_group_size", options.get("q_group_size", "64")),
-        residual_length=integer_option(1)("residual_length", options.get("residual_length", "128")),
-    )
-
-
-def quantized_tensors(kind: AttentionKind, opened: TransformersOccupancy, dtype: DType) -> tuple[StoredTensor, ...]:
+def _quantized(kind: AttentionKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     """Packed keys and values of one layer after a prefill of ``seq`` tokens, or of those that a policy leaves, with their scales and zero points.
 
-    ``dtype`` is the model dtype. Raises :class:`~hwcalc.errors.UnsupportedError` for lengths that the backend refuses.
+    Raises :class:`~hwcalc.errors.UsageError` for lengths that the backend refuses.
     """
-    options = opened.deployment.quantization
+    options, dtype = opened.deployment.quantization, opened.dtypes.roles[Role.KEY]
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
         positions = tensor.span.positions(opened.tokens)
@@ -348,47 +264,7 @@ def quantized_tensors(kind: AttentionKind, opened: TransformersOccupancy, dtype:
     return tuple(out)
 
 
-def packs_by_position(opened: TransformersOccupancy) -> bool:
-    """Whether the numbers of each position are packed by themselves."""
-    options, rules, tp = opened.deployment.quantization, opened.weight_rules(), opened.request.parallel.tp
-    if options.backend == "fp8":
-        return True
-    kinds = [group.kind for group in opened.stack.groups]
-    shards = [rules.shard(opened.model, kind, tp) for kind in kinds]
-    rows = {prod(tensor.shape) for kind in (*kinds, *shards) for tensor in kind.tensors()}
-    return all(options.row_bytes(row) is not None for row in rows)
-
-
-def unpacked_bytes(opened: TransformersOccupancy) -> int:
-    """Keys and values of one layer of the prompt in the model dtype: a policy unpacks a layer to cut it (kvpress 0.5.5, dequantize_layer)."""
-    dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.weight_rules(), opened.request.parallel.tp
-    return max(
-        opened.request.replica_batch * opened.request.prompt_tokens * tensor_bytes
-        for tensor_bytes in (
-            sum(tensor.bytes_per_position(dtype) for tensor in rules.shard(opened.model, group.kind, tp).tensors())
-            for group in opened.plain_stack.groups
-        )
-    )
-
-
-def residual_note(opened: TransformersOccupancy, dtype: DType) -> Note | None:
-    """A note on the unquantised tokens that may come on top of the plan: ``residual_length`` - 1, in the model dtype."""
-    options = opened.deployment.quantization
-    if options.backend == "fp8":
-        return None
-    waiting = options.residual_length - 1
-    per_token = sum(
-        group.count * tensor.bytes_per_position(dtype) for group in opened.plain_stack.groups for tensor in group.kind.tensors()
-    )
-    size = opened.batch * waiting * per_token
-    return Note(
-        code="residual",
-        message=f"The plan is of the moment after prefill. Up to {waiting:,} newer tokens wait in {dtype.name}: "
-        f"{human_bytes(size)} ({size:,} bytes) on top.",
-    )
-
-
-_OFFLOADED = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
+_OFFLOADED = (AttentionKind, formulas.LatentAttention, formulas.ExpandedLatentAttention, CompressedAttention)
 
 
 def is_offloaded(layer: Layer) -> bool:

@@ -78,23 +78,23 @@ def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
 
 def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> ShardPlan:
     """The plan for a part of a model, from its model type and the types of its inner configs; empty if there is none."""
-    return model.once(("transformers", "plan", part), lambda: _plan_of(model, part))
 
+    def union() -> ShardPlan:
+        plans = _table()[0]
+        inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
+        matching = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
+        outer = plans.get(model.model_type)
+        if outer is not None and (part is not Part.LANGUAGE or not matching):
+            matching.append(outer)
+        return ShardPlan(
+            outputs=frozenset().union(*(plan.outputs for plan in matching)),
+            inputs=frozenset().union(*(plan.inputs for plan in matching)),
+            experts=any(plan.experts for plan in matching),
+            dealt=any(plan.dealt for plan in matching),
+            heads=any(plan.heads for plan in matching),
+        )
 
-def _plan_of(model: ModelSpec, part: Part) -> ShardPlan:
-    plans = _table()[0]
-    inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
-    matching = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
-    outer = plans.get(model.model_type)
-    if outer is not None and (part is not Part.LANGUAGE or not matching):
-        matching.append(outer)
-    return ShardPlan(
-        outputs=frozenset().union(*(plan.outputs for plan in matching)),
-        inputs=frozenset().union(*(plan.inputs for plan in matching)),
-        experts=any(plan.experts for plan in matching),
-        dealt=any(plan.dealt for plan in matching),
-        heads=any(plan.heads for plan in matching),
-    )
+    return model.once(("transformers", "plan", part), union)
 
 
 def check_layout(model: ModelSpec, parallel: Parallel) -> None:
@@ -130,22 +130,18 @@ class TransformersRank(Rank):
         self._text = model.facts.part_types.get("text", model.model_type)
 
     def how(self, block: Block, weight: Weight) -> Sharding:
-        plan = self._plans[block.part]
+        plan, listed = self._plans[block.part], self._listed
         if weight.copies > 1:
             return "experts"
         if weight.role is WeightRole.HEAD:
-            return self._head()
+            family = self.model.model_type
+            return "inputs" if family in listed["in"] else "outputs" if family in listed["out"] else "whole"
         module = weight.path.removesuffix(".weight").removesuffix(".bias")
-        if self.is_vocabulary(weight) and not plan.is_empty and self._text not in self._listed["whole"]:
+        if self.is_vocabulary(weight) and not plan.is_empty and self._text not in listed["whole"]:
             return "outputs"
         if _ends_in(module, plan.outputs):
             return "outputs"
         return "inputs" if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS else "whole"
-
-    def _head(self) -> Sharding:
-        if self.model.model_type in self._listed["in"]:
-            return "inputs"
-        return "outputs" if self.model.model_type in self._listed["out"] else "whole"
 
     def expert(self, block: Block, weight: Weight) -> Weight:
         plan = self._plans[block.part]

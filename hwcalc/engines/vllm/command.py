@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.options import AUTO, is_on
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, first_release, made_of_published
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 _ALWAYS: Final = "0.6"
 
 
-class Flag(NamedTuple):
+class Flag(Struct, frozen=True):
     """A flag and the first release that has it.
 
     ``values`` has the first release that takes a value, if there is a list of them; from ``any_value`` on there is none. ``negated`` is the

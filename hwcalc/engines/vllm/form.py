@@ -10,7 +10,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from hwcalc.engines.forms import ENDS, Amount, Asked, AskedCurve, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.setup import Load
@@ -124,7 +127,7 @@ def _sizes_at(deployment: VllmDeployment, tokens: int) -> Mapping[tuple[str, str
     return sizes
 
 
-class _Alike(NamedTuple):
+class _Alike(Struct, frozen=True):
     """What the terms of layers have in common that are one."""
 
     kind: str
@@ -139,7 +142,7 @@ class _Alike(NamedTuple):
 
     def term(self, layers: Sequence[int], count: int) -> Term:
         numbers = LayerNumbers(sorted({layer for layer in layers if layer >= 0}))
-        return Term(layers=numbers, count=count, rule=_words(self.stairs), **self._asdict())
+        return Term(layers=numbers, count=count, rule=_words(self.stairs), **asdict(self))
 
 
 def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:

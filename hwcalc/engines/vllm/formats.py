@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.vllm.versions import since
@@ -230,7 +232,7 @@ ALWAYS_MADE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """Format -> the flag, and its value, with which every release makes it of the published weights."""
 
 
-class _Made(NamedTuple):
+class _Made(Struct, frozen=True):
     """The value of ``--quantization`` that makes a format, and the releases that have it, until before ``gone``."""
 
     value: str

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE
@@ -26,7 +27,7 @@ _Pages = dict[tuple[object, ...], dict[int, Sequence[int]]]
 """Caches by family and by the bytes of a page."""
 
 
-class BlockGroup(NamedTuple):
+class BlockGroup(Struct, frozen=True):
     """One group. ``members`` are indices of layer caches, ``specs`` are the specs of the members, and ``distinct`` has each spec once."""
 
     members: tuple[int, ...]

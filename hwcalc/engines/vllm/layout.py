@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.pool import Allocation
@@ -39,7 +40,7 @@ _ATTENTION_FIRST: Final = frozenset({"zamba2"})
 """Model types whose attention is shared by layers, and built before them."""
 
 
-class LayerCache(NamedTuple):
+class LayerCache(Struct, frozen=True):
     """One cache of one layer.
 
     ``kind`` is the index of the layer's group in the stack. ``layer`` and ``kind`` are -1 for a draft layer. ``outer`` marks a layer
@@ -56,7 +57,7 @@ LayerSort = tuple[int, bool]
 """The index of a kind's group in the stack, and whether the layer is one that turboquant does not pack."""
 
 
-class Sorted(NamedTuple):
+class Sorted(Struct, frozen=True):
     """The sort of each cache of a sequence, and the caches of each sort by number. Sorts are numbered in order of first appearance."""
 
     sorts: tuple[int, ...]
@@ -85,7 +86,7 @@ class Sorted(NamedTuple):
         return tuple(numbers), Sorted.of([numbers[sort] for sort in sorts], len(numbers))
 
 
-class Placed(NamedTuple):
+class Placed(Struct, frozen=True):
     """The caches of all layers, and what each of their sorts is: the sort of a layer, and which of its caches."""
 
     caches: tuple[LayerCache, ...]
@@ -100,7 +101,7 @@ class Placed(NamedTuple):
         return tuple([of_layer[cache.layer] for cache in self.caches])
 
 
-class LayerSorts(NamedTuple):
+class LayerSorts(Struct, frozen=True):
     """The sorts of each layer, and each sort once, in order of first appearance."""
 
     layers: tuple[tuple[LayerSort, ...], ...]
@@ -177,7 +178,7 @@ StagePages = Sequence[Mapping[int, int]]
 """For each group how many pages of each size, in bytes, its layers have on one stage."""
 
 
-class BlockDemand(NamedTuple):
+class BlockDemand(Struct, frozen=True):
     """The blocks of one sequence in all groups, by its tokens. Groups of one rule are one sum of ``stairs``.
 
     ``largest`` has the other groups, how many there are of each, and their sums, of which the largest counts.
@@ -208,7 +209,7 @@ def longest(taken: Callable[[int], int], most: int, bound: int) -> int:
     return bisect_right(range(1, bound + 1), most, key=taken)
 
 
-class RequestBytes(NamedTuple):
+class RequestBytes(Struct, frozen=True):
     """What one request takes. ``kinds`` has one layer of each kind with its blocks; it is a packed layer if there is one.
 
     The other fields are bytes: ``layers`` of all layers as if packed, ``outer`` what unpacked layers take on top, ``drafts`` of drafts.
@@ -227,7 +228,7 @@ class RequestBytes(NamedTuple):
         return RequestBytes(kinds, requests * self.layers, requests * self.outer, requests * self.drafts)
 
 
-class _Pages(NamedTuple):
+class _Pages(Struct, frozen=True):
     """The pages of a layout. ``kinds`` has a layer of each kind, with the number of its group and how many layers there are of the kind.
 
     ``layers`` and ``drafts`` are bytes of a block in each group.
@@ -508,7 +509,7 @@ def _groups_of(
     """The groups of these caches alone."""
     sorts, part = every.part(members)
     groups = form_groups([specs[sort] for sort in sorts], part, settings.rules, hybrid=settings.hybrid, packed=packed)
-    return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
+    return tuple(replace(group, members=tuple(members[index] for index in group.members)) for group in groups)
 
 
 def _limits(model: ModelSpec, settings: VllmSettings, *, modules: int) -> Limits:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.extra_weights import adapted, adapter_numbers, most_on_a_stage
-from hwcalc.engines.rank_weights import RankBytes, cut_blocks, module_of
+from hwcalc.engines.rank_weights import RankBytes, adapted, adapter_numbers, cut_blocks, module_of, most_on_a_stage
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.vllm.weights import VLLM, VllmRank
 from hwcalc.errors import UsageError

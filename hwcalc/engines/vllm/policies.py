@@ -292,7 +292,7 @@ def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tu
         if layer_cache.kind >= 0 and (layer_cache.layer, layer_cache.kind) not in known:
             known[layer_cache.layer, layer_cache.kind] = number(layer_cache.layer, layer_cache.kind)
     return tuple(
-        layer_cache if layer_cache.kind < 0 else layer_cache._replace(kind=known[layer_cache.layer, layer_cache.kind])
+        layer_cache if layer_cache.kind < 0 else replace(layer_cache, kind=known[layer_cache.layer, layer_cache.kind])
         for layer_cache in layout.caches
     )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.vllm.versions import since
 from hwcalc.formulas.record import Record
@@ -188,7 +190,7 @@ class Rules(Record):
     """Whether the longest sequence of a YaRN model is its original length times the factor. Since, it is what the config says."""
 
 
-class Rule(NamedTuple):
+class Rule(Struct, frozen=True):
     """A rule: the field of :class:`Rules`, what held since which release (newest first), and the place where vLLM keeps it."""
 
     name: str
@@ -196,7 +198,7 @@ class Rule(NamedTuple):
     source: str
 
 
-class Period(NamedTuple):
+class Period(Struct, frozen=True):
     """An entry of the table with both its ends: it holds from ``since`` until before ``until``."""
 
     rule: str

@@ -10,7 +10,9 @@ states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2
 from __future__ import annotations
 
 from math import lcm
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Blocks, Held, SharedBlocks, Support, Together, blocks_in_common, held_blocks
@@ -65,7 +67,7 @@ def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
     return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.options)
 
 
-class Hits(NamedTuple):
+class Hits(Struct, frozen=True):
     """Tokens whose blocks are already in the cache: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
 
     prefix: int

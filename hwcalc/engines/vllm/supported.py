@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.ranks import check_heads
+from hwcalc.engines.stored import check_heads
 from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import check_weights, first_release, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.rank_weights import (
@@ -413,7 +414,7 @@ _NO_VECTORS: Final = RankBytes(
 """The encoder outputs of a model without a tower."""
 
 
-class StageWeights(NamedTuple):
+class StageWeights(Struct, frozen=True):
     """Bytes of weights on a rank of a pipeline stage: all of them, those that may be moved, and the largest layer of these.
 
     No parameter is larger than its layer.

@@ -9,7 +9,7 @@ import pytest
 from hwcalc.cli.completion import engine_options
 from hwcalc.cli.line import translated
 from hwcalc.cli.llamacpp import MODEL_FLAGS, WITH_VALUE
-from hwcalc.engines.llamacpp.flags import FLAGS
+from hwcalc.engines.llamacpp.command import FLAGS
 from tests.hwcalc.command import QWEN, Capture, run
 
 HUB = "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"

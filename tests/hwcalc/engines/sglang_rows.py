@@ -68,7 +68,8 @@ def opened_of(row: Row) -> SglangOccupancy:
 def differences(row: Row) -> list[str]:
     """Figures of a row that are planned otherwise."""
     opened = opened_of(row)
-    sizes = opened.sizes(row["budget_bytes"])
+    rules = opened.deployment.pool_rules
+    sizes, cell = rules.logged(rules.figures(row["budget_bytes"]))
     found: dict[str, Any] = {
         "max_total_num_tokens": sizes.tokens,
         "swa_tokens": sizes.swa_tokens,
@@ -78,16 +79,16 @@ def differences(row: Row) -> list[str]:
     if opened.deployment.compressed is not None:
         (stage,) = opened.deployment.compressed.stages
         found |= {
-            "bytes_per_full_token": sizes.cell,
+            "bytes_per_full_token": cell,
             "bytes_per_swa_token": opened.deployment.compressed.swa_bytes(stage),
             "indexer_bytes_per_token": opened.deployment.compressed.index_bytes,
         }
     elif row["configurator"] != "SWARequestCapPoolConfigurator":
-        found["cell_size"] = sizes.cell
+        found["cell_size"] = cell
     if opened.deployment.slots:
         found |= {
             "mamba_bytes_per_slot": opened.deployment.layout.slot_bytes,
             "mamba_slots_per_req": opened.deployment.slots,
-            "kv_budget_after_mamba": sizes.after_states_bytes,
+            "kv_budget_after_mamba": sizes.left_bytes,
         }
     return [f"{key}: {row.get(key)} by SGLang, {value} here" for key, value in found.items() if row.get(key) != value]

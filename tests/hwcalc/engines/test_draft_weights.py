@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc import load_model
-from hwcalc.engines.extra_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+from hwcalc.engines.rank_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm.weights import VLLM
 
@@ -30,7 +30,7 @@ def test_vllm_pads_the_drafts_vocabulary() -> None:
     """The vocabulary of 50,272 rows of 768 is padded to 50,304."""
     draft = load_model("facebook/opt-125m")
     assert draft.counted is not None
-    found = draft_bytes_rank(draft, weight_dtype="fp16", rules=VLLM)
+    found = draft_bytes_rank(draft, rules=VLLM)
 
     assert found is not None
     assert found.expected == 2 * (draft.counted.total + 32 * 768)

@@ -6,17 +6,19 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.setup import Request
-from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
 from tests.paths import GOLDEN
+
+if TYPE_CHECKING:
+    from hwcalc.engines.stored import StoredTensor
 
 MIB: Final = 2**20
 _STATE: Final = re.compile(r"DSV4 (\w+) state buffer size = +([0-9.]+) MiB")

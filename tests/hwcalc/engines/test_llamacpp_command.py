@@ -8,8 +8,7 @@ import pytest
 
 from hwcalc.cli.line import translated
 from hwcalc.cli.llamacpp import MODEL_FLAGS, WITH_VALUE, LlamacppWords
-from hwcalc.engines.llamacpp.command import flag_text, modelfile, ollama_flag, serve
-from hwcalc.engines.llamacpp.flags import FLAGS, SWITCHES
+from hwcalc.engines.llamacpp.command import FLAGS, SWITCHES, flag_text, modelfile, ollama_flag, serve
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError

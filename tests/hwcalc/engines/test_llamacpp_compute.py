@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from msgspec.structs import replace
 
-from hwcalc.engines.llamacpp.buffers import Buffers, HostPart, ModelMoments, compute_buffer, output_buffer
-from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
+from hwcalc.engines.llamacpp.graph import (
+    PIPELINE_COPIES,
+    Buffers,
+    HostPart,
+    ModelMoments,
+    Part,
+    compute_buffer,
+    moments,
+    output_buffer,
+)
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
-from hwcalc.engines.memory import BudgetPart
 from hwcalc.engines.setup import Request
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.profiles.engines import llamacpp_profile
 from hwcalc.units import MIB
 from tests.paths import GOLDEN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hwcalc.engines.memory import BudgetPart
 
 MEASURED: Final = json.loads((GOLDEN / "llamacpp_compute.json").read_text(encoding="utf-8"))
 NOT_OPTIONS: Final = {"model", "cpu", "gpu", "host", "n_outputs", "flash_attn"}

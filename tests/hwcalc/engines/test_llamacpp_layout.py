@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from hwcalc import compare, explain, fit, load_model, plan, sweep
-from hwcalc.engines.llamacpp import buffers, layers, layout
+from hwcalc.engines.llamacpp import graph, layers, layout
 from hwcalc.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 MODEL: Final = "Qwen/Qwen3-8B"
 MORE: Final = 64 * MIB
@@ -47,14 +49,14 @@ def cache_and_more(cache: Any, *settings: Any) -> Any:
 
 
 CACHE_BYTES: Final[Callable[..., int]] = layers.cache_bytes
-ROUNDED: Final[Callable[[Any, str], int]] = buffers._rounded
+ROUNDED: Final[Callable[[Any, str], int]] = graph._rounded
 
 
 @pytest.mark.parametrize("engine", ["llamacpp", "ollama"])
 def test_a_larger_buffer_is_larger_for_everybody(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB more in each compute buffer: in the plan, its explanation, a comparison, a sweep and the list of what runs."""
     before, row = needed(engine, AUTO), listed(engine)
-    monkeypatch.setattr(buffers, "_rounded", lambda size, end: ROUNDED(size, end) + MORE)
+    monkeypatch.setattr(graph, "_rounded", lambda size, end: ROUNDED(size, end) + MORE)
     assert needed(engine, AUTO) == {name: size + MORE for name, size in before.items()}
     assert listed(engine) == row + MORE
 

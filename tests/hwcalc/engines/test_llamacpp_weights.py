@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.llamacpp.groups import model_tensors
-from hwcalc.engines.llamacpp.tensors import EXPERTS, Override, WeightTensor, loaded, overrides, with_overrides
+from hwcalc.engines.llamacpp.tensors import EXPERTS, Override, WeightTensor, loaded, model_tensors, overrides, with_overrides
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.model import ModelSpec
 from hwcalc.quantization.patterns import compiled
 from tests.hwcalc.sources.gguf.given import gguf_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwcalc.model import ModelSpec
 
 GIB: Final = 2**30
 LAYERS: Final = 4

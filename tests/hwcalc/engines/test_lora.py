@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import load_model
-from hwcalc.engines.extra_weights import lora_bytes_rank
 from hwcalc.engines.options import Lora, parse_lora
+from hwcalc.engines.rank_weights import lora_bytes_rank
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers.weights import TRANSFORMERS
 from hwcalc.engines.vllm.lora import slot_rank, vllm_lora_bytes_rank

@@ -11,8 +11,8 @@ from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.ranks import stage_spans
 from hwcalc.engines.setup import Hardware, Parallel, Request
+from hwcalc.engines.stored import stage_spans
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from hwcalc import compare, explain, fit, load_model, plan, recommend, sweep
 from hwcalc.engines import ENGINES, find_engine, pooled
 from hwcalc.engines.forms import Blocks, MemoryForm
-from hwcalc.engines.llamacpp import equation, layers
-from hwcalc.engines.mlx.slots import Grown
+from hwcalc.engines.llamacpp import layers, layout
+from hwcalc.engines.mlx.layers import Grown
 from hwcalc.engines.pool import Try
 from hwcalc.engines.sglang.deployment import SglangDeployment
 from hwcalc.engines.sglang.pools import LayerPools
@@ -172,9 +172,9 @@ WRITERS: Final[tuple[tuple[str, str, Change], ...]] = (
     ),
     ("sglang", "LayerPools.figures", of_half(LayerPools, "figures")),
     ("llamacpp", "units_of", changed(layers, "units_of", rule=lambda units: {name: 2 * each for name, each in units.items()})),
-    ("llamacpp", "margin_of", changed(equation, "margin_of", rule=lambda margin: margin._replace(value=Fraction(1, 4)))),
+    ("llamacpp", "margin_of", changed(layout, "margin_of", rule=lambda margin: margin._replace(value=Fraction(1, 4)))),
     ("ollama", "units_of", changed(layers, "units_of", rule=lambda units: {name: 2 * each for name, each in units.items()})),
-    ("ollama", "margin_of", changed(equation, "margin_of", rule=lambda margin: margin._replace(value=Fraction(1, 4)))),
+    ("ollama", "margin_of", changed(layout, "margin_of", rule=lambda margin: margin._replace(value=Fraction(1, 4)))),
     ("mlx", "Grown.stairs", doubled_stairs(Grown)),
     ("mlx", "Blocks.holds", of_half(Blocks, "holds")),
     ("tensorrt-llm", "Layout.blocks", doubled(Layout, "blocks")),

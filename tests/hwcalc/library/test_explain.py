@@ -196,12 +196,12 @@ def test_limits_are_limits(request_: dict[str, Any]) -> None:
     spec, request = load_request(model, take_options("explain", options)[1])
     opened = open_request(spec, **request)
     for limit in told.limits:
-        answer = next((one for one in ANSWERS if one.name == limit.name), None)
-        if answer is None or limit.value in (0, UNLIMITED):
+        varies = next((varies for _, name, varies, *_ in ANSWERS if name == limit.name), None)
+        if varies is None or limit.value in (0, UNLIMITED):
             continue
-        assert holds(opened.changed(**{answer.varies: limit.value}), answer.end)
+        assert holds(opened.changed(**{varies: limit.value}), limit.end)
         if limit.next_value is not None:
-            assert not holds(opened.changed(**{answer.varies: limit.next_value}), answer.end)
+            assert not holds(opened.changed(**{varies: limit.next_value}), limit.end)
 
 
 # --- symbols ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
 from hwcalc.library.fit_quick import quick
-from hwcalc.library.indexing import context_at
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.options import take_options
 from hwcalc.profiles.model_index import model_index
@@ -32,7 +31,7 @@ def test_what_is_larger_than_the_host_is_judged_as_it_is_placed(gpu: str, seq: s
         assert number is not None
         assert one.row is not None
         if found.knows(one.row, host.seq) and not found.whole(one.row, host.seq):
-            fits, cache = found.apart(one.row, host.seq), context_at(one.row, host.seq).cache
+            fits, cache = found.apart(one.row, host.seq), found.layout(one.row, host.seq).cache_on(0)
             if fits and found.weights_bytes(one.row) + cache > there:
                 judged[one.id] = fits
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.llamacpp.groups import weight_groups
+from hwcalc.engines.llamacpp.tensors import weight_groups
 from hwcalc.library.candidates import naming
 from hwcalc.library.families import naming_of
 from hwcalc.library.indexing import formats_at, placed_model

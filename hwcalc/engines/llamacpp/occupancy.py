@@ -1,0 +1,470 @@
+"""What a model on llama.cpp holds under one load.
+
+The requests that llama.cpp refuses: ``llama_init_from_model`` and the constructors of its contexts and caches (src/*.cpp).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.layout import Layout, budget_beside, weights_part
+from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
+from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.errors import ConfigError, UnsupportedError, UsageError
+from hwcalc.formulas import Full, LayerKind, Stack
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.model import Definition, Note, Noted
+from hwcalc.quantization.ggml import MIXES
+from hwcalc.quantization.planned import format_name
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hwcalc.engines.devices import DeviceReads, Placement, Saving
+    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.pool import Allocation
+    from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+    from hwcalc.formulas import DType
+    from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.policies.base import Chosen
+
+
+def check_context(occupancy: LlamacppOccupancy) -> None:
+    """Raise an error if llama.cpp refuses the model or the request."""
+    _check_model(occupancy)
+    _check_sizes(occupancy)
+    _check_cache_types(occupancy)
+
+
+def _check_model(occupancy: LlamacppOccupancy) -> None:
+    read = occupancy.hparams
+    row = read.architecture
+    if not row.runs:
+        raise UnsupportedError(f"llama.cpp knows the name {read.arch}, but has no code for it.", hint="Use: --engine reference")
+    if row.rotates_whole_heads and read.n_head[0] and read.n_rot != read.head_k:
+        raise ConfigError(
+            f"llama.cpp refuses this {read.arch} file: rope.dimension_count is {read.n_rot}, but a key has {read.head_k}."
+        )
+    window = row.window
+    empty = window is not None and window.pattern != "attention" and not any(read.is_swa)
+    if empty and read.swa_type != "none" and row.memory in ("attention", "shared"):
+        raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
+    if wrong := _shared_with_nobody(read):
+        raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
+    if occupancy.settings.drafts and not (read.n_layer_nextn and row.drafts):
+        what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
+        if not read.n_layer_nextn:
+            what = "this model has no layers for multi-token prediction."
+        raise UnsupportedError(f"ctx_type=mtp: {what}", hint="Leave out --engine-option ctx_type=mtp")
+
+
+def _shared_with_nobody(read: Hparams) -> int | None:
+    """The number of a layer that reuses a cache with another reach, full or with a window, than its own.
+
+    It is ``None`` if there is none.
+    """
+    first = read.kv_from_start
+    if first is None:
+        return None
+    for layer in range(first, read.n_layer):
+        source = first - (2 if read.is_swa[layer] else 1)
+        if source < 0 or read.is_swa[source] != read.is_swa[layer]:
+            return layer
+    return None
+
+
+def _check_sizes(occupancy: LlamacppOccupancy) -> None:
+    one = occupancy.settings
+    if not one.n_ctx_asked:
+        raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
+    if occupancy.request.replica_batch > one.n_seq_max:
+        raise UsageError(
+            f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned.",
+            hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch",
+        )
+    if not one.n_batch and not one.n_ubatch:
+        raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
+    if one.n_outputs < one.n_seq_max:
+        # GGML_ASSERT of llama_context::output_reserve: one output for each sequence.
+        raise UsageError(
+            f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,}).",
+            hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}",
+        )
+
+
+def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
+    one, read = occupancy.settings, occupancy.hparams
+    key, value = one.type_k, one.type_v
+    if (read.is_mla or read.architecture.memory == "compressed") and key != value:
+        raise UnsupportedError(
+            f"llama.cpp keeps one latent for keys and values of this model: type_k {key.name} and type_v {value.name} must be the same.",
+            hint=f"Use: --dtype {key.name}",
+        )
+    if value.block_elements > 1 and not one.flash_attn:
+        raise UnsupportedError(
+            f"quantized V cache ({value.name}) requires flash attention, which is off.",
+            hint="Use: --engine-option flash_attn=auto, or --engine-option type_v=f16",
+        )
+    if not one.flash_attn:
+        return
+    for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
+        if dtype.block_elements > 1:
+            _check_blocks(name, dtype, [width(layer) for layer in range(read.n_layer)])
+
+
+def _check_blocks(name: str, dtype: DType, widths: list[int]) -> None:
+    block = dtype.block_elements
+    wrong = next((width for width in widths if width % block), None)
+    if wrong is not None:
+        raise UnsupportedError(
+            f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
+            hint="Use: --dtype f16, or a model with wider heads",
+        )
+
+
+def check_weights(weights: str | None) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for a format of ``--weights`` that no GGUF file has."""
+    name = format_name(weights)
+    if name is None or name in FLOATS or name in MIXES:
+        return
+    nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
+    raise UnsupportedError(
+        f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
+        hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
+    )
+
+
+_AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
+
+
+class LlamacppOccupancy(GeneralOccupancy):
+    """What llama.cpp holds under a load: a context with its settings, and its :attr:`layout`."""
+
+    deployment: LlamacppDeployment
+
+    @property
+    def hparams(self) -> Hparams:
+        """The model as llama.cpp reads it."""
+        return self.deployment.hparams
+
+    @property
+    def plain_stack(self) -> Stack:
+        return self.deployment.plain_stack
+
+    def _settings_with(self, cells: int | None) -> Settings:
+        """The settings for the planned sequences with so many cells together; ``None`` is as the options say, or a cell for each token."""
+        deployment, request = self.deployment, self.request
+        context, tokens = deployment.context, deployment.slot_tokens(request.seq)
+        slots = context.slots(request.replica_batch)
+        if cells is None:
+            cells = tokens * request.replica_batch if context.n_ctx is None else context.n_ctx
+        batch = deployment.chosen_batch(tokens, request.batch)
+        return context.settings(self.hparams, cells or self.hparams.n_ctx_train, slots, batch)
+
+    @cached_property
+    def plain_settings(self) -> Settings:
+        """The settings with every default filled in, if nothing is dropped."""
+        if not self.together.unlike or self.deployment.context.n_ctx is not None:
+            return self._settings_with(None)
+        # One cell of a buffer that all sequences use can belong to several of them.
+        return self._settings_with(sum(run.positions for run in self.replica.together.runs(Full())))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings with every default filled in. Under a policy a context has fewer cells, unless the user says how many."""
+        plain = self.plain_settings
+        if self.evicted is None or not self.evicted.most or self.deployment.context.n_ctx is not None:
+            return plain
+        from hwcalc.engines.llamacpp.policies import context_tokens, cut_settings
+
+        shifted = self.unshifted is None
+        tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
+        return cut_settings(self._settings_with(tokens), plain, shifted=shifted)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What each device holds under the load."""
+        deployment, evicted = self.deployment, self.evicted
+        if evicted is None:
+            return deployment.layout(self.settings)
+        from hwcalc.engines.policies import policy_part
+
+        return Layout(
+            deployment,
+            self.settings,
+            layers=deployment.layers_under(None if self.uncut is self else frozenset(evicted.most)),
+            uncut=self.uncut.settings,
+            scored=lambda layers: policy_part(self, layers),
+        )
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        return self.layout.total_bytes
+
+    def fullest_bytes(self) -> int:
+        return self.layout.needed_bytes
+
+    def holding(self, counts: Mapping[int, int]) -> Self:
+        """The same occupancy: a context has all its cells from the start, whatever tokens it keeps."""
+        return self
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether a prompt that is longer than the context is cut."""
+        return False
+
+    def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
+        """The text and the flags that start a context with ``cells`` cells a sequence which keeps the first ``sinks`` tokens."""
+        flags = ("--context-shift", "--keep", f"{sinks}")
+        return f"-c {cells * self.request.replica_batch} {' '.join(flags)}", flags
+
+    @cached_property
+    def unshifted(self) -> str | None:
+        """Why context shift does not do what the policy of the request does; ``None`` if it does."""
+        from hwcalc.engines.llamacpp.policies import shifts
+
+        asked = self.request.policy
+        assert asked is not None
+        prompt = self.request.prompt_tokens
+        return shifts(asked.chosen, prompt, self.hparams, self.plain_settings, cuts_prompts=self.cuts_prompts)
+
+    @cached_property
+    def uncut(self) -> Self:
+        """The occupancy for layers on which the policy does not act: without the policy, if context shift carries it out."""
+        kept = self.evicted is None or self.unshifted is None
+        return self if kept else self.without_policy()
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        self.settings  # noqa: B018 - refuses more sequences than a context may have
+        return self.deployment.choose_dtypes()
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        return self.deployment.weight_parts()
+
+    def check(self) -> None:
+        if self.request.sharing.beams > 1:
+            raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
+        check_weights(self.request.weights)
+        check_context(self)
+        self.deployment.options  # noqa: B018 - refuses what cannot be
+        if self.request.weights is None and self.model.gguf is None and self.request.hardware.gpu is not None:
+            self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        settings = self.settings if kind.kept is not None else self.uncut.settings
+        return RULES[type(kind).__name__](kind, CacheContext(settings, self.hparams, self.batch))
+
+    def model_tensors(self) -> tuple[StoredTensor, ...]:
+        return ngram_state(CacheContext(self.settings, self.hparams, self.batch))
+
+    def most_sequences(self) -> tuple[int, str] | None:
+        request, one = self.request, self.settings
+        limits = [(one.n_seq_max if "n_seq_max" in request.options else MAX_SEQUENCES, "n_seq_max")]
+        if "n_ctx" in request.options:
+            limits.append((max(request.replica_batch, one.n_ctx_asked // request.seq), "n_ctx"))
+        most, name = min(limits)
+        return request.parallel.dp * most, name
+
+    def most_tokens(self) -> int | None:
+        """The most tokens of a sequence with ``n_ctx``, where the length does not depend on the memory; else ``None``."""
+        return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
+
+    def curve(self) -> Curve | None:
+        from hwcalc.engines.llamacpp.form import curve_of, is_drawn_from
+
+        return curve_of(self.deployment) if is_drawn_from(self.request) else None
+
+    def form(self) -> MemoryForm | None:
+        from hwcalc.engines.llamacpp.form import is_drawn_from
+
+        if not is_drawn_from(self.request):
+            return None
+        if self.request.hardware.kv_memory is None:
+            return self.deployment.form
+        from hwcalc.engines.general_form import form_with
+
+        return form_with(self)
+
+    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+        """The pool: the cells of the context, which do not follow from the budget."""
+        needed = self.needed_bytes
+        one = self.settings
+        return Noted(
+            PoolInfo(
+                budget_bytes=budget_bytes,
+                tokens=one.n_ctx,
+                bytes_per_token=None,
+                blocks=None,
+                block_size=None,
+                bytes_per_block=None,
+                blocks_per_request=None,
+                max_concurrency=None,
+                max_requests=None,
+                max_seq=one.n_ctx_seq if self.evicted is None else max(self.tokens, one.n_ctx_seq),
+                swa_tokens=one.n_stream * one.cells_swa if any(self.hparams.is_swa) else None,
+                state_slots=None,
+                needed_bytes=needed,
+                fits=needed <= budget_bytes,
+                message=None,
+                requires=(),
+                definition=Definition.ENGINE,
+            )
+        )
+
+    def holds(self, budget_bytes: int) -> bool:
+        """Whether the context fits into the budget, which has no blocks to fill."""
+        return self.needed_bytes <= budget_bytes
+
+    def scored_at_once(self) -> tuple[int, int]:
+        """The number of prompts in one batch of ``n_ubatch``, and the number of rows of scores.
+
+        In one buffer for all sequences, each token has scores of the cells of all of them.
+        """
+        settings, batch = self.settings, self.request.replica_batch
+        prompt = max(1, self.request.prompt_tokens - self.ahead)
+        rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
+        return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
+
+    def prefill_bytes(self, stage: int) -> int:
+        """Bytes of the cache after the prompt: those of all cells, which a context has from the start."""
+        return self.needed_bytes
+
+    def support_of_sharing(self) -> Support:
+        from hwcalc.engines.llamacpp.policies import sharing_support
+
+        return sharing_support(self)
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        from hwcalc.engines.llamacpp.policies import support
+
+        return support(self, chosen, self.unshifted, self.shift_words)
+
+    def reported_settings(self) -> Mapping[str, int | str | bool]:
+        """The settings of the context by the names of llama.cpp's log."""
+        return self.settings.named
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.llamacpp.policies import savings
+
+        return savings(self, short_bytes)
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings of a change in llama.cpp's options: length and number of sequences make the context of all slots."""
+        if not settings.keys() & {"seq", "batch"}:
+            return settings
+        seq, batch = settings.get("seq", self.tokens), settings.get("batch", self.batch)
+        others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
+        return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
+
+    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+        """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
+        from hwcalc.engines.stored import allocations_of
+
+        if self.deployment.options.kv_on_host:
+            return ()
+        blocks = self.layout.assignment.blocks
+        numbers = (number for number, device in enumerate(blocks) if device == stage)
+        return allocations_of(self, numbers, extras=bool(blocks) and blocks[-1] == stage)
+
+    def placement(self) -> Placement | None:
+        return self.layout.placement if self.deployment.knows_devices else None
+
+    def plan_budget(self) -> Noted[Budget | None]:
+        deployment = self.deployment
+        if deployment.weighed is None:
+            return Noted(None, (deployment.unknown_weights,))
+        placement = self.layout.placement
+        parts = (weights_part(placement), *placement.devices[placement.fullest].parts)
+        budget = budget_beside(self.setup.hardware, deployment.options, parts)
+        return Noted(budget.value, (*budget.notes, *_on_host(self), *deployment.repacked_note))
+
+    def reads(self) -> Noted[tuple[DeviceReads, ...]]:
+        from hwcalc.engines.llamacpp.layout import reads_of
+
+        return reads_of(self)
+
+    def lacking(self, end: str) -> str | None:
+        if not self.deployment.knows_devices or not self.deployment.gpus or self.request.hardware.kv_memory is not None:
+            return None
+        room, layout = self.deployment.rooms[end], self.layout
+        others = [gpu for gpu in layout.main if gpu != layout.fullest]
+        if room is not None and not layout.hold(others, room, end):
+            return "cache"
+        return None if layout.host_holds(end) else "host memory"
+
+    def entire(self) -> Self:
+        # Without a GPU it is asked for hardware that is still to be found.
+        if self.request.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
+            return self
+        if self.deployment.options.n_gpu_layers is not None:
+            return self
+        entire: Any = self.engine.open(self.model, self.request.changed(options={**self.setup.options, "n_gpu_layers": "all"}))
+        return cast("Self", entire)
+
+    def pinned(self) -> Self:
+        deployment = self.deployment
+        if deployment.pinned is not None or deployment.gpu is None or deployment.options.n_gpu_layers is not None:
+            return self
+        return self._pinned
+
+    @cached_property
+    def _pinned(self) -> Self:
+        return type(self)(self.deployment.pinned_at(self.layout.runs), self.load)
+
+    def fitting_length(self) -> Noted[int | None]:
+        """The longest context, in steps of 256 tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
+        options, hardware = self.deployment.options, self.request.hardware
+        if hardware.kv_memory is not None or self.deployment.weighed is None or self.deployment.context.n_ctx is not None:
+            return Noted(None)
+        if not self.deployment.context.server or _surely_fits(self.entire()):
+            return Noted(None)
+        shortest, longest = min(options.shortest, self.tokens), self.tokens
+        entire = self.entire()
+        low, high = shortest // CELLS, longest // CELLS
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _surely_fits(entire.sized(seq=middle * CELLS)):
+                low = middle
+            else:
+                high = middle
+        tokens = max(shortest, low * CELLS)
+        if tokens >= self.tokens:
+            return Noted(None)
+        how = (
+            ("until all layers fit on the GPU" if self.deployment.gpus else "until everything fits")
+            if tokens > shortest
+            else f"to {shortest:,} before it leaves layers to the host"
+        )
+        message = (
+            f"Planned for {tokens:,} of the model's {self.tokens:,} tokens: llama.cpp shortens a context that is not asked for, {how}. "
+            "Set it with --seq."
+        )
+        return Noted(tokens, (Note(code="shorter-context", message=message),))
+
+
+def _surely_fits(occupancy: LlamacppOccupancy) -> bool:
+    """Whether every GPU holds its part at the high end of the estimates."""
+    layout, room = occupancy.layout, occupancy.deployment.rooms["low"]
+    return occupancy.deployment.weighed is not None and room is not None and layout.hold(layout.main, room, "low")
+
+
+def _on_host(occupancy: LlamacppOccupancy) -> tuple[Note, ...]:
+    """A note where nobody can say that the host has the memory that is needed of it."""
+    deployment = occupancy.deployment
+    if deployment.gpu is None or deployment.shares_memory or deployment.options.host_bytes is not None:
+        return ()
+    needed = occupancy.layout.needed_on(ON_HOST, "high")
+    if needed <= deployment.host_rooms["low"]:
+        return ()
+    message = (
+        f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "
+        "Say it with --engine-option host_memory=64GiB."
+    )
+    return (Note(code="host-memory-unknown", message=message),)
