@@ -15,9 +15,9 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION, Layer, Stack
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelFacts, ModelSpec, Note, Parameters, RawModel, RopeScaling, qualified
-from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, check_size
+from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import architecture_of, find_wrapper
+from hwcalc.parsers.registry import find_wrapper
 from hwcalc.parsers.understood import from_the_class, no_layers, understood
 from hwcalc.text import by_word, quoted
 

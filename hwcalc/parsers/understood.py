@@ -21,10 +21,10 @@ from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
-from hwcalc.parsers.config import ALIASES, Config, bears_on_memory, class_defaults, defaults_version, weighs
+from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_version, weighs
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family, types_of
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import MAX_NESTING, NESTED, architecture_of, find_family, find_language_model, known_family, room_of
+from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, find_language_model, known_family, room_of
 from hwcalc.text import quoted, shown
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")

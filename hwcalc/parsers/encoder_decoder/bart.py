@@ -21,7 +21,7 @@ from hwcalc.formulas.weights import Block, Part, WeightRole, convolution, embedd
 from hwcalc.model import Note
 from hwcalc.parsers import blocks
 from hwcalc.parsers.blocks import Attends, Dims, Named, Switch, Weighed
-from hwcalc.parsers.config import MAX_LAYERS, Config, architecture, form
+from hwcalc.parsers.config import MAX_LAYERS, Config, architecture_of, form
 from hwcalc.parsers.reading import AttentionDims, Reading
 from hwcalc.parsers.towers.sound import mel_convolutions
 from hwcalc.text import brief
@@ -99,7 +99,7 @@ class EncoderDecoder(Record):
         """The layers of the decoder, or layers that keep nothing for a class that is the encoder alone."""
         decoder = self._decoder(config)
         _set_aside(config)
-        name = architecture(config)
+        name = architecture_of(config.raw) or ""
         if name.endswith("EncoderModel"):
             return self._encoder_alone(decoder, name)
         cross = self.crosses and not name.endswith("ForCausalLM")

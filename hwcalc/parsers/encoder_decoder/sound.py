@@ -16,7 +16,7 @@ from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Attends, Weighed, bart_attention, output_head, rms_norms, stack, tied_head
-from hwcalc.parsers.config import MAX_LAYERS, Config, architecture
+from hwcalc.parsers.config import MAX_LAYERS, Config, architecture_of
 from hwcalc.parsers.encoder_decoder.bart import BART_KEYS, EncoderDecoder, Keys, encoder_layers
 from hwcalc.parsers.reading import Reading, attention_dims
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, linears, needed
@@ -180,7 +180,7 @@ def _seamless(config: Config, top: Config, reading: Reading, kind: str) -> list[
     out = [Block(kind="embedding", weights=w.embedding("shared", vocab, width))]
     if kind == "text":
         out += _text_stack(config, "encoder", encoder_layers(config))
-    elif architecture(config).endswith("ForSpeechToText"):
+    elif (architecture_of(config.raw) or "").endswith("ForSpeechToText"):
         speech = conformer(config, "speech_encoder")
         if speech is None:
             return None
@@ -210,7 +210,7 @@ def _text_stack(config: Config, side: str, layers: tuple[Layer, ...]) -> list[Bl
 
 def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
     """SpeechT5: wav2vec's front, one table of relative positions for all encoder layers, and computed positions elsewhere."""
-    if not architecture(config).endswith("ForSpeechToText"):
+    if not (architecture_of(config.raw) or "").endswith("ForSpeechToText"):
         return None
     width, vocab, path = config.integer("hidden_size"), config.integer("vocab_size"), "encoder.prenet"
     front = wav2vec2_front(config, width, f"{path}.feature_encoder", f"{path}.feature_projection", path)

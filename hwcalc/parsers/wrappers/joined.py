@@ -17,7 +17,7 @@ from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import Config, architecture_of
 from hwcalc.parsers.towers import build
 from hwcalc.parsers.towers.build import LLAMA, LLAMA_NAMES, UnknownTowerError
 
@@ -25,7 +25,9 @@ JOINT: Final = Part.PROJECTOR
 PATH: Final = "multi_modal_projector"
 
 # The language model alone: such a class leaves out the other parts that its document describes.
-_TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+_TEXT_ONLY: Final = tuple(
+    f"{name}ForCausalLM" for name in ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+)
 
 
 class Joined(Record):
@@ -89,7 +91,7 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
     """
 
     def weigh(top: Config, language: Config) -> tuple[Block, ...] | None:
-        if _text_only(top):
+        if architecture_of(top.raw) in _TEXT_ONLY:
             return ()
         told = {"text_hidden_size": language.integer("hidden_size")} if told_width else {}
         joined = Joined(top=top, language=language)
@@ -109,12 +111,6 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
         return out
 
     return weigh
-
-
-def _text_only(top: Config) -> bool:
-    """Whether the class that the document names is the language model alone."""
-    names = top.raw.get("architectures")
-    return isinstance(names, (list, tuple)) and list(names[:1]) in [[f"{name}ForCausalLM"] for name in _TEXT_ONLY]
 
 
 # Widths.
