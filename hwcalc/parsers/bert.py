@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import CrossAttention, Layer, NoCache
+from hwcalc.formulas import Layer, NoCache
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
@@ -76,7 +76,7 @@ class Bert(Record):
         if not config.flag("is_decoder"):
             return no_cache(config, "is_decoder")
         dims = shared_heads(config)
-        layer: Layer = (dims.full(), CrossAttention(**asdict(dims))) if cross else (dims.full(),)
+        layer: Layer = (dims.full(), dims.cross()) if cross else (dims.full(),)
         return Reading(layers=(layer,) * config.number_of_layers(), config=config)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:

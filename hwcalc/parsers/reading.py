@@ -10,7 +10,14 @@ from msgspec import field
 from msgspec.structs import asdict, replace
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.attention import AttentionKind, FullAttention
+from hwcalc.formulas.attention import (
+    AttentionKind,
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    SinkAttention,
+    SlidingAttention,
+)
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
@@ -19,7 +26,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.text import by_word, shown
 
 if TYPE_CHECKING:
-    from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
     from hwcalc.formulas.weights import Block
 
 
@@ -83,8 +89,6 @@ class AttentionDims(Record):
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
-        from hwcalc.formulas.attention import SlidingAttention
-
         return SlidingAttention(**asdict(self), window=window)
 
     def within(self, window: int | None) -> FullAttention | SlidingAttention:
@@ -93,15 +97,15 @@ class AttentionDims(Record):
 
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
-        from hwcalc.formulas.attention import ChunkedAttention
-
         return ChunkedAttention(**asdict(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
-        from hwcalc.formulas.attention import SinkAttention
-
         return SinkAttention(**asdict(self), sink=sink, window=window)
+
+    def cross(self) -> CrossAttention:
+        """These dims, every token of the encoder kept."""
+        return CrossAttention(**asdict(self))
 
 
 def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims:

@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from hwcalc.formulas import CrossAttention, FullAttention, Layer, NoCache, SharedCache, SparseIndexer
+from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, SparseIndexer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Weight, WeightRole
@@ -503,7 +503,7 @@ def _read_mllama(config: Config) -> Reading:
     count = config.number_of_layers()
     dims = attention_dims(config)
     images = set(config.integers("cross_attention_layers") or [])
-    cross = CrossAttention(**asdict(dims))
+    cross = dims.cross()
     return Reading(
         layers=tuple((cross,) if index in images else (dims.full(),) for index in range(count)),
         config=config,

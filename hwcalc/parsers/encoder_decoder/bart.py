@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from hwcalc.formulas import CrossAttention, Layer, NoCache
+from hwcalc.formulas import Layer, NoCache
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole, convolution, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.model import Note
@@ -61,7 +61,7 @@ class Keys(Record):
     def layers(self, config: Config, cross: bool) -> tuple[Layer, ...]:
         """Equal layers, whose cross attention has the dims of their self attention."""
         dims = self.dims(config)
-        layer: Layer = (dims.full(), CrossAttention(**asdict(dims))) if cross else (dims.full(),)
+        layer: Layer = (dims.full(), dims.cross()) if cross else (dims.full(),)
         return (layer,) * self.number_of_layers(config)
 
 

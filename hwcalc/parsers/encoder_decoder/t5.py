@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgspec.structs import asdict
-
-from hwcalc.formulas import CrossAttention, Layer
+from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers import blocks
 from hwcalc.parsers.blocks import Attends, Named, Weighed
@@ -185,7 +183,7 @@ def _windowed(period: int) -> Callable[[Config, bool], tuple[Layer, ...]]:
             types = every(pattern, count, "full_attention", "sliding_attention")
         config.ignore("sliding_window_pattern", "_sliding_window_pattern")
         own = build_layers(config, types, {"full_attention": full_layer, "sliding_attention": windowed_layer})
-        over = CrossAttention(**asdict(attention_dims(config)))
+        over = attention_dims(config).cross()
         return tuple((*layer, over) if cross else layer for layer in own)
 
     return layers
