@@ -113,6 +113,14 @@ def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim)
 
 
+def shared_width(config: Config, heads: int) -> int:
+    """The width of a head, where all heads together are as wide as the model."""
+    width = config.integer("hidden_size")
+    if width < heads:
+        raise config.error("hidden_size", width, f"at least the number of attention heads ({heads})")
+    return width // heads
+
+
 def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:
     """Heads and widths by the common keys.
 
@@ -123,12 +131,7 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
     if heads % kv_heads:
         raise config.error("num_key_value_heads", kv_heads, f"a divisor of the number of attention heads ({heads})")
-    head_dim = config.maybe_integer("head_dim")
-    if head_dim is None:
-        hidden = config.integer("hidden_size")
-        head_dim = hidden // heads
-        if head_dim == 0:
-            raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
+    head_dim = config.maybe_integer("head_dim") or shared_width(config, heads)
     v_head_dim = _value_width(config, head_dim)
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
 

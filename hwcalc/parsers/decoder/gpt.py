@@ -37,18 +37,25 @@ from hwcalc.parsers.blocks import Weighed, norm, rms_norms, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder import build
 from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
-from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, attention_dims, build_layers, dims_of, equal_dims
+from hwcalc.parsers.reading import (
+    AttentionDims,
+    LayerReader,
+    Readers,
+    Reading,
+    attention_dims,
+    build_layers,
+    dims_of,
+    equal_dims,
+    shared_width,
+)
 
 # Heads and widths.
 
 
 def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
     """The heads together are as wide as the hidden size. Each has its own keys and values unless ``kv_heads`` says otherwise."""
-    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
-    head_dim = hidden // heads
-    if head_dim == 0:
-        raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
-    return equal_dims(heads, kv_heads, head_dim)
+    heads = config.integer("num_attention_heads")
+    return equal_dims(heads, kv_heads, shared_width(config, heads))
 
 
 def _own_heads(config: Config) -> AttentionDims:

@@ -22,7 +22,7 @@ from hwcalc.model import Note
 from hwcalc.parsers import blocks
 from hwcalc.parsers.blocks import Attends, Dims, Named, Switch, Weighed
 from hwcalc.parsers.config import MAX_LAYERS, Config, architecture_of, form
-from hwcalc.parsers.reading import AttentionDims, Reading
+from hwcalc.parsers.reading import AttentionDims, Reading, equal_dims, shared_width
 from hwcalc.parsers.towers.sound import mel_convolutions
 from hwcalc.text import brief
 
@@ -49,14 +49,7 @@ class Keys(Record):
         heads = config.integer(self.heads)
         kv_heads = config.maybe_integer(self.kv_heads) if self.kv_heads else None
         head_dim = config.maybe_integer(self.head_dim) if self.head_dim else None
-        if head_dim is None:
-            width = config.integer("hidden_size")
-            head_dim = width // heads
-            if head_dim == 0:
-                raise config.error("hidden_size", width, f"at least the number of attention heads ({heads})")
-        return AttentionDims(
-            num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim
-        )
+        return equal_dims(heads, kv_heads, head_dim or shared_width(config, heads))
 
     def layers(self, config: Config, cross: bool) -> tuple[Layer, ...]:
         """Equal layers, whose cross attention has the dims of their self attention."""
