@@ -1,8 +1,6 @@
 """The command line of llama-server, and the Modelfile of Ollama, for a plan.
 
-The flags of llama-server that kvplan writes and reads, and what stands for them here.
-
-Read in ``common/arg.cpp`` of llama.cpp 0c1e57098. A flag with an empty ``value`` takes one; the others are switches.
+Flags were read in ``common/arg.cpp`` of llama.cpp 0c1e57098.
 """
 
 from __future__ import annotations

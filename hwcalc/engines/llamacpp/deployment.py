@@ -21,7 +21,17 @@ from hwcalc.engines.llamacpp.settings import (
     dtypes_of,
     place_options,
 )
-from hwcalc.engines.llamacpp.tensors import repacked_note, repacked_output
+from hwcalc.engines.llamacpp.tensors import (
+    grouped,
+    loaded,
+    loaded_groups,
+    model_tensors,
+    other_sizes,
+    repacked_note,
+    repacked_output,
+    weight_groups,
+    with_overrides,
+)
 from hwcalc.engines.memory import BudgetPart, Section, exact
 from hwcalc.engines.options import is_auto
 from hwcalc.errors import UsageError
@@ -101,10 +111,6 @@ class LlamacppDeployment(GeneralDeployment):
         stack: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return stack
 
-    def layout(self, settings: Settings) -> Layout:
-        """What each device holds in a context, or in an array of contexts, with these settings."""
-        return Layout(self, settings)
-
     def layout_at(self, tokens: int, sequences: int) -> Layout:
         """What each device holds for ``sequences`` sequences of ``tokens`` tokens, where no option fixes the context."""
         return Layout(self, self.settings_at(tokens, sequences))
@@ -114,15 +120,11 @@ class LlamacppDeployment(GeneralDeployment):
     @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
-        from hwcalc.engines.llamacpp.tensors import model_tensors
-
         return model_tensors(self.model, format_name(self.setup.weights))
 
     @cached_property
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
         """The tensors of the planned file in groups that differ in their layer alone; ``None`` if they are not known."""
-        from hwcalc.engines.llamacpp.tensors import weight_groups
-
         return weight_groups(self.model, format_name(self.setup.weights))
 
     @cached_property
@@ -135,14 +137,10 @@ class LlamacppDeployment(GeneralDeployment):
         return weighed
 
     def _weigh(self) -> Weighed:
-        from hwcalc.engines.llamacpp.tensors import loaded, loaded_groups
-
         mtp, overrides, blocks = self.context.load_mtp, self.options.overrides, self.hparams.n_layer_all
         if not overrides:
             groups = loaded_groups(self.weight_groups or (), mtp=mtp)
             return weigh(((group.first, group.blocks) for group in groups), blocks)
-        from hwcalc.engines.llamacpp.tensors import with_overrides
-
         # The user may have named any tensor of a group.
         tensors = with_overrides(loaded(self.weight_tensors or (), mtp=mtp), overrides)
         return weigh(((tensor, (tensor.layer,)) for tensor in tensors), blocks)
@@ -187,8 +185,6 @@ class LlamacppDeployment(GeneralDeployment):
         weighed, model, weights = self.weighed, self.model, self.setup.weights
         if weighed is None:
             return None
-        from hwcalc.engines.llamacpp.tensors import grouped, other_sizes
-
         mtp = self.context.load_mtp
         groups = model.once(("llamacpp groups", weights, mtp), lambda: grouped(self.weight_groups or (), mtp=mtp))
         if model.gguf is not None and model.gguf.tensors and weights is None:
@@ -315,7 +311,7 @@ class LlamacppDeployment(GeneralDeployment):
     @cached_property
     def process(self) -> BudgetPart | None:
         """The memory of a GPU that the process takes outside the buffers; ``None`` without a GPU."""
-        return None if self.gpu is None else process(self.gpu)
+        return None if self.gpu is None else process(self.gpu.vendor)
 
     def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
         """The terms of a device that are neither weights, cache nor buffers."""

@@ -1,33 +1,23 @@
-"""How much a compute buffer of llama.cpp holds: the tensors of a pass that are alive at once, on one device.
-
-Sums of products of a context's sizes, such as ``2 x n_ubatch x n_ctx_seq + 512``.
-
-A rule of a buffer is written once, with names of :class:`~hwcalc.engines.llamacpp.settings.Settings` in place of numbers. A plan puts its own
-numbers in; the form of all lengths and batches keeps the names.
+"""The buffers of a pass on each device: the tensors that are alive at once, and the logits that the host keeps for the caller.
 
 ``llama_context::sched_reserve`` builds the graph of a batch of ``n_ubatch`` tokens and ``ggml_gallocr`` packs it: the buffer is the inputs
 that stay to the end, such as the mask of the attention, and the fullest moment of a layer or of the output. The moments were read in
-src/llama-graph.cpp and src/models of llama.cpp 0c1e57098 and compared with the sizes that it reserves.
+src/llama-graph.cpp and src/models of llama.cpp 0c1e57098 and compared with the sizes that it reserves; each counts by what was measured.
 
-All sizes are sums with the names of a context's sizes (:mod:`~hwcalc.engines.llamacpp.graph`); nothing here depends on length and batch.
-
-The buffers of a pass on each device: compute buffers, and the logits that the host keeps for the caller.
-
-A buffer is as large as its fullest moment (:mod:`~hwcalc.engines.llamacpp.graph`), each by what was measured of it. :class:`Buffers` says the
-bytes for a context or for an array of contexts; of one context it also says how they come about.
+A moment is written once, as a :class:`Sum` with the names of :class:`~hwcalc.engines.llamacpp.settings.Settings` in place of numbers. A plan
+puts its own numbers in; the form of all lengths and batches keeps the names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
+from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import BudgetPart, Section
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import step
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.formats import FP16
 from hwcalc.formulas.record import Record
@@ -150,7 +140,11 @@ def input_bytes(read: Hparams, one: Settings) -> Sum:
     # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
     each += 2 * N_CTX_SEQ if _has_indexer(read) else 0
     each += FLOAT * cells if read.architecture.graph.biased else 0
-    return N_UBATCH * (each + FLOAT * _decay(read) + _value_index_bytes(read, one))
+    indexed = 0
+    if not (one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory == "compressed"):
+        # Without flash attention every number of a value is stored by its own index of 64 bits, in each cache.
+        indexed = 8 * len(mask_cells(read)) * read.n_embd_v_gqa_max
+    return N_UBATCH * (each + FLOAT * _decay(read) + indexed)
 
 
 def _has_indexer(read: Hparams) -> bool:
@@ -179,13 +173,6 @@ def mask_cells(read: Hparams) -> tuple[Sum, ...]:
         # Of the raw cache, of the cells of four tokens twice, as the indexer has its own, and of those of 128.
         return CELLS_SWA, GROUPS_OF_4, GROUPS_OF_4, GROUPS_OF_128
     return (N_CTX_SEQ, CELLS_SWA) if read.n_swa and any(read.is_swa) else (N_CTX_SEQ,)
-
-
-def _value_index_bytes(read: Hparams, one: Settings) -> int:
-    """Bytes for a token: without flash attention every number of a value is stored by its own index of 64 bits, in each cache."""
-    if one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory == "compressed":
-        return 0
-    return 8 * len(mask_cells(read)) * read.n_embd_v_gqa_max
 
 
 def _feed_forward(read: Hparams) -> int:
@@ -260,7 +247,13 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
         tokens = 2 * read.n_embd + width + keys + read.n_embd_v_gqa_max
         found.append(Moment(name="attention to a batch", per_token=Sum.of(tokens)))
     if part.from_host is not None:
-        found += _from_host(read, part, alive)
+        # A batch copies weights from the host while most tensors of the layer are alive, and later keys and values.
+        ahead = Sum({names: number * 9 // 10 for names, number in Sum.of(alive).products.items()})
+        copied = ((ahead, part.from_host), (Sum.of(4 * read.n_embd), part.cache_from_host))
+        found += [
+            Moment(name=name, per_token=numbers, fixed_bytes=Sum.of(FLOAT * (size // FLOAT)))
+            for name, (numbers, size) in zip(OF_THE_HOST, copied, strict=True)
+        ]
     if read.is_mla:
         found.append(_latent(read, one))
     if part.sixteen_bit and one.flash_attn:
@@ -283,22 +276,6 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
         kept = Sum.of(read.n_embd if part.alone else 0)
         found.append(Moment(name=name, per_token=kept, per_output=read.n_vocab + read.n_embd))
     return tuple(found)
-
-
-def _from_host(read: Hparams, part: Part, alive: Sum | int) -> tuple[Moment, Moment]:
-    """The moments while a batch copies tensors from the host: weights, with most live tensors of the layer, or keys and values."""
-    numbers = Sum.of(alive)
-    ahead = Sum({names: number * 9 // 10 for names, number in numbers.products.items()})
-    weights = FLOAT * ((part.from_host or 0) // FLOAT)
-    of_weights, of_cache = OF_THE_HOST
-    return (
-        Moment(name=of_weights, per_token=ahead, fixed_bytes=Sum.of(weights)),
-        Moment(
-            name=of_cache,
-            per_token=Sum.of(4 * read.n_embd),
-            fixed_bytes=Sum.of(FLOAT * (part.cache_from_host // FLOAT)),
-        ),
-    )
 
 
 def _beside(read: Hparams) -> int:
@@ -362,9 +339,6 @@ def output_bytes(read: Hparams, count: int) -> int:
 
 NOTHING_COPIED: Final = -1
 COMPUTE_BUFFER: Final = "compute buffer"
-_ENDS: Final = ("low", "expected", "high")
-_ALL_LAYERS: Final = Part(alone=True, output=False)
-_EVERYTHING: Final = Part(alone=True)
 
 Moments = tuple[tuple[Moment, "Sum"], ...]
 """Moments with the bytes of the whole buffer that each would need."""
@@ -422,7 +396,7 @@ class ModelMoments:
 
     def host(self, *, output: bool) -> Moments:
         """The moments of a host that runs all layers, with the output or without."""
-        return self._of(_EVERYTHING if output else _ALL_LAYERS)
+        return self._of(Part(alone=True, output=output))
 
     def beside(self, copies: int) -> Moments:
         """The moments of the host where GPUs run all layers. The inputs of a pass are kept ``copies`` times."""
@@ -441,6 +415,10 @@ class Sized(NamedTuple):
     size: Any
     error: Estimate
 
+    def at(self, end: str) -> Any:
+        """The bytes at an end of what was measured of such a moment."""
+        return self.size * getattr(self.error, end)
+
 
 class Buffers:
     """The buffers of a context, or of an array of contexts, with these settings."""
@@ -456,7 +434,7 @@ class Buffers:
     def of(self, part: GpuPart | HostPart, end: str) -> int:
         """Bytes that a device needs for a pass, at an end of the estimates."""
         if isinstance(part, HostPart):
-            return self._compute_on_host(part, end) + self._logits(end)
+            return self._compute_on_host(part, end) + self.logits(end)
         size = 0
         for first in (True, False):
             for copies in (1, PIPELINE_COPIES):
@@ -467,13 +445,23 @@ class Buffers:
 
     def parts(self, part: GpuPart | HostPart) -> tuple[BudgetPart, ...]:
         """The buffers of a device in one context, as terms of the memory equation."""
-        if isinstance(part, HostPart):
-            return self._host_parts(part)
-        if not part.runs:
-            return ()
-        sizes = (self._with_copy(sized, part) for sized in self._sizes(part.first, part.copies) if _has(part, sized.moment))
-        low, expected, high = (self.of(part, end) for end in _ENDS)
-        return (_described(sizes, self._settings, (low, expected, high)),)
+        settings = self._settings
+        if isinstance(part, GpuPart):
+            if not part.runs:
+                return ()
+            sizes = [self._with_copy(sized, part) for sized in self._sizes(part.first, part.copies) if _has(part, sized.moment)]
+            low, expected, high = (self.of(part, end) for end in ENDS)
+            return (compute_buffer(sizes, settings, (low, expected, high)),)
+        layers = part.partly and not part.alone and not part.helped
+        moments = self._moments.host(output=False) if layers else self.moments_of(part)
+        low, expected, high = (self._compute_on_host(part, end) for end in ENDS)
+        compute = compute_buffer(sizes_of(moments, settings), settings, (low, expected, high))
+        low, expected, high = (self.logits(end) for end in ENDS)
+        source = (
+            "src/llama-context.cpp output_reserve: n_vocab x n_seq_max numbers from the start, more when a batch asks for more"
+        )
+        section = Section.ACTIVATIONS
+        return compute, BudgetPart(name="output buffer", section=section, low=low, expected=expected, high=high, source=source)
 
     def moments_of(self, part: GpuPart | HostPart) -> Moments:
         """The moments of a device in one context, which copies nothing from the host, with the names of their sizes."""
@@ -486,13 +474,13 @@ class Buffers:
         key, sizes = (first, copies, end), self._sizes(first, copies)
         if key not in self._always:
             always = (sized for sized in sizes if not sized.moment.per_output and sized.moment.name not in OF_THE_HOST)
-            self._always[key] = largest(sized.size * getattr(sized.error, end) for sized in always)
+            self._always[key] = largest(sized.at(end) for sized in always)
         most = self._always[key]
         for sized in sizes:
             if sized.moment.per_output or sized.moment.name in OF_THE_HOST:
                 has = _has(part, sized.moment)
                 if some(has):
-                    most = larger(most, has * (self._with_copy(sized, part).size * getattr(sized.error, end)))
+                    most = larger(most, has * self._with_copy(sized, part).at(end))
         return _rounded(most, end)
 
     def _sizes(self, first: bool, copies: int) -> tuple[Sized, ...]:
@@ -524,32 +512,21 @@ class Buffers:
         alone = self._of_host(self._moments.host(output=True), end, "everything") if some(part.alone) else 0
         if part.alone is True:
             return alone
-        beside = self._beside(1, end)
+        beside = self._of_host(self._moments.beside(1), end, 1)
         if some(part.copies > 1):
-            beside = either(part.copies > 1, self._beside(PIPELINE_COPIES, end), beside)
+            beside = either(part.copies > 1, self._of_host(self._moments.beside(PIPELINE_COPIES), end, PIPELINE_COPIES), beside)
         if some(part.partly) and (end == "high" or (end == "expected" and not part.helped)):
             layers = self._of_host(self._moments.host(output=False), end, "all layers")
             beside = either(part.partly, larger(beside, layers) if end == "high" else layers, beside)
         size: int = either(part.alone, alone, beside)
         return size
 
-    def _beside(self, copies: int, end: str) -> int:
-        return self._of_host(self._moments.beside(copies), end, copies)
-
     def _of_host(self, moments: Moments, end: str, key: object) -> int:
         if (key, end) not in self._on_host:
             self._on_host[key, end] = fullest(sizes_of(moments, self._settings), end)
         return self._on_host[key, end]
 
-    def _host_parts(self, part: HostPart) -> tuple[BudgetPart, ...]:
-        moments = self.moments_of(part)
-        if part.partly and not part.alone and not part.helped:
-            moments = self._moments.host(output=False)
-        low, expected, high = (self._compute_on_host(part, end) for end in _ENDS)
-        compute = _described_alone(moments, self._settings)
-        return (replace(compute, low=low, expected=expected, high=high), output_buffer(self._read, self._settings))
-
-    def _logits(self, end: str) -> int:
+    def logits(self, end: str) -> int:
         """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
         one = self._settings
         return output_bytes(self._read, larger(one.n_seq_max, one.n_outputs) if end == "high" else one.n_seq_max)
@@ -570,7 +547,7 @@ def sizes_of(moments: Moments, settings: Settings) -> tuple[Sized, ...]:
 
 def fullest(sizes: Iterable[Sized], end: str) -> int:
     """Bytes of a compute buffer: those of its fullest moment. Each end of the range has its own."""
-    return _rounded(largest(sized.size * getattr(sized.error, end) for sized in sizes), end)
+    return _rounded(largest(sized.at(end) for sized in sizes), end)
 
 
 def _rounded(size: float, end: str) -> int:
@@ -578,43 +555,10 @@ def _rounded(size: float, end: str) -> int:
     return rounded
 
 
-def compute_buffer(read: Hparams, settings: Settings, part: Part) -> BudgetPart:
-    """The compute buffer of a device that runs a part of the model."""
-    return _described_alone(gpu_moments(read, settings, part), settings)
-
-
-def output_buffer(read: Hparams, settings: Settings) -> BudgetPart:
-    """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
-    low, high = output_bytes(read, settings.n_seq_max), output_bytes(read, max(settings.n_seq_max, settings.n_outputs))
-    source = "src/llama-context.cpp output_reserve: n_vocab x n_seq_max numbers from the start, more when a batch asks for more"
-    return BudgetPart(name="output buffer", section=Section.ACTIVATIONS, low=low, expected=low, high=high, source=source)
-
-
-def _described_alone(moments: Moments, settings: Settings) -> BudgetPart:
-    """The compute buffer with these moments as a term of the memory equation."""
-    sizes = sizes_of(moments, settings)
-    low, expected, high = (fullest(sizes, end) for end in _ENDS)
-    return _described(sizes, settings, (low, expected, high))
-
-
-def _described(sizes: Iterable[Sized], settings: Settings, ends: tuple[int, int, int]) -> BudgetPart:
-    """A compute buffer of these bytes, with the moment that is the fullest by the expected value."""
+def compute_buffer(sizes: Sequence[Sized], one: Settings, ends: tuple[int, int, int]) -> BudgetPart:
+    """A compute buffer of these bytes as a term of the memory equation, with the moment that is the fullest by the expected value."""
     low, expected, high = ends
-    moment, size, error = max(sizes, key=lambda sized: sized.size * sized.error.expected)
-    return BudgetPart(
-        name=COMPUTE_BUFFER,
-        section=Section.ACTIVATIONS,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"fullest moment: {moment.name}; {error.source}",
-        definition=Definition.ESTIMATE,
-        grows=None,
-        steps=tuple(_steps(moment, size, settings, ends, error)),
-    )
-
-
-def _steps(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> Iterator[Step]:
+    moment, size, error = max(sizes, key=lambda sized: sized.at("expected"))
     terms: dict[str, float] = {"kept_inputs": size - moment.bytes.at(one)}
     products = []
     if per_token := moment.per_token.at(one):
@@ -630,4 +574,14 @@ def _steps(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int],
     terms["number_bytes"] = FLOAT
     if error.expected != 1:
         formula, terms = f"({formula}) x measured_share", terms | {"measured_share": error.expected}
-    yield step("compute_buffer", formula, ends, unit="bytes", **terms)
+    return BudgetPart(
+        name=COMPUTE_BUFFER,
+        section=Section.ACTIVATIONS,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"fullest moment: {moment.name}; {error.source}",
+        definition=Definition.ESTIMATE,
+        grows=None,
+        steps=(step("compute_buffer", formula, ends, unit="bytes", **terms),),
+    )

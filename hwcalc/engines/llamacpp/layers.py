@@ -1,12 +1,9 @@
-"""Weights and caches of the layers of a model: sums from the first layer on, so that any run of layers is a few look-ups.
+"""The layers of a model: the bytes of their weights and caches, and the device on which each lies (llama.cpp 0c1e57098).
 
-Which layers lie on which device: as options divide them, and as llama.cpp fits them by itself (llama.cpp 0c1e57098).
-
-``llama_model_base::load_tensors`` (src/llama-model.cpp) divides layers; ``common_params_fit_impl`` (common/fit.cpp) fits them: all layers
-on the GPUs if they fit. Else a dense model fills the GPUs with whole layers from the back; the first layers stay on the host. A model with
-experts keeps all layers on the GPUs if that is possible with the experts of some on the host.
-
-The numbers of layers are integers for one context, and arrays for many contexts of any length and number of sequences.
+Bytes are sums from the first layer on, so that any run of layers is a few look-ups. ``llama_model_base::load_tensors`` (src/llama-model.cpp)
+divides layers as options say; ``common_params_fit_impl`` (common/fit.cpp) fits them: all layers on the GPUs if they fit. Else a dense model
+fills the GPUs with whole layers from the back; the first layers stay on the host. A model with experts keeps all layers on the GPUs if that
+is possible with the experts of some on the host.
 
 Numbers of layers are integers for one context, and arrays for many contexts of any length and number of sequences.
 """

@@ -1,19 +1,15 @@
 """What each device holds of a model: the one place that puts layers, caches and buffers on GPUs and the host.
 
-What each device needs beside weights and cache, and what that leaves of it.
-
-A GPU: visible memory - what stays free - the process - the compute buffer. The host: the compute buffer, and the outputs of the last
-layer, which llama.cpp keeps there.
-
 A :class:`Layout` is of one context, as a plan has it, or of an array of contexts of any length and number of sequences, as a sweep has them.
-Numbers are integers or arrays by the same lines. Of one context it also says in words what lies where.
+Numbers are integers or arrays by the same lines. Of one context it also says in words what lies where, and what a pass reads on each device.
 
-What a pass reads on each device, which bounds its speed.
+A GPU has for it: visible memory - what stays free - the process - the compute buffer. The host has the compute buffer too, and the outputs of
+the last layer, which llama.cpp keeps there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -23,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from hwcalc.engines.devices import HOST, HOST_SHARE, DeviceReads, DeviceShare, Placement, WeightRead
 from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, Buffers, GpuPart, HostPart
 from hwcalc.engines.llamacpp.layers import ON_HOST, Assignment, Cache, Fitting, Layers, Runs, cache_bytes, device_of, fitted
-from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, exact, memory_of, part_of
+from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, memory_of, part_of
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller, some
 from hwcalc.formulas.record import Record
@@ -36,25 +32,20 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
     from hwcalc.engines.llamacpp.settings import PlaceOptions, Settings
-    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
+    from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.engines.setup import Hardware, Setup
     from hwcalc.profiles.gpus import VisibleMemory
-    from hwcalc.profiles.hardware_file import Gpu
 
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
-_VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
 _LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "expected": Fraction(15, 16), "high": 1}
 """What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
 
 
-def process(gpu: Gpu) -> BudgetPart:
-    """The memory of a GPU that the process takes outside the buffers of llama.cpp."""
-    return _process(_VENDORS.get(gpu.vendor.lower(), "other"))
-
-
-@lru_cache(maxsize=3)
-def _process(name: str) -> BudgetPart:
+@lru_cache(maxsize=16)
+def process(vendor: str) -> BudgetPart:
+    """The memory of a GPU of a vendor that the process takes outside the buffers of llama.cpp."""
+    name = {"nvidia": "cuda", "amd": "rocm"}.get(vendor.lower(), "other")
     return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
 
 
@@ -115,15 +106,6 @@ def budget_beside(hardware: Hardware, options: PlaceOptions, parts: tuple[Budget
     utilization = hardware.memory_utilization
     budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, parts)
     return Noted(budget, (*notes, *margin.notes))
-
-
-def weights_part(placement: Placement) -> BudgetPart:
-    """The weights on the fullest GPU, with the layers whose tensors they are."""
-    share = placement.devices[placement.fullest]
-    layers = f"layers {share.layers.text}" if share.layers else "no layer"
-    experts = " without the experts of some" if placement.experts_on_host else ""
-    source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
-    return exact("weights", Section.WEIGHTS, share.weights_bytes, source)
 
 
 def host_room(setup: Setup, options: PlaceOptions, end: str) -> int:
@@ -462,116 +444,80 @@ def reads_of(occupancy: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
     if weights is None:
         return Noted(())
     assignment, options = occupancy.layout.assignment, deployment.options
-    mtp, given = deployment.context.load_mtp, options.overrides
     groups: dict[_Group, tuple[int, int]] = deployment.model.once(
-        ("llamacpp reads", deployment.setup.weights, mtp, given), lambda: _grouped(deployment, weights)
+        ("llamacpp reads", deployment.setup.weights, deployment.context.load_mtp, options.overrides),
+        lambda: _grouped(deployment, weights),
     )
     experts = max(1, read.n_expert)
     used = min(experts, max(1, read.n_expert_used))
+    copies: dict[_Use, int] = {"chosen": experts, "row": max(1, read.n_vocab)}
     found: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
     last: dict[int, int] = {}
-    for group, (elements, size) in groups.items():
-        device = _device(group, assignment)
+    for (form, use, layer, expert, buffer), (elements, size) in groups.items():
+        if buffer is not None:
+            device = device_of(buffer)
+        elif layer < 0:
+            device = assignment.output if use == "last" else ON_HOST
+        elif layer >= len(assignment.blocks) or (expert and layer in assignment.experts_on_host):
+            device = ON_HOST
+        else:
+            device = assignment.blocks[layer]
         sums = found.setdefault(device, {})
-        before = sums.get(group[:2], (0, 0))
-        sums[group[:2]] = before[0] + elements, before[1] + size
-        if group[2] == read.n_layer - 1:
+        before = sums.get((form, use), (0, 0))
+        sums[form, use] = before[0] + elements, before[1] + size
+        if layer == read.n_layer - 1:
             last[device] = last.get(device, 0) + size
-    order = (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
+    kept_on_host = {ON_HOST: LayerNumbers(range(len(assignment.blocks)))} if options.kv_on_host else None
     host, notes = _host_gbps(deployment)
-    together = deployment.setup.gpus if options.split_mode == "row" else 1
-    return Noted(
-        tuple(
-            DeviceReads(
-                device=HOST if device == ON_HOST else f"gpu{device}",
-                weights=tuple(
-                    WeightRead(
-                        format=form,
-                        use=use,
-                        elements=elements,
-                        bytes=size,
-                        copies={"chosen": experts, "row": max(1, read.n_vocab)}.get(use, 1),
-                        active=used if use == "chosen" else 1,
-                    )
-                    for (form, use), (elements, size) in found.get(device, {}).items()
-                ),
-                cache_layers=_cache_layers(device, assignment, kept=options.kv_on_host),
-                gbps=host if device == ON_HOST else None,
-                at_once=1 if device == ON_HOST else together,
-                pass_tokens=occupancy.settings.n_ubatch,
-                last_layer_bytes=last.get(device, 0),
-            )
-            for device in order
-        ),
-        notes if _on_host(found.get(ON_HOST, {}), assignment, kept=options.kv_on_host) else (),
+    works = options.kv_on_host or ON_HOST in assignment.blocks or any(use != "row" for _, use in found.get(ON_HOST, {}))
+    reads = (
+        DeviceReads(
+            device=HOST if device == ON_HOST else f"gpu{device}",
+            weights=tuple(
+                WeightRead(
+                    format=form,
+                    use=use,
+                    elements=elements,
+                    bytes=size,
+                    copies=copies.get(use, 1),
+                    active=used if use == "chosen" else 1,
+                )
+                for (form, use), (elements, size) in found.get(device, {}).items()
+            ),
+            cache_layers=assignment.layers(device) if kept_on_host is None else kept_on_host.get(device, LayerNumbers()),
+            gbps=host if device == ON_HOST else None,
+            at_once=deployment.setup.gpus if options.split_mode == "row" and device != ON_HOST else 1,
+            pass_tokens=occupancy.settings.n_ubatch,
+            last_layer_bytes=last.get(device, 0),
+        )
+        for device in (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
     )
-
-
-def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assignment, *, kept: bool) -> bool:
-    return kept or ON_HOST in assignment.blocks or any(use != "row" for _, use in weights)
+    return Noted(tuple(reads), notes if works else ())
 
 
 def _grouped(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
     """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
+    from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups, with_overrides
+
+    given = deployment.options.overrides
+    if given:
+        tensors = [(tensor.layer, tensor) for tensor in with_overrides(loaded(deployment.weight_tensors or ()), given)]
+    else:
+        # Alike tensors have the same record.
+        ordered = in_file_order(loaded_groups(weights))
+        tensors = [(group.first.layer if number < 0 else number, group.first) for number, group in ordered]
     groups: dict[_Group, tuple[int, int]] = {}
-    forms = dict[str, str]()
+    uses: dict[str, _Use] = {"input": "row", "output": "last"}
     # Prediction layers run beside the step that is bounded, and so do towers.
-    for layer, tensor in _loaded(deployment, weights):
+    for layer, tensor in tensors:
         if not tensor.tower:
-            form = forms.get(tensor.type) or forms.setdefault(tensor.type, _form(tensor.type))
-            group = (form, _use(tensor), layer, tensor.expert, tensor.buffer)
+            name = tensor.type.lower()
+            form = GGML[name].name if name in GGML else name
+            use = uses.get(tensor.role, "chosen" if tensor.expert else "always")
+            group = (form, use, layer, tensor.expert, tensor.buffer)
             before = groups.get(group, (0, 0))
             groups[group] = before[0] + tensor.elements, before[1] + tensor.bytes
     return groups
-
-
-def _loaded(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
-    """The tensors that are loaded, each with its layer, in the order of the file.
-
-    Alike tensors have the same record without overrides.
-    """
-    from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
-
-    if not deployment.options.overrides:
-        for number, group in in_file_order(loaded_groups(weights)):
-            yield group.first.layer if number < 0 else number, group.first
-        return
-    from hwcalc.engines.llamacpp.tensors import with_overrides
-
-    for tensor in with_overrides(loaded(deployment.weight_tensors or ()), deployment.options.overrides):
-        yield tensor.layer, tensor
-
-
-def _form(type_: str) -> str:
-    """The format of a type of tensors, in the words of :mod:`hwcalc.formulas.formats`."""
-    name = type_.lower()
-    return GGML[name].name if name in GGML else name
-
-
-def _use(one: WeightTensor) -> _Use:
-    if one.role == "input":
-        return "row"
-    if one.role == "output":
-        return "last"
-    return "chosen" if one.expert else "always"
-
-
-def _device(group: _Group, assignment: Assignment) -> int:
-    _, use, layer, expert, buffer = group
-    if buffer is not None:
-        return device_of(buffer)
-    if layer < 0:
-        return assignment.output if use == "last" else ON_HOST
-    if expert and layer in assignment.experts_on_host:
-        return ON_HOST
-    return assignment.blocks[layer] if layer < len(assignment.blocks) else ON_HOST
-
-
-def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNumbers:
-    """The layers whose caches lie on a device; ``kept``: all of them stay on the host."""
-    if kept:
-        return LayerNumbers(range(len(assignment.blocks)) if device == ON_HOST else ())
-    return assignment.layers(device)
 
 
 def _host_gbps(deployment: LlamacppDeployment) -> Noted[float | None]:

@@ -1,6 +1,6 @@
-"""What a model on llama.cpp holds under one load.
+"""What a model on llama.cpp holds under one load, and the loads that it refuses.
 
-The requests that llama.cpp refuses: ``llama_init_from_model`` and the constructors of its contexts and caches (src/*.cpp).
+Refusals are those of ``llama_init_from_model`` and the constructors of its contexts and caches (src/*.cpp).
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
+from msgspec.structs import replace
+
 from hwcalc.engines.general import GeneralOccupancy
 from hwcalc.engines.llamacpp.layers import ON_HOST
-from hwcalc.engines.llamacpp.layout import Layout, budget_beside, weights_part
+from hwcalc.engines.llamacpp.layout import Layout, budget_beside
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
+from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import Full, LayerKind, Stack
@@ -31,16 +34,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import Dtypes, StoredTensor, Support
-    from hwcalc.formulas import DType
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.policies.base import Chosen
-
-
-def check_context(occupancy: LlamacppOccupancy) -> None:
-    """Raise an error if llama.cpp refuses the model or the request."""
-    _check_model(occupancy)
-    _check_sizes(occupancy)
-    _check_cache_types(occupancy)
 
 
 def _check_model(occupancy: LlamacppOccupancy) -> None:
@@ -56,28 +51,16 @@ def _check_model(occupancy: LlamacppOccupancy) -> None:
     empty = window is not None and window.pattern != "attention" and not any(read.is_swa)
     if empty and read.swa_type != "none" and row.memory in ("attention", "shared"):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
-    if wrong := _shared_with_nobody(read):
+    first = read.n_layer if read.kv_from_start is None else read.kv_from_start
+    # A layer that reuses a cache must have the reach, full or with a window, of the one that it takes.
+    sources = ((layer, first - (2 if read.is_swa[layer] else 1)) for layer in range(first, read.n_layer))
+    if wrong := next((layer for layer, at in sources if at < 0 or read.is_swa[at] != read.is_swa[layer]), None):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
     if occupancy.settings.drafts and not (read.n_layer_nextn and row.drafts):
         what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
         if not read.n_layer_nextn:
             what = "this model has no layers for multi-token prediction."
         raise UnsupportedError(f"ctx_type=mtp: {what}", hint="Leave out --engine-option ctx_type=mtp")
-
-
-def _shared_with_nobody(read: Hparams) -> int | None:
-    """The number of a layer that reuses a cache with another reach, full or with a window, than its own.
-
-    It is ``None`` if there is none.
-    """
-    first = read.kv_from_start
-    if first is None:
-        return None
-    for layer in range(first, read.n_layer):
-        source = first - (2 if read.is_swa[layer] else 1)
-        if source < 0 or read.is_swa[source] != read.is_swa[layer]:
-            return layer
-    return None
 
 
 def _check_sizes(occupancy: LlamacppOccupancy) -> None:
@@ -115,30 +98,13 @@ def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
     if not one.flash_attn:
         return
     for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
-        if dtype.block_elements > 1:
-            _check_blocks(name, dtype, [width(layer) for layer in range(read.n_layer)])
-
-
-def _check_blocks(name: str, dtype: DType, widths: list[int]) -> None:
-    block = dtype.block_elements
-    wrong = next((width for width in widths if width % block), None)
-    if wrong is not None:
-        raise UnsupportedError(
-            f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
-            hint="Use: --dtype f16, or a model with wider heads",
-        )
-
-
-def check_weights(weights: str | None) -> None:
-    """Raise :class:`~hwcalc.errors.UnsupportedError` for a format of ``--weights`` that no GGUF file has."""
-    name = format_name(weights)
-    if name is None or name in FLOATS or name in MIXES:
-        return
-    nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
-    raise UnsupportedError(
-        f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
-        hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
-    )
+        block = dtype.block_elements
+        wrong = next((wide for layer in range(read.n_layer) if (wide := width(layer)) % block), None)
+        if wrong is not None:
+            raise UnsupportedError(
+                f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
+                hint="Use: --dtype f16, or a model with wider heads",
+            )
 
 
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
@@ -182,18 +148,19 @@ class LlamacppOccupancy(GeneralOccupancy):
         plain = self.plain_settings
         if self.evicted is None or not self.evicted.most or self.deployment.context.n_ctx is not None:
             return plain
-        from hwcalc.engines.llamacpp.policies import context_tokens, cut_settings
+        from hwcalc.engines.llamacpp.policies import context_tokens
 
         shifted = self.unshifted is None
-        tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
-        return cut_settings(self._settings_with(tokens), plain, shifted=shifted)
+        made = self._settings_with(context_tokens(self, self.evicted, plain, shifted=shifted))
+        # Layers with a window keep their number of cells, unless the context shifts.
+        return made if shifted else replace(made, cells_swa=plain.cells_swa)
 
     @cached_property
     def layout(self) -> Layout:
         """What each device holds under the load."""
         deployment, evicted = self.deployment, self.evicted
         if evicted is None:
-            return deployment.layout(self.settings)
+            return Layout(deployment, self.settings)
         from hwcalc.engines.policies import policy_part
 
         return Layout(
@@ -228,12 +195,9 @@ class LlamacppOccupancy(GeneralOccupancy):
     @cached_property
     def unshifted(self) -> str | None:
         """Why context shift does not do what the policy of the request does; ``None`` if it does."""
-        from hwcalc.engines.llamacpp.policies import shifts
+        from hwcalc.engines.llamacpp.policies import unshifted
 
-        asked = self.request.policy
-        assert asked is not None
-        prompt = self.request.prompt_tokens
-        return shifts(asked.chosen, prompt, self.hparams, self.plain_settings, cuts_prompts=self.cuts_prompts)
+        return unshifted(self)
 
     @cached_property
     def uncut(self) -> Self:
@@ -251,8 +215,16 @@ class LlamacppOccupancy(GeneralOccupancy):
     def check(self) -> None:
         if self.request.sharing.beams > 1:
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
-        check_weights(self.request.weights)
-        check_context(self)
+        name = format_name(self.request.weights)
+        if name is not None and name not in FLOATS and name not in MIXES:
+            nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
+            raise UnsupportedError(
+                f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
+                hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
+            )
+        _check_model(self)
+        _check_sizes(self)
+        _check_cache_types(self)
         self.deployment.options  # noqa: B018 - refuses what cannot be
         if self.request.weights is None and self.model.gguf is None and self.request.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
@@ -344,7 +316,7 @@ class LlamacppOccupancy(GeneralOccupancy):
     def policy_support(self, chosen: Chosen) -> Support:
         from hwcalc.engines.llamacpp.policies import support
 
-        return support(self, chosen, self.unshifted, self.shift_words)
+        return support(self, chosen)
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
         """The settings of the context by the names of llama.cpp's log."""
@@ -381,7 +353,11 @@ class LlamacppOccupancy(GeneralOccupancy):
         if deployment.weighed is None:
             return Noted(None, (deployment.unknown_weights,))
         placement = self.layout.placement
-        parts = (weights_part(placement), *placement.devices[placement.fullest].parts)
+        share = placement.devices[placement.fullest]
+        layers = f"layers {share.layers.text}" if share.layers else "no layer"
+        experts = " without the experts of some" if placement.experts_on_host else ""
+        source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
+        parts = (exact("weights", Section.WEIGHTS, share.weights_bytes, source), *share.parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
         return Noted(budget.value, (*budget.notes, *_on_host(self), *deployment.repacked_note))
 

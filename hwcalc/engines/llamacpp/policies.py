@@ -1,4 +1,4 @@
-"""Cache policies in llama.cpp, and what sequences share.
+"""Cache policies in llama.cpp, what sequences share, and what can be set so that it takes less memory of a GPU.
 
 A context has its cells from the start, so that nothing is freed; fewer cells is what a policy can give. Context shift (``--context-shift``,
 ``--keep``) is a form of sinks and a window: when the cells are full, half of the tokens behind the first ``n_keep`` go at once, and the keys of
@@ -10,17 +10,13 @@ own gets a copy of the cells (src/llama-kv-cache.cpp ``seq_cp``). llama-server c
 tools/server/server-context.cpp ``copy_state_to``), and nothing between requests; llama-batched-bench and llama-parallel copy a common prompt to
 all (``-pps``).
 
-What llama.cpp can be told so that it takes less memory of a GPU.
-
-Formats of weights are other files, or the one that ``llama-quantize`` makes. Experts in host memory cost least of what lies there: of each
-token's work they are the smallest part.
+Formats of weights are other files, or the one that ``llama-quantize`` makes. Experts in host memory cost least of
+what lies there: of each token's work they are the smallest part.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-
-from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving, host_holds
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
@@ -30,13 +26,11 @@ from hwcalc.policies.base import Chosen, Effect
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
     from hwcalc.engines.policies import Evicted
-    from hwcalc.engines.setup import Request
-    from hwcalc.parsers.gguf.hparams import Hparams
 
 _TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "qwen3tts"})
 """Architectures with several positions a token (``LLAMA_ROPE_TYPE_MROPE`` and ``_IMROPE``, src/llama-model.cpp)."""
@@ -44,8 +38,21 @@ _LAYERWISE: Final = "step35"
 """Its layers turn keys by unlike widths."""
 
 
-def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
-    """Why the context of a model cannot shift; ``None`` if it can."""
+def unshifted(occupancy: LlamacppOccupancy) -> str | None:
+    """Why context shift does not do what the policy of the request does; ``None`` if it does, in its own form."""
+    asked, prompt, read, plain = (
+        occupancy.request.policy,
+        occupancy.request.prompt_tokens,
+        occupancy.hparams,
+        occupancy.plain_settings,
+    )
+    assert asked is not None
+    chosen, cuts_prompts = asked.chosen, occupancy.cuts_prompts
+    budget = chosen.get("budget")
+    if not chosen.policy.by_place or budget is None:
+        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
+    if prompt >= rounded_up(budget) and not cuts_prompts:
+        return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
     if read.arch in _TURNED:
         return f"{read.arch} has several positions a token, and its context cannot shift"
     if read.arch == _LAYERWISE or read.architecture.memory == "compressed":
@@ -56,19 +63,6 @@ def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | No
     return None
 
 
-def shifts(chosen: Chosen, prompt: int, read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
-    """Why context shift does not do what this policy does; ``None`` if it does, in its own form.
-
-    ``cuts_prompts`` is for Ollama, which cuts a prompt that is longer than the context.
-    """
-    budget = chosen.get("budget")
-    if not chosen.policy.by_place or budget is None:
-        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
-    if prompt >= rounded_up(budget) and not cuts_prompts:
-        return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
-    return _no_shift(read, plain, cuts_prompts=cuts_prompts)
-
-
 def _needs(chosen: Chosen) -> str:
     """A sentence on what the engine would need to have this policy."""
     effects = {one.policy.effect for one in chosen.whole}
@@ -77,19 +71,14 @@ def _needs(chosen: Chosen) -> str:
     return "this one would take scores of the keys, cells given back one by one, and a context of fewer cells"
 
 
-def support(
-    occupancy: Occupancy, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
-) -> Support:
-    """The support of a policy: whether the engine has it, and how.
-
-    ``why`` is the reason against it; ``shift_words`` gives the flags for it.
-    """
-    if why is not None:
-        return Support(offered=False, how=f"{occupancy.engine.label}: {why}")
+def support(occupancy: LlamacppOccupancy, chosen: Chosen) -> Support:
+    """The support of a policy: whether the engine has it, and how."""
+    if occupancy.unshifted is not None:
+        return Support(offered=False, how=f"{occupancy.engine.label}: {occupancy.unshifted}")
     # A context that is longer than its text is of no use.
     cells, sinks = min(rounded_up(chosen["budget"]), rounded_up(occupancy.tokens)), chosen["n_sink"]
     context = cells * occupancy.request.replica_batch
-    words, flags = shift_words(cells, sinks)
+    words, flags = occupancy.shift_words(cells, sinks)
     drops = f"when {cells:,} cells are full, half of the tokens behind the first {sinks:,} go, and no memory is freed"
     return Support(offered=True, how=f"context shift ({words}): {drops}", options={"n_ctx": f"{context}"}, flags=flags)
 
@@ -109,20 +98,10 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
     return min(most * batch + whole * at_once, plain.n_ctx_asked)
 
 
-def cut_settings(made: Settings, plain: Settings, *, shifted: bool) -> Settings:
-    """The settings with fewer cells. Layers with a window keep their number of cells."""
-    return made if shifted else replace(made, cells_swa=plain.cells_swa)
-
-
-def is_unified(request: Request) -> bool:
-    """Whether all sequences use one buffer."""
-    return request.options.get("kv_unified", "false").lower() in ("true", "1", "on", "yes")
-
-
 def sharing_support(occupancy: Occupancy) -> Support:
     """The support of sharing: whether sequences share cells, and by which program."""
     request = occupancy.request
-    if not is_unified(request):
+    if request.options.get("kv_unified", "false").lower() not in ("true", "1", "on", "yes"):
         how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"
         return Support(offered=False, how=how)
     if "n_ctx" in request.options:

@@ -1,16 +1,11 @@
-"""The tensors of a file as llama.cpp loads them, alike ones together: each with its bytes, its layers, and where it may lie.
-
-:mod:`~hwcalc.engines.llamacpp.tensors` makes them of a model. Patterns of the user put some elsewhere (``-ot``, ``--cpu-moe``, ``--n-cpu-moe``), and
-where no GPU is used, some are laid out anew for the processor (ggml/src/ggml-cpu/repack.cpp of llama.cpp 0c1e57098, its ``CPU_REPACK``
-buffers). Beside a GPU, what stays on the host lies in a buffer of the GPU's driver (``make_cpu_buft_list`` of src/llama-model.cpp). Each tensor is
-needed once: the pages of the file that it came from are not read again, and the system drops them.
-
-The tensors of a planned model. They are computed once for each model and format, or come from the index of the catalog.
-
-The weights as llama.cpp loads them: every tensor with its bytes, its layer, and where it may lie (llama.cpp 0c1e57098).
+"""The tensors of a file as llama.cpp loads them, alike ones together: each with its bytes, its layers, and where it may lie (0c1e57098).
 
 Tensors of the input stay on the host (``LLM_TENSOR_LAYER_INPUT``, src/llama-arch.cpp), those of the output follow the last layer, all
-others their block. A table that is both embedding and output is on the host as the one and a second time as the other.
+others their block. A table that is both embedding and output is on the host as the one and a second time as the other. Patterns of the user
+put some elsewhere (``-ot``, ``--cpu-moe``, ``--n-cpu-moe``), and where no GPU is used, some are laid out anew for the processor
+(ggml/src/ggml-cpu/repack.cpp, its ``CPU_REPACK`` buffers). Beside a GPU, what stays on the host lies in a buffer of the GPU's driver
+(``make_cpu_buft_list`` of src/llama-model.cpp). Each tensor is needed once: the pages of the file that it came from are not read again, and
+the system drops them.
 """
 
 from __future__ import annotations
@@ -116,7 +111,10 @@ def grouped(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[Tensor
     types: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
     for group in _as_they_begin(groups):
         one, count = group.first, len(group.blocks)
-        key = (_kind(one, group.stem), one.mtp and not mtp)
+        layer = "experts" if one.expert else part_of_layer(group.stem)
+        other = "norm" if "norm" in group.stem else "head" if one.role == "output" else layer
+        kind = "embedding" if one.role == "input" else other
+        key = (kind, one.mtp and not mtp)
         layers.setdefault(key, set()).update(group.blocks)
         stored = types.setdefault(key, {})
         elements, size = stored.get(one.type, (0, 0))
@@ -130,16 +128,6 @@ def grouped(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[Tensor
         )
         for (kind, apart), stored in types.items()
     )
-
-
-def _kind(one: WeightTensor, stem: str) -> str:
-    if one.role == "input":
-        return "embedding"
-    if "norm" in stem:
-        return "norm"
-    if one.role == "output":
-        return "head"
-    return "experts" if one.expert else part_of_layer(stem)
 
 
 EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -271,12 +259,7 @@ def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGrou
 
     It is ``None`` if they are not known.
     """
-
-    def make() -> tuple[WeightGroup, ...] | None:
-
-        return groups_of(model, name)
-
-    return model.once(groups_key(name), make)
+    return model.once(groups_key(name), lambda: _groups_of(model, name))
 
 
 def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:
@@ -284,17 +267,17 @@ def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTens
 
     The copy of a tied table is listed as the output. ``None`` if the tensors are not known.
     """
-    return model.once(("llama.cpp tensors", name), lambda: _model_tensors(model, name))
 
+    def make() -> tuple[WeightTensor, ...] | None:
+        groups = weight_groups(model, name)
+        if groups is None:
+            return None
+        return tuple(
+            group.first if number < 0 else replace(group.first, name=whole_name(group.stem, number), layer=number)
+            for number, group in in_file_order(groups)
+        )
 
-def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ...] | None:
-    groups = weight_groups(model, name)
-    if groups is None:
-        return None
-    return tuple(
-        group.first if number < 0 else replace(group.first, name=whole_name(group.stem, number), layer=number)
-        for number, group in in_file_order(groups)
-    )
+    return model.once(("llama.cpp tensors", name), make)
 
 
 _FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", *ROTARY)
@@ -304,7 +287,7 @@ _LAZY_BYTES: Final = 4 << 30
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
 
 
-def groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | None:
+def _groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | None:
     """The tensors of a model in the format ``name``, alike ones together; ``None`` if they are not known."""
     file, groups = gguf_file(model), file_groups(model, name)
     if file is None or groups is None:
@@ -312,11 +295,13 @@ def groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | N
     row = hparams_of(model).architecture
     # What stands where is the same in all formats.
     places = model.once("llama.cpp places of tensors", lambda: _places(file, f"{row.output_norm}."))
-    found = [
-        _weight_group(family, typed.type, layers, told)
-        for (family, typed), place in zip(groups, places, strict=True)
-        for layers, told in place
-    ]
+    found: list[WeightGroup] = []
+    for (family, typed), place in zip(groups, places, strict=True):
+        size = family.bytes_as(typed.type)
+        for layers, told in place:
+            lazy = told["name"] in _LAZY and size > _LAZY_BYTES
+            first = WeightTensor(**told, type=typed.type, bytes=size, lazy=lazy)
+            found.append(WeightGroup(stem=family.stem, first=first, layers=layers))
     has_output = any(one.first.name == "output.weight" for one in found)
     table = next((one for one in found if one.first.name == "token_embd.weight"), None)
     if table is not None and not has_output and row.token_output:
@@ -333,21 +318,15 @@ def groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | N
 
 def _places(file: Conversion, output_norm: str) -> list[list[tuple[tuple[int, ...], dict[str, Any]]]]:
     """The layers of each group of tensors, and what is known of the first of them whatever its type."""
-    return [
-        [
-            (layers, _told(file.families[one.family], layers, file.mtp_from, output_norm))
-            for layers in _with_drafts_apart(one.layers, file.mtp_from)
-        ]
-        for one in file.placed
-    ]
-
-
-def _with_drafts_apart(layers: tuple[int, ...], mtp_from: int) -> Iterator[tuple[int, ...]]:
-    """The layers of the trunk and those for multi-token prediction, where there are any."""
-    if not layers or max(layers) < mtp_from:
-        yield layers
-        return
-    yield from filter(None, (tuple(number for number in layers if (number >= mtp_from) is draft) for draft in (False, True)))
+    places = []
+    for one in file.placed:
+        apart = [one.layers]
+        if one.layers and max(one.layers) >= file.mtp_from:
+            # The layers of the trunk, and those for multi-token prediction.
+            both = (tuple(number for number in one.layers if (number >= file.mtp_from) is draft) for draft in (False, True))
+            apart = list(filter(None, both))
+        places.append([(layers, _told(file.families[one.family], layers, file.mtp_from, output_norm)) for layers in apart])
+    return places
 
 
 def _told(family: Family, layers: tuple[int, ...], mtp_from: int, output_norm: str) -> dict[str, Any]:
@@ -362,25 +341,13 @@ def _told(family: Family, layers: tuple[int, ...], mtp_from: int, output_norm: s
         "layer": layer,
         "elements": family.elements,
         "role": role,
-        "expert": "exps" in name and _is_of_experts(name),
+        "expert": "exps" in name and re.search(EXPERTS, name) is not None,
         "columns": family.shape[0],
         "tower": False,
         "mtp": layer >= mtp_from,
         "copy": False,
         "buffer": None,
     }
-
-
-def _is_of_experts(name: str) -> bool:
-
-    return re.search(EXPERTS, name) is not None
-
-
-def _weight_group(family: Family, type_: str, layers: tuple[int, ...], told: dict[str, Any]) -> WeightGroup:
-    size = family.bytes_as(type_)
-    lazy = told["name"] in _LAZY and size > _LAZY_BYTES
-    first = WeightTensor(**told, type=type_, bytes=size, lazy=lazy)
-    return WeightGroup(stem=family.stem, first=first, layers=layers)
 
 
 def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> tuple[int, ...]:

@@ -51,10 +51,13 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, Term
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.formulas.weights import Weight
     from hwcalc.policies.base import Chosen
 
 _OLDEST_GPU: Final = 70
+_LEAST_BLOCKS: Final = 16
+"""PyTorch does not start with fewer."""
+_TOO_FEW: Final = 2
+"""With so few it does not even look for a smaller forward pass."""
 _ROLE_FORMATS: Final = {"none": None, "int4": "int4", "int8": "int8", "fp8": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "turbo_quant": "int4"}  # fmt: skip
 _FP32_STATES: Final = "LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1"
 _NO_LAYERS: Final = LayerNumbers()
@@ -96,8 +99,54 @@ class LmdeployDeployment(PooledDeployment):
 
     @cached_property
     def budget_of_gpu(self) -> Noted[Budget | None]:
-        """The bytes that each GPU has left for the cache, the same under every load."""
-        return plan_budget(self.at(Load(seq=1)), self.block_pool)
+        """The bytes that each GPU has left for the cache, the same under every load; ``None`` if memory or weights are unknown."""
+        occupancy, settings, pool, words = self.at(Load(seq=1)), self.settings, self.block_pool, self.model.vocab_size or 0
+        memory_and_weights = loaded(occupancy)
+        if memory_and_weights.value is None:
+            return Noted(None, memory_and_weights.notes)
+        gpu, memory, weights = memory_and_weights.value
+        extra = beside(occupancy)
+        # Kernels are loaded by the first forward pass, which comes later.
+        context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
+        parts = (*weights, *extra.value, context, *communication(self.setup.parallel, gpu))
+        before, notes = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
+        ends = [shares_of(pool, words, free) for free in (before.low, before.expected, before.high)]
+        # What PyTorch keeps for a forward pass is a part: less where little is free.
+        runtime, parts = [each.runtime for each in ends], before.parts
+        if max(runtime):
+            sizes = (min(runtime), runtime[1], max(runtime))
+            low, expected, high = (size // (2 * words) - 2 * settings.max_batch_size for size in sizes)
+            passed = step(
+                "forward pass",
+                "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
+                prefill_tokens=(low, expected, high),
+                max_batch_size=settings.max_batch_size,
+                vocab_size=words,
+            )
+            part = BudgetPart(
+                name="forward pass",
+                section=Section.ACTIVATIONS,
+                low=sizes[0],
+                expected=sizes[1],
+                high=sizes[2],
+                source="LMDeploy 0.14 executor/base.py _get_runtime_size",
+                definition=Definition.ENGINE,
+                steps=(passed,),
+            )
+            parts = (*parts, part)
+        # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
+        low, expected, high = (size - ends[1].unused for size in before.usable)
+        budget = replace(
+            before,
+            requested_bytes=expected,
+            usable=(low, expected, high),
+            margin_bytes=before.total_bytes - expected,
+            parts=parts,
+            low=low - sum(part.high for part in parts),
+            expected=expected - sum(part.expected for part in parts),
+            high=high - sum(part.low for part in parts),
+        )
+        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
@@ -122,7 +171,34 @@ class LmdeployDeployment(PooledDeployment):
     @cached_property
     def accepted(self) -> tuple[Note, ...]:
         """Notes on the settings. Raises an error for what LMDeploy does not have or cannot lay out, or kvplan does not know of it."""
-        self._check_setup()
+        parallel, gpu = self.setup.parallel, self.setup.hardware.gpu
+        if parallel.pp > 1:
+            raise UnsupportedError("LMDeploy has no pipeline parallelism.", hint="Leave out --pp, or use --tp")
+        if parallel.dcp > 1:
+            raise UnsupportedError(
+                "LMDeploy's context parallelism (TurboMind's --cp) is not known to kvplan.",
+                hint="Leave out --dcp, or use --engine vllm",
+            )
+        ranks = parallel.tp * parallel.dp
+        if parallel.ep not in (1, ranks):
+            raise UsageError(
+                f"ep {parallel.ep} is not tp x dp: LMDeploy deals experts out over all {ranks} ranks.",
+                hint=f"Use --ep {ranks}, or leave it out.",
+            )
+        blocks = () if self.model.counted is None else self.model.counted.blocks
+        if parallel.ep > 1 and not any(weight.copies > 1 for block in blocks for weight in block.weights):
+            raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")
+        if self.setup.draft is not None:
+            raise UnsupportedError(
+                "kvplan does not know what drafts take in LMDeploy.", hint="Leave out --draft, or use --engine vllm"
+            )
+        if self.setup.policy is not None:
+            raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
+        if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
+            raise UnsupportedError(
+                f"LMDeploy's rules for {gpu.name} are not known.",
+                hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",
+            )
         self.layout  # noqa: B018
         return tuple(self._remarks())
 
@@ -139,39 +215,6 @@ class LmdeployDeployment(PooledDeployment):
         return Support(
             offered=False, how="LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
         )
-
-    def _check_setup(self) -> None:
-        parallel, gpu = self.setup.parallel, self.setup.hardware.gpu
-        if parallel.pp > 1:
-            raise UnsupportedError("LMDeploy has no pipeline parallelism.", hint="Leave out --pp, or use --tp")
-        if parallel.dcp > 1:
-            raise UnsupportedError(
-                "LMDeploy's context parallelism (TurboMind's --cp) is not known to kvplan.",
-                hint="Leave out --dcp, or use --engine vllm",
-            )
-        ranks = parallel.tp * parallel.dp
-        if parallel.ep not in (1, ranks):
-            raise UsageError(
-                f"ep {parallel.ep} is not tp x dp: LMDeploy deals experts out over all {ranks} ranks.",
-                hint=f"Use --ep {ranks}, or leave it out.",
-            )
-        if parallel.ep > 1 and not any(weight.copies > 1 for weight in self._weights()):
-            raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")
-        if self.setup.draft is not None:
-            raise UnsupportedError(
-                "kvplan does not know what drafts take in LMDeploy.", hint="Leave out --draft, or use --engine vllm"
-            )
-        if self.setup.policy is not None:
-            raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
-        if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
-            raise UnsupportedError(
-                f"LMDeploy's rules for {gpu.name} are not known.",
-                hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",
-            )
-
-    def _weights(self) -> Iterator[Weight]:
-        for block in () if self.model.counted is None else self.model.counted.blocks:
-            yield from block.weights
 
     def _remarks(self) -> Iterator[Note]:
         settings, options = self.settings, self.setup.options
@@ -268,12 +311,21 @@ class LmdeployOccupancy(PooledOccupancy):
         return self.blocks_for(self.request.replica_requests) * pool.block_bytes + pool.state_bytes
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        """The pool, with as many blocks as fit into the budget, or those of the planned sequences; and the slots of states."""
-        blocks, pool = self._allocated_blocks(), self.block_pool
-        made = [_buffer("kv_pool", blocks, pool.block_bytes, blocks)] if blocks else []
-        if pool.state_bytes:
-            made.append(_buffer("state_pool", pool.settings.slots, pool.slot_bytes, None))
-        return tuple(made)
+        """The pool, with as many blocks as fit into the budget, or those of the planned sequences and the reserved one; and the slots of states."""
+        from hwcalc.engines.pool import Allocation
+
+        size, pool, settings = self.setup.hardware.kv_memory, self.block_pool, self.deployment.settings
+        if size is None and self.setup.hardware.gpu is not None:
+            size = None if self.budget is None else max(0, self.budget.expected)
+        made = None if size is None and settings.num_gpu_blocks is None else self.pool(size or 0)
+        blocks = self.blocks_for(self.request.replica_requests) + settings.reserved_blocks
+        blocks = blocks if made is None or made.blocks is None else made.blocks
+        buffers = (("kv_pool", blocks, pool.block_bytes, blocks), ("state_pool", settings.slots, pool.slot_bytes, None))
+        return tuple(
+            Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=number)
+            for name, count, width, number in buffers
+            if count * width
+        )
 
     def block_groups(self) -> tuple[PoolGroup, ...]:
         """The layers with keys and values, which share one block table."""
@@ -299,14 +351,31 @@ class LmdeployOccupancy(PooledOccupancy):
         )
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
-        own, info = self.block_pool, super().pool_info(pool, budget_bytes)
+        own, info, planned, settings = (
+            self.block_pool,
+            super().pool_info(pool, budget_bytes),
+            self.budget,
+            self.deployment.settings,
+        )
+        steps = info.steps
+        if (
+            planned is not None
+            and budget_bytes == planned.expected
+            and not self.setup.hardware.margin
+            and settings.num_gpu_blocks is None
+        ):
+            # What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free.
+            shared = budget_bytes + planned.margin_bytes - (own.state_bytes if settings.pytorch else 0)
+            formula, ratio = "free_after_pass - floor(free_after_pass x cache_max_entry_count)", float(settings.ratio)
+            margin = step("margin", formula, free_after_pass=shared, cache_max_entry_count=ratio)
+            steps = (margin, *steps) if margin.expected == planned.margin_bytes > 0 else steps
         return replace(
             info,
             max_requests=info.max_requests if info.fits else 0,
             max_seq=min(max(self.tokens, self.model.max_position_embeddings or 0), own.session_tokens(budget_bytes)),
             state_slots=own.settings.slots or None,
             needed_bytes=self.request_blocks * own.block_bytes + own.state_bytes,
-            steps=(*kept_free(self, own, budget_bytes), *info.steps),
+            steps=steps,
         )
 
     @property
@@ -408,15 +477,6 @@ class LmdeployOccupancy(PooledOccupancy):
         settings = self.deployment.settings
         return (_FP32_STATES,) if settings.slots and settings.state_dtype == "fp32" else ()
 
-    def _allocated_blocks(self) -> int:
-        """Blocks of the pool: of the budget of the plan, or without one those of the planned sequences and the reserved one."""
-        size, settings = self.setup.hardware.kv_memory, self.deployment.settings
-        if size is None and self.setup.hardware.gpu is not None:
-            size = None if self.budget is None else max(0, self.budget.expected)
-        pool = None if size is None and settings.num_gpu_blocks is None else self.pool(size or 0)
-        needed = self.blocks_for(self.request.replica_requests) + settings.reserved_blocks
-        return needed if pool is None or pool.blocks is None else pool.blocks
-
     def _term(self, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
         """The blocks of a sequence, of so many bytes in each layer."""
         from hwcalc.engines.forms import Term
@@ -466,18 +526,6 @@ class LmdeployOccupancy(PooledOccupancy):
             once=True,
             why=f"{slots:,} slots of states",
         )
-
-
-def _buffer(name: str, count: int, width: int, blocks: int | None) -> Allocation:
-    from hwcalc.engines.pool import Allocation
-
-    return Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=blocks)
-
-
-_LEAST_BLOCKS: Final = 16
-"""PyTorch does not start with fewer."""
-_TOO_FEW: Final = 2
-"""With so few it does not even look for a smaller forward pass."""
 
 
 class LmdeployPool(BlockPool):
@@ -549,24 +597,6 @@ class LmdeployPool(BlockPool):
         return f"`session_len` truncated to {longest} due to limited KV cache memory"
 
 
-def kept_free(occupancy: LmdeployOccupancy, pool: LmdeployPool, budget: int) -> tuple[Step, ...]:
-    """What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free."""
-    planned, settings = occupancy.budget, pool.settings
-    if planned is None or budget != planned.expected or occupancy.setup.hardware.margin or settings.num_gpu_blocks is not None:
-        return ()
-    shared, ratio = budget + planned.margin_bytes - (pool.state_bytes if settings.pytorch else 0), float(settings.ratio)
-    if not shared - int(shared * ratio) == planned.margin_bytes > 0:
-        return ()
-    return (
-        step(
-            "margin",
-            "free_after_pass - floor(free_after_pass x cache_max_entry_count)",
-            free_after_pass=shared,
-            cache_max_entry_count=ratio,
-        ),
-    )
-
-
 class Shares(NamedTuple):
     """What becomes of the free memory: bytes for a forward pass, for the cache (blocks and states), and what stays free."""
 
@@ -599,65 +629,3 @@ def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
     if left < runtime:
         return Shares(runtime, free - runtime, 0)
     return Shares(runtime, states + shared, free - runtime - states - shared)
-
-
-def plan_budget(occupancy: LmdeployOccupancy, pool: LmdeployPool) -> Noted[Budget | None]:
-    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    memory_and_weights = loaded(occupancy)
-    if memory_and_weights.value is None:
-        return Noted(None, memory_and_weights.notes)
-    gpu, memory, weights = memory_and_weights.value
-    extra = beside(occupancy)
-    # Kernels are loaded by the first forward pass, which comes later.
-    context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
-    parts = (*weights, *extra.value, context, *communication(occupancy.setup.parallel, gpu))
-    settings = pool.settings
-    before, notes = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
-    words = occupancy.model.vocab_size or 0
-    ends = [shares_of(pool, words, free) for free in (before.low, before.expected, before.high)]
-    return Noted(_less(settings, words, before, ends), (*memory_and_weights.notes, *extra.notes, *notes))
-
-
-def _less(settings: LmdeploySettings, words: int, before: Budget, ends: list[Shares]) -> Budget:
-    """The equation with what LMDeploy does not give to the cache: a part for the forward pass, and the rest, which it leaves alone."""
-    parts = (*before.parts, *_forward_pass(settings, words, ends))
-    # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
-    low, expected, high = (size - ends[1].unused for size in before.usable)
-    return replace(
-        before,
-        requested_bytes=expected,
-        usable=(low, expected, high),
-        margin_bytes=before.total_bytes - expected,
-        parts=parts,
-        low=low - sum(part.high for part in parts),
-        expected=expected - sum(part.expected for part in parts),
-        high=high - sum(part.low for part in parts),
-    )
-
-
-def _forward_pass(settings: LmdeploySettings, words: int, ends: list[Shares]) -> tuple[BudgetPart, ...]:
-    """The memory that PyTorch keeps for a forward pass: less where little is free."""
-    low, expected, high = min(each.runtime for each in ends), ends[1].runtime, max(each.runtime for each in ends)
-    if not high:
-        return ()
-    tokens = tuple(size // (2 * words) - 2 * settings.max_batch_size for size in (low, expected, high))
-    return (
-        BudgetPart(
-            name="forward pass",
-            section=Section.ACTIVATIONS,
-            low=low,
-            expected=expected,
-            high=high,
-            source="LMDeploy 0.14 executor/base.py _get_runtime_size",
-            definition=Definition.ENGINE,
-            steps=(
-                step(
-                    "forward pass",
-                    "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
-                    prefill_tokens=(tokens[0], tokens[1], tokens[2]),
-                    max_batch_size=settings.max_batch_size,
-                    vocab_size=words,
-                ),
-            ),
-        ),
-    )

@@ -5,7 +5,7 @@ Source of the command line: lmdeploy/cli/serve.py and cli/utils.py of 0.14.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -49,10 +49,61 @@ class Lmdeploy(Engine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        return flag_text(name, value)
+        """How LMDeploy spells one option; empty if it has no flag for it."""
+        if name in _SWITCHES:
+            return _SWITCHES[name] if is_on(str(value)) else ""
+        if name == "dtype":
+            return f"{_FLAGS['quant_policy']} {read_format(str(value), None, PYTORCH).policy}"
+        if name == "quant_policy":
+            return f"{_FLAGS[name]} {parse_policy(name, str(value))}"
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
     def command(self, planned: CommandInput) -> list[str]:
-        return serve(planned)
+        """The words of ``lmdeploy serve api_server`` for a plan. Raises an error for what has no flag."""
+        if planned.kv_memory is not None:
+            raise UnsupportedError(
+                "LMDeploy has no flag for the bytes of its cache.",
+                hint="Leave out --kv-memory, or use: --engine-option cache_max_entry_count=0.8",
+            )
+        if planned.weights is not None and planned.weights != "fp8":
+            raise UsageError(
+                f"LMDeploy does not make {planned.weights} weights of the published ones.",
+                hint="Leave out --weights, use --weights fp8, or name a model that is published so.",
+            )
+        if planned.lora is not None:
+            raise UnsupportedError(
+                "LMDeploy names adapters by their paths: --adapters NAME=PATH.", hint="Leave out --lora for --emit."
+            )
+        options = dict(planned.options)
+        backend = options.pop("backend", PYTORCH)
+        if planned.model.startswith("-"):
+            raise UsageError("LMDeploy takes no model whose name begins with a hyphen.", hint=f"Use: ./{planned.model}")
+        words = ["lmdeploy", "serve", "api_server", planned.model]
+        words += [_FLAGS["backend"], backend, _FLAGS["seq"], str(planned.seq)]
+        if planned.revision is not None:
+            words += [_FLAGS["revision"], planned.revision]
+        # Its ``--tp`` counts the ranks of all replicas.
+        ranks = planned.parallel.tp * planned.parallel.dp
+        for name, size in (("tp", ranks), ("dp", planned.parallel.dp), ("ep", planned.parallel.ep)):
+            words += [_FLAGS[name], str(size)] if size > 1 else []
+        policy = options.pop("quant_policy", None)
+        format_ = read_format(planned.kv_dtype if planned.kv_dtype_named else None, policy, backend)
+        if format_ != NONE:
+            words += [_FLAGS["quant_policy"], str(FORMATS[format_.policy].policy)]
+        if planned.weights == "fp8":
+            words += ["--model-format", "fp8"]
+        if planned.memory_utilization is not None and "cache_max_entry_count" not in options:
+            words += [_FLAGS["memory_utilization"], f"{planned.memory_utilization:g}"]
+        for name, value in options.items():
+            if name in _SWITCHES:
+                words += [_SWITCHES[name]] if is_on(value) else []
+            elif name not in _FLAGS and name not in _NO_FLAG:
+                raise UnsupportedError(
+                    f"{name} has no flag: only Python's PytorchEngineConfig takes it.", hint=f"Leave out: --engine-option {name}"
+                )
+            else:
+                words += [] if name in _NO_FLAG else [_FLAGS[name], value]
+        return [*words, *planned.flags]
 
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -77,76 +128,3 @@ _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
 _SWITCHES: Final = {"enable_prefix_caching": "--enable-prefix-caching"}
 _NO_FLAG: Final = frozenset({"fp32_mamba_ssm_dtype", "flash_mla"})
 """Options that say what is installed, or that a variable sets."""
-
-
-def flag_text(name: str, value: object) -> str:
-    """How LMDeploy spells one option; empty if it has no flag for it."""
-    if name in _SWITCHES:
-        return _SWITCHES[name] if is_on(str(value)) else ""
-    if name == "dtype":
-        return f"{_FLAGS['quant_policy']} {read_format(str(value), None, PYTORCH).policy}"
-    if name == "quant_policy":
-        return f"{_FLAGS[name]} {parse_policy(name, str(value))}"
-    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
-
-
-def serve(planned: CommandInput) -> list[str]:
-    """The words of ``lmdeploy serve api_server`` for a plan. Raises an error for what has no flag."""
-    if planned.kv_memory is not None:
-        raise UnsupportedError(
-            "LMDeploy has no flag for the bytes of its cache.",
-            hint="Leave out --kv-memory, or use: --engine-option cache_max_entry_count=0.8",
-        )
-    if planned.weights is not None and planned.weights != "fp8":
-        raise UsageError(
-            f"LMDeploy does not make {planned.weights} weights of the published ones.",
-            hint="Leave out --weights, use --weights fp8, or name a model that is published so.",
-        )
-    if planned.lora is not None:
-        raise UnsupportedError(
-            "LMDeploy names adapters by their paths: --adapters NAME=PATH.", hint="Leave out --lora for --emit."
-        )
-    options = dict(planned.options)
-    backend = options.pop("backend", PYTORCH)
-    words = ["lmdeploy", "serve", "api_server", *_model(planned.model)]
-    words += [_FLAGS["backend"], backend, _FLAGS["seq"], str(planned.seq)]
-    if planned.revision is not None:
-        words += [_FLAGS["revision"], planned.revision]
-    words += _parallel(planned)
-    policy = options.pop("quant_policy", None)
-    format_ = read_format(planned.kv_dtype if planned.kv_dtype_named else None, policy, backend)
-    if format_ != NONE:
-        words += [_FLAGS["quant_policy"], str(FORMATS[format_.policy].policy)]
-    if planned.weights == "fp8":
-        words += ["--model-format", "fp8"]
-    if planned.memory_utilization is not None and "cache_max_entry_count" not in options:
-        words += [_FLAGS["memory_utilization"], f"{planned.memory_utilization:g}"]
-    for name, value in options.items():
-        words += _option(name, value)
-    return [*words, *planned.flags]
-
-
-def _model(model: str) -> list[str]:
-    if model.startswith("-"):
-        raise UsageError("LMDeploy takes no model whose name begins with a hyphen.", hint=f"Use: ./{model}")
-    return [model]
-
-
-def _parallel(planned: CommandInput) -> Iterator[str]:
-    """LMDeploy's ``--tp`` counts the ranks of all replicas."""
-    ranks = planned.parallel.tp * planned.parallel.dp
-    for name, size in (("tp", ranks), ("dp", planned.parallel.dp), ("ep", planned.parallel.ep)):
-        if size > 1:
-            yield from (_FLAGS[name], str(size))
-
-
-def _option(name: str, value: str) -> list[str]:
-    if name in _SWITCHES:
-        return [_SWITCHES[name]] if is_on(value) else []
-    if name in _NO_FLAG:
-        return []
-    if name not in _FLAGS:
-        raise UnsupportedError(
-            f"{name} has no flag: only Python's PytorchEngineConfig takes it.", hint=f"Leave out: --engine-option {name}"
-        )
-    return [_FLAGS[name], value]

@@ -27,6 +27,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.model import Definition
+from hwcalc.quantization.planned import format_name
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -88,10 +89,48 @@ class MistralRs(GeneralEngine):
     )
 
     def flag(self, name: str, value: object) -> str:
-        return flag_text(name, value)
+        """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
+        if name == "dtype":
+            return " ".join(_kv_dtype(str(value)))
+        if name == "memory_utilization":
+            return f"--pa-memory-fraction {value}"
+        if name == "seq":
+            return f"--max-seq-len {value}"
+        if name == "weights":
+            return f"--isq {ISQ[str(value)]}" if str(value) in ISQ else ""
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
     def command(self, planned: CommandInput) -> list[str]:
-        return serve(planned)
+        """The words of ``mistralrs serve`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what it cannot be told."""
+        for name in ("lora", "draft"):
+            if getattr(planned, name) is not None:
+                raise UsageError(f"--{name} names no files that mistral.rs could load.", hint=f"Leave out --{name}.")
+        check_one_replica(planned, "mistral.rs")
+        words, parallel = ["mistralrs", "serve", "-m", planned.path or planned.model], planned.parallel
+        if parallel.gpus > 1:
+            # NCCL takes all GPUs that it sees. With pipeline stages it is off, and layers are mapped to GPUs.
+            seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
+            words = ["env", seen, *(["MISTRALRS_NO_NCCL=1"] if parallel.pp > 1 else []), *words]
+        tokens = mapped_tokens(planned.seq, paged=planned.options.get("paged_attn") == "on")
+        words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch)]
+        if parallel.pp > 1:
+            stages = pipeline_stages(planned.layers, parallel.pp)
+            words += ["--device-layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages))]
+        if planned.kv_dtype_named:
+            words += _kv_dtype(planned.kv_dtype)
+        if planned.weights is not None:
+            # The engine has accepted the format.
+            name = format_name(planned.weights) or ""
+            words += ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--isq", ISQ[name]]
+        # The three flags for the size of the pool exclude each other; that of an option is the nearest to the user's wish.
+        if _SIZES.isdisjoint(planned.options):
+            if planned.kv_memory is not None:
+                words += ["--pa-memory-mb", str(planned.kv_memory // MIB)]
+            elif planned.memory_utilization is not None:
+                words += ["--pa-memory-fraction", str(planned.memory_utilization)]
+        for name, value in planned.options.items():
+            words += [_FLAGS[name], value]
+        return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
 
 
 _FLAGS: Final = {
@@ -114,68 +153,7 @@ _SIZES: Final = frozenset(
 _FLOATS: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
-def serve(planned: CommandInput) -> list[str]:
-    """The words of ``mistralrs serve`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what it cannot be told."""
-    for name in ("lora", "draft"):
-        if getattr(planned, name) is not None:
-            raise UsageError(f"--{name} names no files that mistral.rs could load.", hint=f"Leave out --{name}.")
-    check_one_replica(planned, "mistral.rs")
-    words = [*_devices(planned), "mistralrs", "serve", "-m", planned.path or planned.model]
-    tokens = mapped_tokens(planned.seq, paged=planned.options.get("paged_attn") == "on")
-    words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch), *_mapped(planned)]
-    if planned.kv_dtype_named:
-        words += _kv_dtype(planned.kv_dtype)
-    if planned.weights is not None:
-        words += _weights(planned.weights)
-    # The three flags for the size of the pool exclude each other; that of an option is the nearest to the user's wish.
-    if _SIZES.isdisjoint(planned.options):
-        if planned.kv_memory is not None:
-            words += ["--pa-memory-mb", str(planned.kv_memory // MIB)]
-        elif planned.memory_utilization is not None:
-            words += ["--pa-memory-fraction", str(planned.memory_utilization)]
-    for name, value in planned.options.items():
-        words += [_FLAGS[name], value]
-    return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
-
-
-def _devices(planned: CommandInput) -> list[str]:
-    """The words that select the GPUs: NCCL takes all that it sees. With pipeline stages it is off, and layers are mapped to GPUs."""
-    parallel = planned.parallel
-    if parallel.gpus == 1:
-        return []
-    seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
-    return ["env", seen] if parallel.pp == 1 else ["env", seen, "MISTRALRS_NO_NCCL=1"]
-
-
-def _mapped(planned: CommandInput) -> list[str]:
-    if planned.parallel.pp == 1:
-        return []
-    stages = pipeline_stages(planned.layers, planned.parallel.pp)
-    return ["--device-layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages))]
-
-
-def flag_text(name: str, value: object) -> str:
-    """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
-    if name == "dtype":
-        return " ".join(_kv_dtype(str(value)))
-    if name == "memory_utilization":
-        return f"--pa-memory-fraction {value}"
-    if name == "seq":
-        return f"--max-seq-len {value}"
-    if name == "weights":
-        return f"--isq {ISQ[str(value)]}" if str(value) in ISQ else ""
-    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
-
-
 def _kv_dtype(name: str) -> list[str]:
     if name in _FLOATS:
         return ["--dtype", _FLOATS[name]]
     return ["--pa-cache-type", "f8e4m3"]
-
-
-def _weights(requested: str) -> list[str]:
-    """The words for the weight format, which the engine has accepted."""
-    from hwcalc.quantization.planned import format_name
-
-    name = format_name(requested) or ""
-    return ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--isq", ISQ[name]]

@@ -138,29 +138,23 @@ def as_built(stack: Stack, types: Sequence[str], *, paged: bool) -> Stack:
         if read is not None and paged:
             layers[number] = layers[read]
         elif read is not None:
-            layers[read] = tuple(_unwindowed(kind) for kind in layers[read])
+            layers[read] = tuple(
+                FullAttention(
+                    num_attention_heads=kind.num_attention_heads,
+                    num_key_value_heads=kind.num_key_value_heads,
+                    head_dim=kind.head_dim,
+                    v_head_dim=kind.v_head_dim,
+                )
+                if isinstance(kind, SlidingAttention)
+                else kind
+                for kind in layers[read]
+            )
     return Stack(tuple(layers))
-
-
-def _unwindowed(kind: LayerKind) -> LayerKind:
-    if not isinstance(kind, SlidingAttention):
-        return kind
-    return FullAttention(
-        num_attention_heads=kind.num_attention_heads,
-        num_key_value_heads=kind.num_key_value_heads,
-        head_dim=kind.head_dim,
-        v_head_dim=kind.v_head_dim,
-    )
 
 
 def state_copies(model: ModelSpec) -> int:
     """Slots of a second set of states, which the model keeps in addition to the pool of slots."""
     return int(words_of(model).get("state_copies", 0))
-
-
-def has_pages_in_attention_alone(model: ModelSpec) -> bool:
-    """Whether layers with a state have no blocks of the pool, which nothing would use; nor have they without a config that names a class."""
-    return model.architecture is None or "attention_pages" in words_of(model)
 
 
 def shard(model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
@@ -178,11 +172,6 @@ def is_state(kind: LayerKind) -> bool:
     return isinstance(kind, _STATES)
 
 
-def layer_tensors(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 1) -> tuple[StoredTensor, ...]:
-    """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
-    return RULES[type(kind)](kind, occupancy, ranks)
-
-
 def counted_elements(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 1) -> int:
     """Elements per token with which mistral.rs computes the bytes of a block: keys and values, each as wide as the wider."""
     if isinstance(kind, LatentAttention):
@@ -194,26 +183,21 @@ def counted_elements(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 
     return sum(tensor.elements_per_position for tensor in _unused(kind, occupancy, ranks))
 
 
+def _kept(tensors: Iterable[CacheTensor], occupancy: MistralOccupancy, *, rotates: bool = False) -> tuple[StoredTensor, ...]:
+    """Pages for all tokens, whatever the window. Without pages a cache grows, and a window ``rotates``."""
+    settings = occupancy.deployment.settings
+    whole, rotates = Pages(settings.block_size if settings.paged else GROWTH), rotates and not settings.paged
+    spans = ((one, Rotating(one.span.numbers[0]) if rotates and not isinstance(one.span, Full) else whole) for one in tensors)
+    return occupancy.store_all(replace(tensor, span=span) for tensor, span in spans)
+
+
 def _attention(kind: AttentionKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
-    """Pages for all tokens, whatever the window. Without pages, a window rotates."""
-    return occupancy.store_all(replace(tensor, span=_span(occupancy, tensor.span)) for tensor in kind.tensors())
-
-
-def _span(occupancy: MistralOccupancy, plain: Span) -> Span:
-    if occupancy.deployment.settings.paged:
-        return Pages(occupancy.deployment.settings.block_size)
-    return Pages(GROWTH) if isinstance(plain, Full) else Rotating(plain.numbers[0])
-
-
-def _chunked(kind: ChunkedAttention, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
-    """Chunks are a matter of the mask: every token is kept (vision_models/llama4/text.rs)."""
-    span = Pages(occupancy.deployment.settings.block_size if occupancy.deployment.settings.paged else GROWTH)
-    return occupancy.store_all(replace(tensor, span=span) for tensor in kind.tensors())
+    # Chunks are a matter of the mask: every token is kept (vision_models/llama4/text.rs).
+    return _kept(kind.tensors(), occupancy, rotates=not isinstance(kind, ChunkedAttention))
 
 
 def _latent(kind: LatentAttention, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
-    span = Pages(occupancy.deployment.settings.block_size if occupancy.deployment.settings.paged else GROWTH)
-    return occupancy.store_all(replace(tensor, span=span) for tensor in _latent_tensors(kind, occupancy))
+    return _kept(_latent_tensors(kind, occupancy), occupancy)
 
 
 def _latent_tensors(kind: LatentAttention, occupancy: MistralOccupancy) -> tuple[CacheTensor, ...]:
@@ -228,31 +212,25 @@ def _latent_tensors(kind: LatentAttention, occupancy: MistralOccupancy) -> tuple
 
 def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
-    slots = tuple(_slots(tensor, occupancy) for tensor in _state_tensors(kind))
-    return (*slots, *_nothing_in(_unused(kind, occupancy, ranks), occupancy))
-
-
-def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
     conv, *rest = kind.tensors()
     assert isinstance(kind, _STATES)
     columns = replace(conv, shape=(*conv.shape, kind.d_conv), axes=(*conv.axes, "d_conv"), span=Once())
+    number = occupancy.slots + state_copies(occupancy.model)
+    stored: list[StoredTensor] = []
     # Short convolutions have a state of a single number.
-    return (columns, *(rest or (state_tensor((1,), ("1",)),)))
-
-
-def _slots(tensor: CacheTensor, occupancy: MistralOccupancy) -> StoredTensor:
-    """A tensor of all slots, which is there whether sequences run or not."""
-    slots = occupancy.slots + state_copies(occupancy.model)
-    stored = occupancy.store(tensor)
-    size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
-    return replace(
-        stored,
-        bytes=slots * size,
-        position_bytes=slots * size,
-        once=True,
-        rule=f"{slots:,} x {size:,} B: slots of the pool of states",
-        why=f"state x {slots:,} slots",
-    )
+    for tensor in (columns, *(rest or (state_tensor((1,), ("1",)),))):
+        size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
+        stored.append(
+            replace(
+                occupancy.store(tensor),
+                bytes=number * size,
+                position_bytes=number * size,
+                once=True,
+                rule=f"{number:,} x {size:,} B: slots of the pool of states",
+                why=f"state x {number:,} slots",
+            )
+        )
+    return (*stored, *_nothing_in(_unused(kind, occupancy, ranks), occupancy))
 
 
 def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[CacheTensor, ...]:
@@ -260,17 +238,14 @@ def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[C
     model = occupancy.model
     if not occupancy.deployment.settings.paged or isinstance(kind, NoCache):
         return ()
-    if is_state(kind) and has_pages_in_attention_alone(model):
+    # Layers with a state have no pages where they would have no use; nor have they without a config that names a class.
+    if is_state(kind) and (model.architecture is None or "attention_pages" in words_of(model)):
         return ()
-    shape = _shape_of_pages(occupancy)
+    shape = next((group.kind for group in occupancy.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
     if shape is None:
         return ()
     part, span = shard(model, shape, ranks), Pages(occupancy.deployment.settings.block_size)
     return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in part.tensors())
-
-
-def _shape_of_pages(occupancy: MistralOccupancy) -> AttentionKind | None:
-    return next((group.kind for group in occupancy.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
 
 
 def _shared(kind: SharedCache, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
@@ -292,7 +267,7 @@ RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] 
     {
         FullAttention: _attention,
         SlidingAttention: _attention,
-        ChunkedAttention: _chunked,
+        ChunkedAttention: _attention,
         LatentAttention: _latent,
         GatedDeltaNet: _states,
         Mamba2: _states,

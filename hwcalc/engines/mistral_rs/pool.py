@@ -204,7 +204,15 @@ def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
     share = occupancy.deployment.settings.fraction
     budget, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows, share=share)
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
-    return Noted(_capped(budget, totals), (*memory_and_weights.notes, *extra.notes, *notes))
+    ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
+    more = [kept_free(*end) for end in ends]
+    if any(more):
+        # What must stay free is a part where the share is nearly the whole GPU. The low end of what is left is the high end of a part.
+        expected, low, high = more[1], min(more[1:]), max(more[:2])
+        part = BudgetPart(name=_KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
+        left = {"low": budget.low - high, "expected": budget.expected - expected, "high": budget.high - low}
+        budget = replace(budget, parts=(*budget.parts, part), **left)
+    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
 
 def predicted_activations(occupancy: MistralOccupancy) -> int | None:
@@ -252,25 +260,6 @@ def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
             steps=(made,),
             grows=(scores,) * 3,
         ),
-    )
-
-
-def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
-    """The budget with a further part for the memory that must stay free, where the share is nearly the whole GPU."""
-    ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
-    more = [kept_free(*end) for end in ends]
-    if not any(more):
-        return budget
-    # The low end of what is left is the high end of a part.
-    high, expected, low = more
-    low, high = min(low, expected), max(high, expected)
-    part = BudgetPart(name=_KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
-    return replace(
-        budget,
-        parts=(*budget.parts, part),
-        low=budget.low - high,
-        expected=budget.expected - expected,
-        high=budget.high - low,
     )
 
 

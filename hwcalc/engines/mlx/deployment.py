@@ -17,7 +17,7 @@ from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.mlx.layers import MLX, RULES, Bits, Grown, Pieces, file_of, keeps_windows, other_windows, quantized_at
 from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
 from hwcalc.engines.options import integer_option, is_auto
-from hwcalc.engines.steps import step
+from hwcalc.engines.steps import Step, figure
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
@@ -313,13 +313,51 @@ _OF_BITS: Final = frozenset({"kv_bits", "kv_group_size", "quantized_kv_start"})
 
 
 def parts(occupancy: MlxOccupancy) -> Iterator[BudgetPart]:
-    """The parts of the memory equation that come from the cache classes."""
-    if _has_peak(occupancy):
-        yield _peak_part(occupancy)
-    yield _growth_part(occupancy)
-    kept = occupancy.deployment.number("prompt_cache_size", 0)
-    if kept:
-        yield _earlier_part(occupancy, kept)
+    """The parts of the memory equation that come from the cache classes: while a prompt is read, while a layer grows, for earlier requests."""
+    quantized = occupancy.deployment.bits is not None
+    steps: list[Step] = []
+    # Some layers let go of tokens, or are quantized: the cache can be larger before the planned moment.
+    if quantized or any(not isinstance(tensor.span, Grown) for tensor in _tensors(occupancy)):
+        beyond = _beyond_bytes(occupancy, steps)
+        forms = _beyond(occupancy) or Asked(rule=cache(lambda tokens: _beyond_bytes(occupancy.sized(seq=tokens, batch=1))))
+        yield BudgetPart(
+            name="prompt pieces",
+            section=Section.ACTIVATIONS,
+            low=beyond,
+            expected=beyond,
+            high=beyond,
+            source=f"{_SOURCE}: the cache at its fullest while the prompt is read, beyond the planned moment",
+            definition=Definition.ENGINE,
+            steps=tuple(steps),
+            grows=(forms, forms, forms),
+        )
+    # A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together.
+    largest = _largest(occupancy)
+    growth: Amount | None = None if quantized else growing(occupancy, _tensors(occupancy))
+    growth = growth or Asked(rule=cache(lambda tokens: _largest(occupancy.sized(seq=tokens, batch=1))))
+    yield BudgetPart(
+        name="cache growth",
+        section=Section.ACTIVATIONS,
+        low=0,
+        expected=largest,
+        high=largest,
+        source=f"{_SOURCE} KVCache.update_and_fetch: mx.concatenate of the largest array of a layer",
+        grows=(Constant.of(0), growth, growth),
+    )
+    if occupancy.deployment.number("prompt_cache_size", 0):
+        kept: list[Step] = []
+        size = _kept_bytes(occupancy.sized(batch=1), kept)
+        each = Asked(rule=cache(lambda tokens: _kept_bytes(occupancy.sized(seq=tokens, batch=1))), alone=True)
+        yield BudgetPart(
+            name="prompt cache",
+            section=Section.OVERHEAD,
+            low=0,
+            expected=size,
+            high=size,
+            source="mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one",
+            steps=tuple(kept),
+            grows=(Constant.of(0), each, each),
+        )
 
 
 def _tensors(occupancy: MlxOccupancy) -> Iterator[StoredTensor]:
@@ -327,37 +365,20 @@ def _tensors(occupancy: MlxOccupancy) -> Iterator[StoredTensor]:
     return (tensor for stored in occupancy.rank_tensors.values() for tensor in stored if isinstance(tensor.span, Pieces))
 
 
-def _has_peak(occupancy: MlxOccupancy) -> bool:
-    """Whether the cache can be larger before the planned moment: some layers let go of tokens, or are quantized."""
-    return occupancy.deployment.bits is not None or any(not isinstance(tensor.span, Grown) for tensor in _tensors(occupancy))
+def _largest(occupancy: MlxOccupancy) -> int:
+    return max((tensor.bytes for tensor in _tensors(occupancy)), default=0)
 
 
-def _peak_part(occupancy: MlxOccupancy) -> BudgetPart:
-    """The most that the cache takes at an earlier moment, beyond what the plan counts."""
-    now, most = _peak(occupancy)
-    size, forms = max(0, most - now), _beyond(occupancy) or Asked(rule=cache(lambda tokens: _beyond_at(occupancy, tokens)))
-    return BudgetPart(
-        name="prompt pieces",
-        section=Section.ACTIVATIONS,
-        low=size,
-        expected=size,
-        high=size,
-        source=f"{_SOURCE}: the cache at its fullest while the prompt is read, beyond the planned moment",
-        definition=Definition.ENGINE,
-        steps=(step("prompt_pieces", "max(fullest_cache - cache, 0)", size, fullest_cache=most, cache=now),),
-        grows=(forms, forms, forms),
-    )
+def _kept_bytes(single: MlxOccupancy, steps: list[Step] | None = None) -> int:
+    """Bytes of the caches of earlier requests, of which the server keeps so many, each as long as this one."""
+    kept = single.deployment.number("prompt_cache_size", 0)
+    return figure(steps, "prompt_cache", "kept_caches x sequence_bytes", kept_caches=kept, sequence_bytes=single.needed_bytes)
 
 
-def _peak(occupancy: MlxOccupancy) -> tuple[int, int]:
-    """The cache at the planned moment, and at its fullest before."""
-    return occupancy.needed_bytes, max((one.needed_bytes for one in _earlier(occupancy)), default=0)
-
-
-def _beyond_at(occupancy: MlxOccupancy, tokens: int) -> int:
-    """Bytes by which one sequence takes more at an earlier moment than the plan counts at its end."""
-    now, most = _peak(occupancy.sized(seq=tokens, batch=1))
-    return max(0, most - now)
+def _beyond_bytes(occupancy: MlxOccupancy, steps: list[Step] | None = None) -> int:
+    """Bytes by which the cache takes more at an earlier moment than at the planned one."""
+    most = max((one.needed_bytes for one in _earlier(occupancy)), default=0)
+    return figure(steps, "prompt_pieces", "max(fullest_cache - cache, 0)", fullest_cache=most, cache=occupancy.needed_bytes)
 
 
 def _earlier(occupancy: MlxOccupancy) -> Iterator[Occupancy]:
@@ -390,47 +411,3 @@ def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
             size = group.count * tensor.position_bytes
             products += [Product(size, ("sequences",), span.at_pieces), Product(-size, ("sequences",), span.stairs())]
     return Fullest(moments=(Moment(1.0, (Product(0),)), Moment(1.0, tuple(products))), chunk=None, up=False)
-
-
-def _growth_part(occupancy: MlxOccupancy) -> BudgetPart:
-    """A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together."""
-    largest = _largest(occupancy)
-    growth: Amount | None = None if occupancy.deployment.bits is not None else growing(occupancy, _tensors(occupancy))
-    growth = growth or Asked(rule=cache(lambda tokens: _largest(occupancy.sized(seq=tokens, batch=1))))
-    return BudgetPart(
-        name="cache growth",
-        section=Section.ACTIVATIONS,
-        low=0,
-        expected=largest,
-        high=largest,
-        source=f"{_SOURCE} KVCache.update_and_fetch: mx.concatenate of the largest array of a layer",
-        grows=(Constant.of(0), growth, growth),
-    )
-
-
-def _largest(occupancy: MlxOccupancy) -> int:
-    return max((tensor.bytes for tensor in _tensors(occupancy)), default=0)
-
-
-def _earlier_part(occupancy: MlxOccupancy, kept: int) -> BudgetPart:
-    """The part for the caches of earlier requests: the server keeps at most ``kept``, each as long as a planned request."""
-    request_bytes = occupancy.sized(batch=1).needed_bytes
-    each = Asked(rule=cache(lambda tokens: kept * occupancy.sized(seq=tokens, batch=1).needed_bytes), alone=True)
-    return BudgetPart(
-        name="prompt cache",
-        section=Section.OVERHEAD,
-        low=0,
-        expected=kept * request_bytes,
-        high=kept * request_bytes,
-        source="mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one",
-        steps=(
-            step(
-                "prompt_cache",
-                "kept_caches x sequence_bytes",
-                kept * request_bytes,
-                kept_caches=kept,
-                sequence_bytes=request_bytes,
-            ),
-        ),
-        grows=(Constant.of(0), each, each),
-    )

@@ -46,10 +46,71 @@ class Sglang(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        return flag_text(name, value)
+        """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
+        text = str(value)
+        if name in SWITCHES:
+            return f"--{name.replace('_', '-')}" if is_on(text) else ""
+        if name == "weights":
+            return _AS_LOADED.get(text, "")
+        if name == "speculative":
+            tokens = eagle_of(name, text)[1]
+            steps = max(1, tokens - 1)
+            return (
+                f"--speculative-algorithm EAGLE --speculative-num-steps {steps} --speculative-eagle-topk 1 "
+                f"--speculative-num-draft-tokens {tokens}"
+            )
+        if text == AUTO:
+            return ""
+        if name == "dsa_backend":
+            return f"--dsa-prefill-backend {text} --dsa-decode-backend {text}"
+        if name == "dtype":
+            return f"{_FLAGS[name]} {_LONG_NAMES.get(text, text)}"
+        flag = _FLAGS.get(name) or (f"--{name.replace('_', '-')}" if name in _OWN else "")
+        return f"{flag} {text}" if flag else ""
 
     def command(self, planned: CommandInput) -> list[str]:
-        return serve(planned)
+        """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
+        parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
+        words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model, "--context-length", str(planned.seq)]
+        if planned.revision is not None:
+            words += ["--revision", planned.revision]
+        if planned.kv_dtype_named:
+            words += ["--kv-cache-dtype", _LONG_NAMES.get(planned.kv_dtype, planned.kv_dtype)]
+        # Replicas that divide attention alone are ranks of one group.
+        sizes = {
+            "tp": parallel.tp * parallel.dp if replicated else parallel.tp,
+            "pp": parallel.pp,
+            "dp": parallel.dp,
+            "ep": parallel.ep,
+        }
+        for name, size in sizes.items():
+            if size > 1:
+                words += [_FLAGS[name], str(size)]
+        if planned.memory_utilization is not None and "mem_fraction_static" not in planned.options:
+            words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
+        if planned.kv_memory is not None and "max_total_tokens" not in planned.options:
+            raise UnsupportedError(
+                "SGLang has no flag for the bytes of its pools.",
+                hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N",
+            )
+        if planned.weights is not None:
+            if planned.weights not in _AS_LOADED:
+                raise UnsupportedError(
+                    f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model.",
+                    hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}",
+                )
+            words += _AS_LOADED[planned.weights].split()
+        if planned.lora is not None:
+            lora = parse_lora(planned.lora)
+            words += ["--enable-lora", "--max-loras-per-batch", str(lora.count), "--max-lora-rank", str(lora.rank)]
+            words += ["--lora-target-modules", *_TARGETS[lora.targets]]
+        if planned.draft is not None:
+            words += ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", planned.draft]
+        for name, value in planned.options.items():
+            words += self.flag(name, value).split()
+        for required in planned.requires:
+            words += required.flag.split()
+        return [*words, *planned.flags]
 
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -76,77 +137,3 @@ _TARGETS: Final = {
 }
 """What ``--lora`` calls a group of layers -> the layers, which SGLang must be told where no adapter is there from the start."""
 _LONG_NAMES: Final = {"fp8": "fp8_e4m3", "fp16": AUTO}
-
-
-def serve(planned: CommandInput) -> list[str]:
-    """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
-    parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
-    words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model, "--context-length", str(planned.seq)]
-    if planned.revision is not None:
-        words += ["--revision", planned.revision]
-    if planned.kv_dtype_named:
-        words += ["--kv-cache-dtype", _LONG_NAMES.get(planned.kv_dtype, planned.kv_dtype)]
-    # Replicas that divide attention alone are ranks of one group.
-    sizes = {
-        "tp": parallel.tp * parallel.dp if replicated else parallel.tp,
-        "pp": parallel.pp,
-        "dp": parallel.dp,
-        "ep": parallel.ep,
-    }
-    for name, size in sizes.items():
-        if size > 1:
-            words += [_FLAGS[name], str(size)]
-    if planned.memory_utilization is not None and "mem_fraction_static" not in planned.options:
-        words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
-    if planned.kv_memory is not None and "max_total_tokens" not in planned.options:
-        raise UnsupportedError(
-            "SGLang has no flag for the bytes of its pools.",
-            hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N",
-        )
-    words += _weights(planned.weights)
-    if planned.lora is not None:
-        lora = parse_lora(planned.lora)
-        words += ["--enable-lora", "--max-loras-per-batch", str(lora.count), "--max-lora-rank", str(lora.rank)]
-        words += ["--lora-target-modules", *_TARGETS[lora.targets]]
-    if planned.draft is not None:
-        words += ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", planned.draft]
-    for name, value in planned.options.items():
-        words += flag_text(name, value).split()
-    for required in planned.requires:
-        words += required.flag.split()
-    return [*words, *planned.flags]
-
-
-def flag_text(name: str, value: object) -> str:
-    """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
-    text = str(value)
-    if name in SWITCHES:
-        return f"--{name.replace('_', '-')}" if is_on(text) else ""
-    if name == "weights":
-        return _AS_LOADED.get(text, "")
-    if name == "speculative":
-        tokens = eagle_of(name, text)[1]
-        steps = max(1, tokens - 1)
-        return (
-            f"--speculative-algorithm EAGLE --speculative-num-steps {steps} --speculative-eagle-topk 1 "
-            f"--speculative-num-draft-tokens {tokens}"
-        )
-    if text == AUTO:
-        return ""
-    if name == "dsa_backend":
-        return f"--dsa-prefill-backend {text} --dsa-decode-backend {text}"
-    if name == "dtype":
-        return f"{_FLAGS[name]} {_LONG_NAMES.get(text, text)}"
-    flag = _FLAGS.get(name) or (f"--{name.replace('_', '-')}" if name in _OWN else "")
-    return f"{flag} {text}" if flag else ""
-
-
-def _weights(weights: str | None) -> list[str]:
-    if weights is None:
-        return []
-    if weights not in _AS_LOADED:
-        raise UnsupportedError(
-            f"--weights {brief(weights, 20)}: SGLang makes no such weights when it loads a model.",
-            hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}",
-        )
-    return _AS_LOADED[weights].split()

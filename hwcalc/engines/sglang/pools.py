@@ -177,7 +177,6 @@ def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | Non
         steps,
         "tokens",
         "floor(max_total_tokens / page_size) x page_size",
-        limit // page * page,
         unit="tokens",
         max_total_tokens=limit,
         page_size=page,
@@ -269,8 +268,8 @@ class PoolRules(Record):
                 by[pool] = have
                 continue
             name, of = _BY_POOL[pool]
-            by[name] = figure(steps, name, f"floor({pool} / {of})", have // each, unit="requests", **{pool: have, of: each})
-        return figure(steps, "at_once", f"min({', '.join(by)})", min(by.values()), unit="requests", **by)
+            by[name] = figure(steps, name, f"floor({pool} / {of})", unit="requests", **{pool: have, of: each})
+        return figure(steps, "at_once", f"min({', '.join(by)})", unit="requests", **by)
 
     def least(self, demand: Demand, own_bytes: int) -> int:
         """The least budget, in bytes, that holds the demand.
@@ -398,14 +397,13 @@ class LayerPools(PoolRules):
                 steps,
                 "state_slots",
                 "floor(max_mamba_cache_size / dp)",
-                settings.mamba_slots // settings.dp,
                 unit="slots",
                 max_mamba_cache_size=settings.mamba_slots,
                 dp=settings.dp,
             )
             copied = min(requests, slots // each)
         elif not settings.radix and settings.requests is not None:
-            slots = figure(steps, "state_slots", "max_running_requests", requests, unit="slots", max_running_requests=requests)
+            slots = figure(steps, "state_slots", "max_running_requests", unit="slots", max_running_requests=requests)
             copied = slots
         else:
             share = left * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
@@ -457,7 +455,7 @@ class LayerPools(PoolRules):
             tokens = floored((left - self.capped_windows * stage.swa_bytes) // cell)
         tokens = tokens // page * page
         if settings.swa_ratio is not None or self.layout.window is None:
-            if stage.swa_layers and stage.full_layers and not settings.drafts:
+            if steps is not None and stage.swa_layers and stage.full_layers and not settings.drafts:
                 figure(
                     steps,
                     "cell_size",

@@ -288,14 +288,9 @@ class SglangSettings(Record):
         return self.draft_layers > 0
 
 
-def capability_of(setup: Setup) -> tuple[int, int]:
-    """The compute capability of the accelerator; that of an H100 if there is none or it has none."""
-    return divmod(compute_capability(setup.hardware.gpu), 10)
-
-
 def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     """The settings of a setup. Raises the error of SGLang for a KV dtype that it does not take."""
-    options, major = setup.options, capability_of(setup)[0]
+    options, major = setup.options, compute_capability(setup.hardware.gpu) // 10
     kv_dtype = _kv_dtype(model, setup.dtype, major)
     radix = not is_on(options.get("disable_radix_cache"))
     settled = setup.hardware.gpu is not None
@@ -310,17 +305,21 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     backend = attention_backend(
         model, major, named=kernel, kv_dtype=kv_dtype, cached=cached, tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4"
     )
-    strategy = "none"
-    if states and radix:
-        strategy = _strategy(
-            model,
-            named_strategy,
-            copies=settled and (overlap or (page or 1) > 1 or pages_states(model, backend, drafts=layers > 0)),
+    strategy = named_strategy if states and radix else "none"
+    if strategy == "auto":
+        # States of some classes are copied while the next batch is computed; pages that SGLang sets before it settles that allow it too.
+        paged = (page or 1) > 1 or (
+            backend == "trtllm_mha"
+            and (model.architecture in _ON_TRITON_IF_CACHED or (layers > 0 and model.architecture in _NEMOTRON))
         )
+        copies = settled and (overlap or paged) and "copies_states" in words_of(model)
+        strategy = "extra_buffer" if copies else "no_buffer"
     # Four bits are decoded by one kernel; prompts are unpacked first where it is not that of the model, too.
     own_backend = "trtllm_mha" if kv_dtype == "nvfp4" and is_blackwell(major) and backend not in ("dsa", "dsv4") else backend
     if named is None:
-        named = _requests(model, drafts=layers > 0, settled=settled, states=states)
+        # States of drafts cannot be counted without a number.
+        usual = _EAGLE_REQUESTS if layers > 0 and (settled or states) else None
+        named = _DSV4_REQUESTS if settled and is_compressed(model) else usual
     ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(
         kv_dtype=kv_dtype,
@@ -409,13 +408,6 @@ def prompt_tokens(setup: Setup) -> int:
     return next((chunk for below, chunk in _CHUNKS if gpu.memory_total_mib < below * 1024), _LARGEST_CHUNK)
 
 
-def _requests(model: ModelSpec, *, drafts: bool, settled: bool, states: bool) -> int | None:
-    """Requests at once where the user names no number; states of drafts cannot be counted without one."""
-    if settled and is_compressed(model):
-        return _DSV4_REQUESTS
-    return _EAGLE_REQUESTS if drafts and (settled or states) else None
-
-
 def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix: bool, settled: bool) -> float | None:
     """Window tokens for each token; ``None`` where their number follows from that of the requests.
 
@@ -426,13 +418,6 @@ def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix
     if by_request and not radix:
         return None
     return named or _SWA_RATIO
-
-
-def _strategy(model: ModelSpec, named: str, *, copies: bool) -> str:
-    """How the prefix cache copies states; those of some classes are copied while the next batch is computed."""
-    if named != "auto":
-        return named
-    return "extra_buffer" if copies and "copies_states" in words_of(model) else "no_buffer"
 
 
 def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str:
@@ -467,10 +452,6 @@ def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str
         return "triton" if latent else "flashinfer"
     if latent:
         return "trtllm_mla" if model.architecture in _DEEPSEEK else "flashinfer"
-    return _on_blackwell(model, kv_dtype, cached=cached, tree=tree)
-
-
-def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) -> str:
     name = model.architecture
     if name in _ON_FLASHINFER:
         return "flashinfer"
@@ -483,13 +464,6 @@ def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) 
         return "flashinfer"
     unlike = any(isinstance(kind, AttentionKind) and kind.head_dim != kind.v_head_dim for kind in kinds)
     return "fa4" if unlike or name in _ON_FA4 else "trtllm_mha"
-
-
-def pages_states(model: ModelSpec, backend: str, *, drafts: bool) -> bool:
-    """Whether SGLang sets pages before it settles how states are copied, which they allow."""
-    return backend == "trtllm_mha" and (
-        model.architecture in _ON_TRITON_IF_CACHED or (drafts and model.architecture in _NEMOTRON)
-    )
 
 
 def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, settled: bool, chosen: bool) -> int:

@@ -391,9 +391,12 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""
-        from hwcalc.engines.tensorrt_llm.memory import pool_curve
+        from hwcalc.engines.tensorrt_llm.memory import PoolCurve
 
-        return pool_curve(self.deployment) if self.request.is_plain else None
+        server, parallel = self.deployment, self.deployment.setup.parallel
+        if not self.request.is_plain:
+            return None
+        return PoolCurve(gpus=(), total=(), most_tokens=server.most_tokens, deployment=server, dp=parallel.dp, tp=parallel.tp)
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.tensorrt_llm.memory import plan_form

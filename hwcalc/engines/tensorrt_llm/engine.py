@@ -52,14 +52,45 @@ class TensorrtLlm(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        return flag_text(name, value)
+        """How TensorRT-LLM spells one option; as an entry of the settings file where it has no flag."""
+        if name in ("enable_attention_dp", "enable_block_reuse"):
+            return f"{name}: {str(is_on(str(value))).lower()}"
+        if name in _OF_CACHE:
+            return f"{name}: {value}"
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
     def command_file(self, planned: CommandInput) -> EmittedFile | None:
         text = settings_file(planned)
-        return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(serve(planned))) if text else None
+        return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(self.command(planned))) if text else None
 
     def command(self, planned: CommandInput) -> list[str]:
-        return serve(planned)
+        """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
+        for name in ("weights", "lora", "draft"):
+            if getattr(planned, name) is not None:
+                raise UsageError(
+                    f"kvplan cannot write {name} on the command line of trtllm-serve.",
+                    hint=f"Leave out --{name}, or name a model that is published so.",
+                )
+        parallel, options = planned.parallel, dict(planned.options)
+        tp = parallel.tp
+        if is_attention_dp(options):
+            tp *= parallel.dp
+        else:
+            check_one_replica(planned, "TensorRT-LLM")
+        words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
+        for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
+            if ranks > 1:
+                words += [_FLAGS[name], str(ranks)]
+        if planned.revision is not None:
+            words += [_FLAGS["revision"], planned.revision]
+        if planned.kv_dtype_named and planned.kv_dtype in ("fp8", "nvfp4"):
+            words += [_FLAGS["dtype"], planned.kv_dtype]
+        if planned.memory_utilization is not None and "free_gpu_memory_fraction" not in options:
+            words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
+        for name, value in options.items():
+            if name in _FLAGS:
+                words += [_FLAGS[name], value]
+        return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """Behind each window of ``max_attention_window`` too, where layers of one kind may have different ones."""
@@ -89,56 +120,9 @@ _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "revision": "--hf_revision",
     }
 )
-_OF_CACHE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "tokens_per_block": "tokens_per_block",
-        "max_tokens": "max_tokens",
-        "avg_seq_len": "avg_seq_len",
-        "host_cache_size": "host_cache_size",
-        "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
-    }
-)
+_OF_CACHE: Final = frozenset({"tokens_per_block", "max_tokens", "avg_seq_len", "host_cache_size", "mamba_ssm_cache_dtype"})
 _LONG: Final = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 SETTINGS_FILE: Final = "kvplan.yaml"
-
-
-def flag_text(name: str, value: object) -> str:
-    """How TensorRT-LLM spells one option; as an entry of the settings file where it has no flag."""
-    if name in ("enable_attention_dp", "enable_block_reuse"):
-        return f"{name}: {str(is_on(str(value))).lower()}"
-    if name in _OF_CACHE:
-        return f"{_OF_CACHE[name]}: {value}"
-    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
-
-
-def serve(planned: CommandInput) -> list[str]:
-    """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
-    for name in ("weights", "lora", "draft"):
-        if getattr(planned, name) is not None:
-            raise UsageError(
-                f"kvplan cannot write {name} on the command line of trtllm-serve.",
-                hint=f"Leave out --{name}, or name a model that is published so.",
-            )
-    parallel, options = planned.parallel, dict(planned.options)
-    tp = parallel.tp
-    if is_attention_dp(options):
-        tp *= parallel.dp
-    else:
-        check_one_replica(planned, "TensorRT-LLM")
-    words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
-    for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
-        if ranks > 1:
-            words += [_FLAGS[name], str(ranks)]
-    if planned.revision is not None:
-        words += [_FLAGS["revision"], planned.revision]
-    if planned.kv_dtype_named and planned.kv_dtype in ("fp8", "nvfp4"):
-        words += [_FLAGS["dtype"], planned.kv_dtype]
-    if planned.memory_utilization is not None and "free_gpu_memory_fraction" not in options:
-        words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
-    for name, value in options.items():
-        if name in _FLAGS:
-            words += [_FLAGS[name], value]
-    return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
 
 
 def settings_file(planned: CommandInput) -> str:
@@ -150,7 +134,7 @@ def settings_file(planned: CommandInput) -> str:
         cache["dtype"] = planned.kv_dtype
     for name, value in options.items():
         if name in _OF_CACHE:
-            cache[_OF_CACHE[name]] = _LONG.get(value, value)
+            cache[name] = _LONG.get(value, value)
         elif name == "enable_block_reuse":
             cache[name] = str(is_on(value)).lower()
         elif name == "max_attention_window":

@@ -83,60 +83,48 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
         estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
     )
     whole, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows)
-    kept = _kept_free(whole, settings.fraction)
+    # What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``.
+    formula, left = (
+        "left - floor(left x free_gpu_memory_fraction)",
+        [max(0, size) for size in (whole.low, whole.expected, whole.high)],
+    )
+    made = step(KEPT_FREE, formula, left=(left[0], left[1], left[2]), free_gpu_memory_fraction=settings.fraction)
+    kept = BudgetPart(
+        name=KEPT_FREE,
+        section=Section.OVERHEAD,
+        low=int(made.low),
+        expected=int(made.expected),
+        high=int(made.high),
+        source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {settings.fraction:g} of what is left",
+        steps=(made,),
+    )
     margin = occupancy.request.hardware.margin or 0
     return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*memory_and_weights.notes, *extra.notes, *notes))
 
 
-def _kept_free(whole: Budget, fraction: float) -> BudgetPart:
-    """What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``."""
-    left = tuple(max(0, size) for size in (whole.low, whole.expected, whole.high))
-    low, expected, high = (size - int(size * fraction) for size in left)
-    return BudgetPart(
-        name=KEPT_FREE,
-        section=Section.OVERHEAD,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {fraction:g} of what is left",
-        steps=(
-            step(
-                KEPT_FREE,
-                "left - floor(left x free_gpu_memory_fraction)",
-                (low, expected, high),
-                left=(left[0], left[1], left[2]),
-                free_gpu_memory_fraction=fraction,
-            ),
-        ),
-    )
-
-
 def plan_form(occupancy: TensorrtOccupancy) -> MemoryForm | None:
     """The form of sequences that are alike; ``None`` of others, or if the budget is unknown or partly measured."""
-    return form_with(occupancy, lambda: _parts(occupancy), form=PoolForm)
 
+    def parts() -> tuple[PartForm, ...] | None:
+        hardware, budget, settings, forms = occupancy.setup.hardware, occupancy.budget, occupancy.settings, list[PartForm]()
+        assert hardware.gpu is not None
+        assert budget is not None
+        if hardware.calibrated and measurements(hardware.gpu.id, overheads_kind(occupancy.engine.name)).value is not None:
+            # What was measured holds for batches of one size.
+            return None
+        for part in budget.parts:
+            if part.grows is not None:
+                low, expected, high = (DummyBatch(rule=rule, batch=settings.batched_tokens) for rule in part.grows)
+                forms.append(PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high))
+            elif part.name != KEPT_FREE:
+                forms.append(PartForm.constant(part))
+        least, middle, most = (
+            KeptFree(usable=size, others=tuple(getattr(part, OPPOSITE[end]) for part in forms), share=settings.fraction)
+            for end, size in zip(ENDS, budget.usable, strict=True)
+        )
+        return (*forms, PartForm(name=KEPT_FREE, section=Section.OVERHEAD.value, low=least, expected=middle, high=most))
 
-def _parts(occupancy: TensorrtOccupancy) -> tuple[PartForm, ...] | None:
-    """The parts of the equation; ``None`` where some were measured, which hold for batches of one size."""
-    hardware, budget, settings = occupancy.setup.hardware, occupancy.budget, occupancy.settings
-    assert hardware.gpu is not None
-    assert budget is not None
-    if hardware.calibrated and measurements(hardware.gpu.id, overheads_kind(occupancy.engine.name)).value is not None:
-        return None
-    parts = tuple(_part(part, settings.batched_tokens) for part in budget.parts if part.name != KEPT_FREE)
-    low, expected, high = (
-        KeptFree(usable=size, others=tuple(getattr(part, OPPOSITE[end]) for part in parts), share=settings.fraction)
-        for end, size in zip(ENDS, budget.usable, strict=True)
-    )
-    kept = PartForm(name=KEPT_FREE, section=Section.OVERHEAD.value, low=low, expected=expected, high=high)
-    return (*parts, kept)
-
-
-def _part(part: BudgetPart, batch: int) -> PartForm:
-    if part.grows is None:
-        return PartForm.constant(part)
-    low, expected, high = (DummyBatch(rule=rule, batch=batch) for rule in part.grows)
-    return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
+    return form_with(occupancy, parts, form=PoolForm)
 
 
 class DummyBatch(OwnAmount, Record):
@@ -186,12 +174,6 @@ class PoolCurve(Curve):
     def total_of(self, needs: AllNeeds, sequences: int) -> int:
         """Bytes of the cache on all GPUs for ``sequences`` sequences; ``needs`` are those of a replica."""
         return self.tp * needs.total_bytes(sequences, self.dp)
-
-
-def pool_curve(deployment: TensorrtDeployment) -> PoolCurve:
-    """The cache of a deployment."""
-    parallel = deployment.setup.parallel
-    return PoolCurve(gpus=(), total=(), most_tokens=deployment.most_tokens, deployment=deployment, dp=parallel.dp, tp=parallel.tp)
 
 
 class PoolForm(MemoryForm):

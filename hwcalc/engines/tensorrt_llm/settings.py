@@ -126,7 +126,6 @@ class Settings(Record):
     v2: bool
     window_pattern: tuple[int, ...] | None
     derives_windows: bool
-    beams: int
     attention_dp: bool
     reuse: bool
     host_bytes: int
@@ -139,7 +138,6 @@ class Settings(Record):
     ranks: int
     scratch: bool
     """Whether prompts that are read reuse the blocks of one layer of each kind (DeepSeek-V4's default)."""
-    kimi: bool
 
 
 def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]:
@@ -163,10 +161,11 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         most_tokens=_number(options, "max_tokens", 0) or None,
         v2=_manager(model, setup, kinds, beams),
         window_pattern=None if windows is None else read_windows("max_attention_window", windows),
-        derives_windows=_mixes_windows(kinds),
-        beams=max(_number(options, "max_beam_width", 1), beams),
+        # V2 derives the windows from sliding layers of one size and full layers.
+        derives_windows=len({kind.window for kind in kinds if isinstance(kind, SlidingAttention)}) == 1
+        and any(isinstance(kind, FullAttention) for kind in kinds),
         attention_dp=is_attention_dp(options),
-        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else reuses_blocks(model),
+        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else "no_reuse" not in _words(model),
         host_bytes=_number(options, "host_cache_size", 0, least=0),
         interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
         index_fp4=options.get("indexer_k_dtype") == "fp4",
@@ -175,7 +174,6 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         ranks=setup.parallel.tp * setup.parallel.pp * (setup.parallel.dp if is_attention_dp(options) else 1),
         pp=setup.parallel.pp,
         scratch=compressed,
-        kimi=is_kimi(model),
     )
     if beams > 1 and options.get("max_beam_width") and _number(options, "max_beam_width", 1) < beams:
         raise UsageError(
@@ -190,18 +188,11 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int = 1)
     return default if value is None else parse_tokens(value, f"engine option {name}", minimum=least)
 
 
-def _mixes_windows(kinds: list[LayerKind]) -> bool:
-    """Whether V2 derives the windows: sliding layers of one size and full layers."""
-    sizes = {kind.window for kind in kinds if isinstance(kind, SlidingAttention)}
-    return len(sizes) == 1 and any(isinstance(kind, FullAttention) for kind in kinds)
-
-
 def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int) -> bool:
     """Whether the V2 manager runs: the model's layers need it, the user names it, or it is the model's default and there are no beams."""
     manager, beams = setup.options.get("manager"), max(beams, _number(setup.options, "max_beam_width", 1))
-    heads = {(kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
-    several = len({dim for _, dim in heads}) > 1
-    needs = several or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
+    widths = {kind.head_dim for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
+    needs = len(widths) > 1 or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
     if needs and manager == "v1":
         raise UnsupportedError(
             "these layers take the V2 manager: V1 has one width for all of them, and its pool of states is not known.",
@@ -213,7 +204,7 @@ def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int)
         )
     if manager is not None:
         return manager == "v2" and beams == 1
-    return needs or (takes_v2(model) and beams == 1)
+    return needs or ("v2" in _words(model) and beams == 1)
 
 
 def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
@@ -243,7 +234,7 @@ def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
 def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str) -> str:
     """The format of recurrent states: what the user names, what the config says of the cache, or that of the model; Kimi's are fp32."""
     requested = options.get("mamba_ssm_cache_dtype", AUTO)
-    if is_kimi(model):
+    if "kimi" in _words(model):
         return "fp32"
     if requested != AUTO:
         return _FLOATS[requested]
@@ -268,17 +259,14 @@ def _kv_dtype(model: ModelSpec, setup: Setup, kinds: list[LayerKind], model_dtyp
             option="dtype",
             hint=f"Known: auto (here {model_dtype}), fp8, nvfp4, and {_OWN_FP8} for sparse latent attention.",
         )
-    if chosen == _OWN_FP8 and not (sparse and all(_is_576(kind) for kind in kinds)):
+    widths = {(kind.kv_lora_rank, kind.qk_rope_head_dim) for kind in kinds if isinstance(kind, LatentAttention)}
+    if chosen == _OWN_FP8 and not (sparse and widths == {(512, 64)}):
         raise UnsupportedError(
             f"--dtype {_OWN_FP8} is a row of 656 bytes for sparse latent attention of 512 + 64 numbers.", hint="Use: --dtype fp8"
         )
     if chosen == "nvfp4" and (sparse or any(isinstance(kind, CompressedAttention) for kind in kinds)):
         raise UnsupportedError("TensorRT-LLM has no nvfp4 cache for sparse latent attention.", hint="Use: --dtype fp8")
     return chosen, ()
-
-
-def _is_576(kind: LayerKind) -> bool:
-    return not isinstance(kind, LatentAttention) or (kind.kv_lora_rank, kind.qk_rope_head_dim) == (512, 64)
 
 
 def _published(model: ModelSpec) -> str | None:
@@ -299,24 +287,9 @@ def _words(model: ModelSpec) -> Mapping[str, str]:
     return model_classes("tensorrt-llm").row(model).words
 
 
-def takes_v2(model: ModelSpec) -> bool:
-    """Whether the model's own default is the V2 manager."""
-    return "v2" in _words(model)
-
-
 def runs_states(model: ModelSpec) -> bool:
     """Whether the back end has a manager for the recurrent states of this model; one without a named class may be any."""
     return model.architecture is None or "states" in _words(model)
-
-
-def reuses_blocks(model: ModelSpec) -> bool:
-    """Whether blocks of finished requests are kept where nobody says so."""
-    return "no_reuse" not in _words(model)
-
-
-def is_kimi(model: ModelSpec) -> bool:
-    """Whether the states are Kimi's, which are fp32 and whose convolution keeps a column more."""
-    return "kimi" in _words(model)
 
 
 def check_supported(model: ModelSpec, setup: Setup) -> None:

@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
@@ -408,7 +409,7 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
 def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
     deployment = occupancy.deployment
-    parts = deployment.pinned_at(deployment.hosted_runs).layout(occupancy.settings).buffer_parts(ON_HOST)
+    parts = Layout(deployment.pinned_at(deployment.hosted_runs), occupancy.settings).buffer_parts(ON_HOST)
     rows: list[Row] = []
     for name, stated, meaning in (
         (_COMPUTE, "compute_bytes", "compute buffer"),
