@@ -18,6 +18,15 @@ from tests.paths import ROOT, sources
 
 PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
 ROBUSTNESS: Final = (ROOT / "docs/robustness.md").read_text(encoding="utf-8")
+ROOMS: Final = [
+    ROOT / "docs" / "architecture.md",
+    *(path for top in ("formulas", "hwcalc", "profiles") for path in (ROOT / top).rglob("README.md")),
+]
+CODE: Final = [
+    f"/{path.relative_to(ROOT).as_posix()}"
+    for top in ("benchmarks", "formulas", "hwcalc", "profiles", "scripts", "tests")
+    for path in (ROOT / top).rglob("*.py")
+]
 FILE: Final = re.compile(r"`(?:python )?((?:tests|scripts|docs|hwcalc|formulas|profiles|benchmarks)/[\w./-]+)(?:::(\w+))?[^`]*`")
 UNITS: Final = {"": 1, "bytes": 1, "seconds": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 LIMITS: Final = re.findall(r"^\| [^|]+ \| ([\d,.]+) ?(\w*) \| `([\w.]+):(\w+)` \|$", ROBUSTNESS, re.MULTILINE)
@@ -38,6 +47,19 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     commands = set(re.findall(r"`kvplan ([a-z]+)", text))
 
     assert commands <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("page", ROOMS, ids=[page.relative_to(ROOT).as_posix() for page in ROOMS])
+def test_what_a_page_says_of_the_code_is_there(page: Path) -> None:
+    """Files by the end of their path, and what stands in them: a class, a function, a method or a constant."""
+    text = page.read_text(encoding="utf-8")
+    for end in set(re.findall(r"`([\w/]+\.py)`", text)):
+        assert any(path.endswith(f"/{end}") for path in CODE), end
+    for end, names in re.findall(r"`([\w/]+\.py)`: ((?:`[\w.]+`[^`|(]*)+)", text):
+        code = "".join((ROOT / path[1:]).read_text(encoding="utf-8") for path in CODE if path.endswith(f"/{end}"))
+        for name in re.findall(r"`([\w.]+)`", names):
+            for part in name.split("."):
+                assert re.search(rf"(?m)^ *(?:class |def )?{part}\b[(:]", code), f"{end}: {name}"
 
 
 def test_every_promise_names_its_test() -> None:
