@@ -17,6 +17,8 @@ from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from hwcalc.planner.result import Plan
 
 FORMATS = ("table", "json", "markdown", "csv")
@@ -228,13 +230,11 @@ class _Status:
     def __init__(self, stream: TextIO) -> None:
         from threading import Lock, Timer
 
-        from rich.console import Console
-
         self._stream = stream
         self._lock = Lock()
         self._last = ""
-        self._visible = False
-        self._status = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False).status("")
+        self._status: Status | None = None
+        """What is shown. A command that ends before has not imported rich's console."""
         # A timer shows the first message, so that it appears even if no other message follows.
         self._timer = Timer(PATIENCE, self._appear)
         self._timer.daemon = True
@@ -242,7 +242,7 @@ class _Status:
     def __call__(self, what: str) -> None:
         with self._lock:
             first, self._last = not self._last, clean(cut(what, _LONGEST))
-            if self._visible:
+            if self._status is not None:
                 self._status.update(f"kvplan: {self._last} ...")
         if first:
             self._timer.start()
@@ -251,19 +251,21 @@ class _Status:
         """Clear the line."""
         self._timer.cancel()
         with self._lock:
-            if self._visible:
-                self._visible = False
+            if self._status is not None:
                 self._status.stop()
+                self._status = None
 
     def wipe(self) -> None:
         """Clear the line when the process has to end, whoever is writing to it."""
-        if self._visible:
+        if self._status is not None:
             os.write(self._stream.fileno(), _WIPED)
 
     def _appear(self) -> None:
+        from rich.console import Console
+
+        console = Console(file=self._stream, force_terminal=True, markup=False, emoji=False, highlight=False)
         with self._lock:
-            self._visible = True
-            self._status.update(f"kvplan: {self._last} ...")
+            self._status = console.status(f"kvplan: {self._last} ...")
             self._status.start()
 
 
