@@ -81,7 +81,7 @@ def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
             parts=tuple(map(_grouped, model_weights.groups)),
         )
         return Noted(told, _made_again(model, weight_format))
-    weight_dtype = opened.weight_dtype()
+    weight_dtype = opened.deployment.weight_dtype()
     key = ("weights", weight_format, weight_dtype)
     weights = model.once(key, lambda: _weights(model, weight_format, weight_dtype))
     return Noted(weights.value, (*weights.notes, *_made_again(model, weight_format)))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceReads, Placement, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-    from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import StoredTensor, Support
     from hwcalc.parsers.gguf.hparams import Hparams
@@ -204,9 +204,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         """The occupancy for layers on which the policy does not act: without the policy, if context shift carries it out."""
         kept = self.evicted is None or self.unshifted is None
         return self if kept else self.without_policy()
-
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        return self.deployment.weight_parts()
 
     def check(self) -> None:
         self.settings  # noqa: B018 - refuses more sequences than a context may have
