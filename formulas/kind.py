@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from msgspec.structs import asdict, replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role
+from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role, Span
 
 MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this number. A larger one means that the config is damaged."""
@@ -60,6 +62,14 @@ class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
         """The tensors that are kept for one sequence."""
         raise NotImplementedError
 
+    def size(self, axis: str) -> int:
+        """The length of an axis that is written as a sum of products of fields: ``num_heads x head_dim + 2 x d_state``."""
+        return sum(times * prod([getattr(self, name) for name in names]) for times, names in _terms(axis))
+
+    def tensor(self, name: str, *axes: str, role: Role, span: Span) -> CacheTensor:
+        """A tensor whose shape follows from how its axes are written."""
+        return CacheTensor(name=name, shape=tuple(map(self.size, axes)), axes=axes, role=role, span=span)
+
     def shard(self, ranks: int) -> Self:
         """The part of the layer on the fullest of ``ranks`` tensor-parallel ranks.
 
@@ -90,6 +100,16 @@ class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
     def dims(self) -> dict[str, int]:
         """The numbers of this kind for JSON, without the fields that are ``None``."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@lru_cache(maxsize=256)
+def _terms(axis: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The products of a sum, each with its number and its fields."""
+    products = [term.split(" x ") for term in axis.split(" + ")]
+    return tuple(
+        (prod(int(word) for word in words if word.isdecimal()), tuple(word for word in words if not word.isdecimal()))
+        for words in products
+    )
 
 
 def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], tuple[CacheTensor, ...]]:

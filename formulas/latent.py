@@ -46,10 +46,8 @@ class LatentAttention(LayerKind):
         return Full() if self.window is None else Window(self.window)
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        latent = CacheTensor(name="latent", shape=(self.kv_lora_rank,), axes=("kv_lora_rank",), role=Role.LATENT, span=self.span)
-        rope = CacheTensor(
-            name="rope_key", shape=(self.qk_rope_head_dim,), axes=("qk_rope_head_dim",), role=Role.ROPE, span=self.span
-        )
+        latent = self.tensor("latent", "kv_lora_rank", role=Role.LATENT, span=self.span)
+        rope = self.tensor("rope_key", "qk_rope_head_dim", role=Role.ROPE, span=self.span)
         return tuple(t for t in (latent, rope) if t.elements_per_position)
 
     def expanded(self) -> ExpandedLatentAttention:
@@ -91,21 +89,10 @@ class ExpandedLatentAttention(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         span = Full() if self.window is None else Window(self.window)
+        key, value = "qk_nope_head_dim + qk_rope_head_dim", "v_head_dim"
         return (
-            CacheTensor(
-                name="keys",
-                shape=(self.num_attention_heads, self.qk_nope_head_dim + self.qk_rope_head_dim),
-                axes=("num_attention_heads", "qk_nope_head_dim + qk_rope_head_dim"),
-                role=Role.KEY,
-                span=span,
-            ),
-            CacheTensor(
-                name="values",
-                shape=(self.num_attention_heads, self.v_head_dim),
-                axes=("num_attention_heads", "v_head_dim"),
-                role=Role.VALUE,
-                span=span,
-            ),
+            self.tensor("keys", "num_attention_heads", key, role=Role.KEY, span=span),
+            self.tensor("values", "num_attention_heads", value, role=Role.VALUE, span=span),
         )
 
 
@@ -139,10 +126,9 @@ class SparseIndexer(LayerKind):
     index_quantized: bool = True
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        width = self.index_head_dim + self.index_extra_elements
         axis = "index_head_dim" if not self.index_extra_elements else "index_head_dim + index_extra_elements"
         role = Role.INDEX if self.index_quantized else Role.KEY
-        return (CacheTensor(name="indexer_keys", shape=(width,), axes=(axis,), role=role, span=Full()),)
+        return (self.tensor("indexer_keys", axis, role=role, span=Full()),)
 
 
 @register
@@ -188,26 +174,15 @@ class CompressedAttention(LayerKind):
     """How many compressed entries one token reads; ``None`` reads all."""
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        def tensor(name: str, width: int, axis: str, role: Role, span: Span) -> CacheTensor:
-            return CacheTensor(name=name, shape=(width,), axes=(axis,), role=role, span=span)
-
-        out = [tensor("window_latent", self.head_dim, "head_dim", Role.LATENT, Window(self.window))]
+        out = [self.tensor("window_latent", "head_dim", role=Role.LATENT, span=Window(self.window))]
         if self.compress_ratio is None:
             return tuple(out)
-        groups = Strided(self.compress_ratio)
-        halves = 2 if self.overlap else 1
+        groups, slots = Strided(self.compress_ratio), Fixed((2 if self.overlap else 1) * self.compress_ratio)
         times = "2 x " if self.overlap else ""
-        slots = Fixed(halves * self.compress_ratio)
-        out += [
-            tensor("compressed_latent", self.head_dim, "head_dim", Role.LATENT, groups),
-            tensor("compressor_value", halves * self.head_dim, f"{times}head_dim", Role.STATE, slots),
-            tensor("compressor_gate", halves * self.head_dim, f"{times}head_dim", Role.STATE, slots),
-        ]
+        out.append(self.tensor("compressed_latent", "head_dim", role=Role.LATENT, span=groups))
+        out += [self.tensor(f"compressor_{part}", f"{times}head_dim", role=Role.STATE, span=slots) for part in ("value", "gate")]
         if self.index_head_dim is not None:
-            width, axis = halves * self.index_head_dim, f"{times}index_head_dim"
-            out += [
-                tensor("indexer_keys", self.index_head_dim, "index_head_dim", Role.INDEX, groups),
-                tensor("indexer_value", width, axis, Role.STATE, slots),
-                tensor("indexer_gate", width, axis, Role.STATE, slots),
-            ]
+            axis = f"{times}index_head_dim"
+            out.append(self.tensor("indexer_keys", "index_head_dim", role=Role.INDEX, span=groups))
+            out += [self.tensor(f"indexer_{part}", axis, role=Role.STATE, span=slots) for part in ("value", "gate")]
         return tuple(out)

@@ -13,17 +13,17 @@ from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Once, Role
 
 
-def conv_tensor(channels: int, axis: str, kernel: int, name: str = "conv_state") -> CacheTensor:
+def conv_tensor(kind: LayerKind, axis: str, kernel: int) -> CacheTensor:
     """The inputs that a causal convolution of ``kernel`` taps needs for its next output: the last ``kernel`` - 1.
 
     After ABCD, a kernel of 4 computes its next output from [BCD] and the new token.
     """
-    return CacheTensor(name=name, shape=(channels,), axes=(axis,), role=Role.CONV, span=Fixed(kernel - 1))
+    return kind.tensor("conv_state", axis, role=Role.CONV, span=Fixed(kernel - 1))
 
 
-def state_tensor(shape: tuple[int, ...], axes: tuple[str, ...], name: str = "recurrent_state") -> CacheTensor:
-    """A state that every token updates in place."""
-    return CacheTensor(name=name, shape=shape, axes=axes, role=Role.STATE, span=Once())
+def state_tensor(kind: LayerKind, *axes: str, name: str = "recurrent_state") -> CacheTensor:
+    """A state that every token updates in place. The axes name their sizes in fields of the kind."""
+    return kind.tensor(name, *axes, role=Role.STATE, span=Once())
 
 
 @register
@@ -53,8 +53,8 @@ class Mamba1(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         return (
-            conv_tensor(self.d_inner, "d_inner", self.d_conv),
-            state_tensor((self.d_inner, self.d_state), ("d_inner", "d_state")),
+            conv_tensor(self, "d_inner", self.d_conv),
+            state_tensor(self, "d_inner", "d_state"),
         )
 
 
@@ -95,8 +95,8 @@ class Mamba2(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         return (
-            conv_tensor(self.conv_dim, "num_heads x head_dim + 2 x n_groups x d_state", self.d_conv),
-            state_tensor((self.num_heads, self.head_dim, self.d_state), ("num_heads", "head_dim", "d_state")),
+            conv_tensor(self, "num_heads x head_dim + 2 x n_groups x d_state", self.d_conv),
+            state_tensor(self, "num_heads", "head_dim", "d_state"),
         )
 
 
@@ -134,10 +134,12 @@ class GatedDeltaNet(LayerKind):
     def tensors(self) -> tuple[CacheTensor, ...]:
         axis = "2 x num_key_heads x key_head_dim + num_value_heads x value_head_dim"
         return (
-            conv_tensor(self.conv_dim, axis, self.d_conv),
+            conv_tensor(self, axis, self.d_conv),
             state_tensor(
-                (self.num_value_heads, self.key_head_dim, self.value_head_dim),
-                ("num_value_heads", "key_head_dim", "value_head_dim"),
+                self,
+                "num_value_heads",
+                "key_head_dim",
+                "value_head_dim",
             ),
         )
 
@@ -170,8 +172,8 @@ class KimiDeltaAttention(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         return (
-            conv_tensor(self.conv_dim, "3 x num_heads x head_dim", self.d_conv),
-            state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),
+            conv_tensor(self, "3 x num_heads x head_dim", self.d_conv),
+            state_tensor(self, "num_heads", "head_dim", "head_dim"),
         )
 
 
@@ -196,7 +198,7 @@ class LightningAttention(LayerKind):
     head_dim: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),)
+        return (state_tensor(self, "num_heads", "head_dim", "head_dim"),)
 
 
 @register
@@ -220,12 +222,12 @@ class RealGatedLRU(LayerKind):
     d_conv: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (conv_tensor(self.lru_width, "lru_width", self.d_conv), state_tensor((self.lru_width,), ("lru_width",)))
+        return (conv_tensor(self, "lru_width", self.d_conv), state_tensor(self, "lru_width"))
 
 
-def _token_shift(width: int, axis: str, name: str) -> CacheTensor:
+def _token_shift(kind: LayerKind, name: str) -> CacheTensor:
     """The input of the previous token; the layer mixes it with the next one."""
-    return CacheTensor(name=name, shape=(width,), axes=(axis,), role=Role.CONV, span=Once())
+    return kind.tensor(name, "hidden_size", role=Role.CONV, span=Once())
 
 
 @register
@@ -249,11 +251,10 @@ class Rwkv4(LayerKind):
     attention_hidden_size: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        state = (self.attention_hidden_size,), ("attention_hidden_size",)
         return (
-            _token_shift(self.hidden_size, "hidden_size", "attention_shift"),
-            _token_shift(self.hidden_size, "hidden_size", "feed_forward_shift"),
-            *(state_tensor(*state, name=name) for name in ("numerator", "denominator", "maximum")),
+            _token_shift(self, "attention_shift"),
+            _token_shift(self, "feed_forward_shift"),
+            *(state_tensor(self, "attention_hidden_size", name=name) for name in ("numerator", "denominator", "maximum")),
         )
 
 
@@ -283,8 +284,8 @@ class RwkvMatrix(LayerKind):
     def tensors(self) -> tuple[CacheTensor, ...]:
         shifts = ("attention_shift", "feed_forward_shift")[: self.token_shifts]
         return (
-            *(_token_shift(self.hidden_size, "hidden_size", name) for name in shifts),
-            state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),
+            *(_token_shift(self, name) for name in shifts),
+            state_tensor(self, "num_heads", "head_dim", "head_dim"),
         )
 
 
@@ -311,11 +312,9 @@ class MatrixLSTM(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         return (
-            state_tensor(
-                (self.num_heads, self.qk_head_dim, self.v_head_dim), ("num_heads", "qk_head_dim", "v_head_dim"), name="memory"
-            ),
-            state_tensor((self.num_heads, self.qk_head_dim), ("num_heads", "qk_head_dim"), name="normalizer"),
-            state_tensor((self.num_heads, 1), ("num_heads", "1"), name="maximum"),
+            state_tensor(self, "num_heads", "qk_head_dim", "v_head_dim", name="memory"),
+            state_tensor(self, "num_heads", "qk_head_dim", name="normalizer"),
+            state_tensor(self, "num_heads", "1", name="maximum"),
         )
 
 
@@ -342,4 +341,4 @@ class ShortConvolution(LayerKind):
     d_conv: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (conv_tensor(self.channels, "channels", self.d_conv),)
+        return (conv_tensor(self, "channels", self.d_conv),)

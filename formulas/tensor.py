@@ -125,11 +125,6 @@ class Span(Shown):
 class Full(Span):
     """Every token: ``n``."""
 
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__()
-
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens)
 
@@ -144,11 +139,6 @@ class Full(Span):
 class Kept(Span):
     """What a cache policy leaves of all tokens: ``min(n, kept)``."""
 
-    __slots__ = ()
-
-    def __init__(self, kept: int) -> None:
-        super().__init__(kept)
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=self.numbers[0]),)
 
@@ -159,11 +149,6 @@ class Kept(Span):
 
 class Window(Span):
     """The last ``window`` tokens: ``min(n, window)``. A window of 3 keeps [BCD] of ABCD."""
-
-    __slots__ = ()
-
-    def __init__(self, window: int) -> None:
-        super().__init__(window)
 
     def of_first(self, first: int, tokens: int) -> int:
         """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
@@ -179,11 +164,6 @@ class Window(Span):
 
 class Sink(Span):
     """The first ``sink`` tokens and the last ``window``: ``min(n, sink + window)``. Sink 1, window 2: [A_CD]."""
-
-    __slots__ = ()
-
-    def __init__(self, sink: int, window: int) -> None:
-        super().__init__(sink, window)
 
     def of_first(self, first: int, tokens: int) -> int:
         sink, window = self.numbers
@@ -205,11 +185,6 @@ class Chunk(Span):
     The count is that of the end of a chunk, when most memory is needed. It does not fall when a new chunk begins.
     """
 
-    __slots__ = ()
-
-    def __init__(self, chunk: int) -> None:
-        super().__init__(chunk)
-
     def of_first(self, first: int, tokens: int) -> int:
         """A chunk begins at a multiple of its size, wherever the sequences part."""
         begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
@@ -226,11 +201,6 @@ class Chunk(Span):
 class Strided(Span):
     """One entry for every complete group of ``stride`` tokens: ``n // stride``. Stride 4 makes one entry of [ABCD]."""
 
-    __slots__ = ()
-
-    def __init__(self, stride: int) -> None:
-        super().__init__(stride)
-
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens) // self.numbers[0]
 
@@ -245,11 +215,6 @@ class Strided(Span):
 class Remainder(Span):
     """The tokens that have not yet filled a group of ``stride``: ``n % stride``. Not monotone in ``n``."""
 
-    __slots__ = ()
-
-    def __init__(self, stride: int) -> None:
-        super().__init__(stride)
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return Stair(), Stair(times=-self.numbers[0], per=self.numbers[0])
 
@@ -260,11 +225,6 @@ class Remainder(Span):
 
 class Latest(Span):
     """The newest complete group of ``size`` tokens, once there is one. Of ABCDEF with groups of 4: [ABCD]."""
-
-    __slots__ = ()
-
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
 
     def of_first(self, first: int, tokens: int) -> int:
         """The group is shared if all of it lies in the common beginning: of ABCDEF and ABCDXY, [ABCD]."""
@@ -282,11 +242,6 @@ class Latest(Span):
 class Once(Span):
     """A fixed state: one position for a sequence of any length, and none before the first token."""
 
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__()
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=1),)
 
@@ -298,11 +253,6 @@ class Once(Span):
 class Fixed(Span):
     """A buffer of ``count`` positions. The first token allocates all of it."""
 
-    __slots__ = ()
-
-    def __init__(self, count: int) -> None:
-        super().__init__(count)
-
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], most=1),)
 
@@ -313,11 +263,6 @@ class Fixed(Span):
 
 class Encoder(Span):
     """One position for each token of the encoder input, computed once: ``encoder_tokens``."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair() if encoder_tokens is None else Stair(times=encoder_tokens, most=1),)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import field
@@ -139,6 +141,21 @@ class GgufTensor(Record):
     type: str
     shape: tuple[int, ...]
     bytes: int
+
+
+def gguf_weights(tensors: Sequence[GgufTensor], files: int, source: str = "") -> WeightFacts:
+    """The bytes of tensors by type. A block of 256 numbers in 144 bytes counts as 256 elements."""
+    sizes, elements = Counter[str](), Counter[str]()
+    for tensor in tensors:
+        sizes[tensor.type] += tensor.bytes
+        elements[tensor.type] += prod(tensor.shape)
+    return WeightFacts(
+        bytes_by_dtype=dict(sorted(sizes.items())),
+        elements_by_dtype=dict(sorted(elements.items())),
+        files=files,
+        tensors=len(tensors),
+        source=source or ("GGUF header" if files == 1 else "GGUF headers"),
+    )
 
 
 class GgufFacts(Record):
@@ -368,5 +385,6 @@ class _Readable:
         return value
 
 
-ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
+OpenFile = Annotated[IO[str] | IO[bytes], _Readable]
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | OpenFile | ModelSpec
 """What is read as a model: an id, a path, an open file, a config, or a model that was read."""

@@ -76,6 +76,8 @@ def unsafe(letter: str) -> bool:
 
 def printable(text: str) -> str:
     """``text`` with escapes for control characters and undecodable bytes, so that every UTF-8 stream accepts it."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 

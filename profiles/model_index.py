@@ -27,7 +27,7 @@ class IndexedModel(NamedTuple):
     """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it must be planned.
 
     ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise. ``naming`` is what its name says
-    (:class:`hwcalc.library.families.Naming`), so that a list need not compile the expressions that read it. ``placed`` is
+    (:class:`hwcalc.library.candidates.Naming`), so that a list need not compile the expressions that read it. ``placed`` is
     where its :func:`placing` stands.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hwcalc import load_model
 from hwcalc.errors import KvplanError
-from hwcalc.library.families import naming_of
+from hwcalc.library.candidates import naming_of
 from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import DETAILS, INDEX, SEPARATOR, IndexedModel

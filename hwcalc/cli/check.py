@@ -1,4 +1,4 @@
-"""``kvplan check``: every requirement in a file must hold. The gate for CI."""
+"""``kvplan check``: every requirement of a check file must hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
+from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.text import cut, json_for, lines_for, shown
@@ -16,60 +16,6 @@ from hwcalc.text import cut, json_for, lines_for, shown
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
 
-__all__ = ["EXAMPLE", "EXAMPLES", "FOUND", "OPTIONS", "run"]
-
-OPTIONS = (
-    Option(
-        "files",
-        (),
-        "[FILE]...",
-        "Check files in YAML or JSON; - is standard input. Default: kvplan.yaml.",
-        "list",
-        complete="check_files",
-    ),
-    Option(
-        "lock", ("--lock",), "", "Write the model facts that are used to FILE.lock, anew if it is there.", "flag", group="check"
-    ),
-    Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag", group="check"),
-    Option(
-        "baseline",
-        ("--baseline",),
-        "PLAN",
-        "Fail if bytes have grown since this document of check --json or plan --json; repeatable.",
-        "list",
-        complete="paths",
-        group="check",
-    ),
-    Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%.", group="check"),
-    Option(
-        "strict",
-        ("--strict",),
-        "",
-        "Fail where a requirement holds by the expected value alone (probably), and where no baseline has the check.",
-        "flag",
-        group="check",
-    ),
-    Option(
-        "output",
-        ("--output", "-o"),
-        "[F=]PATH",
-        "Write the answer to a file, not to standard output; with a format (sarif=out.sarif) beside it. Repeatable.",
-        "list",
-    ),
-    Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
-    *plan_options("check"),
-    *(
-        option._replace(help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
-        if option.name == "format_"
-        else option
-        for option in OUTPUT
-    ),
-)
-EXAMPLES: Final = (
-    Example("Start a file", "kvplan check --example > kvplan.yaml"),
-    Example("Check kvplan.yaml of this folder", "kvplan check"),
-    Example("For the annotations of GitHub", "kvplan check kvplan.yaml --format github"),
-)
 
 FOUND: Final = ("kvplan.yaml", "kvplan.yml")
 """The names of the file that is checked if none is given."""
@@ -107,7 +53,66 @@ checks:
 """
 
 
-def run(
+@command(
+    (
+        Option(
+            "files",
+            (),
+            "[FILE]...",
+            "Check files in YAML or JSON; - is standard input. Default: kvplan.yaml.",
+            "list",
+            complete="check_files",
+        ),
+        Option(
+            "lock",
+            ("--lock",),
+            "",
+            "Write the model facts that are used to FILE.lock, anew if it is there.",
+            "flag",
+            group="check",
+        ),
+        Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag", group="check"),
+        Option(
+            "baseline",
+            ("--baseline",),
+            "PLAN",
+            "Fail if bytes have grown since this document of check --json or plan --json; repeatable.",
+            "list",
+            complete="paths",
+            group="check",
+        ),
+        Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%.", group="check"),
+        Option(
+            "strict",
+            ("--strict",),
+            "",
+            "Fail where a requirement holds by the expected value alone (probably), and where no baseline has the check.",
+            "flag",
+            group="check",
+        ),
+        Option(
+            "output",
+            ("--output", "-o"),
+            "[F=]PATH",
+            "Write the answer to a file, not to standard output; with a format (sarif=out.sarif) beside it. Repeatable.",
+            "list",
+        ),
+        Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
+        *plan_options("check"),
+        *(
+            option._replace(help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
+            if option.name == "format_"
+            else option
+            for option in OUTPUT
+        ),
+    ),
+    {
+        "Start a file": "kvplan check --example > kvplan.yaml",
+        "Check kvplan.yaml of this folder": "kvplan check",
+        "For the annotations of GitHub": "kvplan check kvplan.yaml --format github",
+    },
+)
+def check(
     *,
     files: list[str] | None,
     lock: bool,

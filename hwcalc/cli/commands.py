@@ -1,27 +1,37 @@
-"""The command line as Typer reads it: one application, whose commands are loaded by name."""
+"""The command line as Typer reads it: one application, whose commands are loaded by name; and its help."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from hwcalc._version import __version__
 from hwcalc.cli import completion
-from hwcalc.cli.foreign import Alias, aliases, aliases_of
-from hwcalc.cli.help_text import write_command, write_root
-from hwcalc.cli.line import with_command
-from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
+from hwcalc.cli.line import Alias, aliases, aliases_of, with_command
+from hwcalc.cli.options import (
+    COMMANDS,
+    DEFAULT,
+    GROUPS,
+    Command,
+    Example,
+    Option,
+    command,
+    command_meant,
+    find_command,
+    run_command,
+)
+from hwcalc.cli.output import Answer, answer_lists
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
-
-__all__ = ["help_of", "root"]
+from hwcalc.text import shown
 
 _HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
 
@@ -65,13 +75,13 @@ class Root(TyperGroup):
             return items + model.shell_complete(inner, incomplete)
 
 
-class Command(TyperCommand):
+class ReadOnce(TyperCommand):
     """One command. It refuses an option that is given twice but takes one value; Typer would take the last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments, the options by group, and the examples."""
         rows = [(parameter.name or "", parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)]
-        write_command(formatter, import_module(COMMANDS[str(self.name)]), [(name, record) for name, record in rows if record])
+        write_command(formatter, find_command(str(self.name)), [(name, record) for name, record in rows if record])
 
     def make_parser(self, ctx: Any) -> Any:
         """The parser of a line, which refuses a single-value option that is given twice."""
@@ -107,17 +117,17 @@ def _check_once(order: Sequence[Any]) -> None:
 
 def _command(name: str) -> Any:
     """Build a command from its module's options: a function with the signature that Typer reads."""
-    module = import_module(COMMANDS[name])
+    found = find_command(name)
 
     def run(**values: Any) -> Any:
-        return run_command(module, values)
+        return run_command(name, values)
 
-    parameters = [_parameter(option) for option in (*module.OPTIONS, *_completed(module.OPTIONS))]
-    run.__doc__ = module.run.__doc__
+    parameters = [_parameter(option) for option in (*found.options, *_completed(found.options))]
+    run.__doc__ = found.run.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name, cls=Command)(run)
+    app.command(name, cls=ReadOnce)(run)
     return typer.main.get_command(app)
 
 
@@ -200,3 +210,100 @@ def line_width() -> int:
     if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
         columns = max(min(get_terminal_size().columns, _WIDTH) - 2, _NARROWEST)
     return columns
+
+
+QUESTIONS: Final = (
+    Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
+    Example("Does it fit, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4"),
+    Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B"),
+    Example("Which models run on my card?", "kvplan fit --gpu rtx-4060-ti --seq 16k"),
+    Example("What should I buy or rent?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8"),
+    Example("Which model, format or GPU?", "kvplan compare Qwen/Qwen3-8B --dtype bf16,fp8 --gpu l4,l40s"),
+    Example("Will the next commit still fit?", "kvplan check kvplan.yaml"),
+)
+"""What people ask most, each with its command."""
+_HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
+"""Stands for the hyphens of options while lines are broken, which would else end behind one."""
+_OPTION: Final = r"(?<![\w-])--?[a-z][a-z-]+"
+_WIDEST: Final = 26
+"""The most columns of the options' names; longer ones have a line of their own."""
+
+
+def summary(command: str) -> str:
+    """What a command does, in a line: the first sentence of its ``run``."""
+    first: str = (find_command(command).run.__doc__ or "").strip().partition("\n")[0]
+    return first.partition(". ")[0].rstrip(".") + "."
+
+
+def write_root(formatter: Any) -> None:
+    """The questions and the commands, uncut."""
+    _write_examples(formatter, "Questions", QUESTIONS)
+    with formatter.section("Commands"):
+        formatter.write_dl([(name, summary(name)) for name in COMMANDS])
+    formatter.write_paragraph()
+    formatter.write_text("All options of a command, with examples: kvplan help COMMAND")
+
+
+def write_command(formatter: Any, command: Command, records: Sequence[tuple[str, tuple[str, str]]]) -> None:
+    """The arguments, the options by group and the examples of a command. ``records`` are names of options with both columns."""
+    groups = {option.name: option.group for option in command.options if option.flags}
+    arguments = {option.name for option in command.options if not option.flags}
+    width = max((len(first) for _, (first, _) in records if len(first) <= _WIDEST), default=0)
+    for title in ("arguments", *GROUPS):
+        rows = [
+            record for name, record in records if ("arguments" if name in arguments else groups.get(name, GROUPS[-1])) == title
+        ]
+        if rows:
+            with formatter.section(title.capitalize()):
+                _write_columns(formatter, rows, width)
+    _write_examples(formatter, "Examples", command.examples)
+
+
+def _write_columns(formatter: Any, rows: Sequence[tuple[str, str]], width: int) -> None:
+    """Two columns, of the same widths in all groups."""
+    (first, text), *others = [(name, re.sub(_OPTION, lambda match: match[0].replace("-", _HYPHEN), said)) for name, said in rows]
+    formatter.write_dl([(first.ljust(width), text), *others], col_max=_WIDEST)
+    formatter.buffer[:] = [piece.replace(_HYPHEN, "-") for piece in formatter.buffer]
+
+
+def _write_examples(formatter: Any, title: str, examples: Iterable[Example]) -> None:
+    listed = tuple(examples)
+    if not listed:
+        return
+    with formatter.section(title):
+        for example in listed:
+            formatter.write(f"{'':{formatter.current_indent}}{example.says}\n")
+            formatter.write(f"{'':{formatter.current_indent + 2}}{example.line}\n")
+
+
+@command(
+    (Option("commands", (), "[COMMAND]", "One of the commands that kvplan help lists.", "list", complete="commands"),),
+    {
+        "What can it do?": "kvplan help",
+        "Every option of a plan": "kvplan help plan",
+        "How is a check file written?": "kvplan help check",
+    },
+)
+def help(*, commands: list[str] | None) -> Answer:  # noqa: A001 - the command's name
+    """Print this help, or that of one command."""
+    if not commands:
+        return Answer(text=help_of(None))
+    name = commands[0]
+    if len(commands) > 1 or name not in COMMANDS:
+        near = command_meant(name)
+        raise UsageError(
+            f"there is no command {shown(' '.join(commands), 40)}.",
+            hint=f"Did you mean: kvplan help {near}" if near else f"Commands: {', '.join(COMMANDS)}.",
+        )
+    return Answer(text=help_of(name))
+
+
+@command(
+    (Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag"),),
+    {"The version": "kvplan version", "The same, as an option": "kvplan --version", "For a script": "kvplan version --json"},
+)
+def version(*, json: bool, **_others: Any) -> Answer:
+    """Print the version."""
+    if json:
+        return answer_lists(kvplan_version=__version__)
+    return Answer(text=f"kvplan {__version__}\n")

@@ -1,36 +1,57 @@
-"""``kvplan compare``: several models, dtypes, engines or accelerators side by side."""
+"""``kvplan compare``, ``diff``, ``fit`` and ``recommend``: several plans side by side, of models or of hardware."""
 
 from __future__ import annotations
 
+import json as json_module
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
-from hwcalc.cli.output import Answer, answer
-from hwcalc.documents import document_of
+from msgspec.structs import replace
 
-__all__ = ["EXAMPLES", "OPTIONS", "run"]
+from hwcalc.cli.options import (
+    OPTIONAL_MODEL,
+    OUTPUT,
+    Option,
+    command,
+    given_options,
+    grouped,
+    plan_options,
+    progress,
+    reading,
+    say_unreachable,
+    view_of,
+)
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.errors import UsageError
 
-OPTIONS: Final = (
-    Option(
-        "models",
-        (),
-        "MODEL...",
-        "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
-        "list",
-        complete="models",
+if TYPE_CHECKING:
+    from hwcalc.cli.output import View
+    from hwcalc.model import ModelSpec
+    from hwcalc.planner.diff import Difference
+    from hwcalc.planner.recommend import Recommendation
+    from hwcalc.planner.runnables import Runnables
+
+
+@command(
+    (
+        Option(
+            "models",
+            (),
+            "MODEL...",
+            "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
+            "list",
+            complete="models",
+        ),
+        *plan_options("compare"),
+        *OUTPUT,
     ),
-    *plan_options("compare"),
-    *OUTPUT,
+    {
+        "Two models side by side": "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k",
+        "All engines, and why their numbers differ": "kvplan compare openai/gpt-oss-20b --engine all --gpu h100 --seq 8k",
+        "All models of a family": "kvplan compare 'Qwen/Qwen3-?B' --seq 32k",
+    },
 )
-EXAMPLES: Final = (
-    Example("Two models side by side", "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k"),
-    Example("All engines, and why their numbers differ", "kvplan compare openai/gpt-oss-20b --engine all --gpu h100 --seq 8k"),
-    Example("All models of a family", "kvplan compare 'Qwen/Qwen3-?B' --seq 32k"),
-)
-
-
-def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
+def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
     """Show models, dtypes, engines or accelerators side by side.
 
     Every combination of what is given as a list.
@@ -50,12 +71,292 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0
     if view.format == "json":
-        from msgspec.structs import replace
-
-        return replace(answer(document_of(comparison)), status=status, remarks=remarks)
+        return answer(comparison, status=status, remarks=remarks)
     from hwcalc.report.compare import comparison_csv, comparison_text
 
     if view.format == "csv":
         return Answer(text=comparison_csv(comparison), status=status, remarks=remarks)
     text = comparison_text(comparison, format_=view.format, color=view.color, width=view.width)
     return Answer(text=text, status=status, remarks=remarks)
+
+
+_LONGEST = 60
+_MOST_KEYS = 200
+"""Keys that a table lists. Two published configs of one type differ in up to a hundred."""
+
+
+@command(
+    (
+        Option(
+            "models", (), "A B", "Two models: ids, org/name@revision, folders or config.json files.", "list", complete="models"
+        ),
+        *plan_options("diff"),
+        *OUTPUT,
+    ),
+    {
+        "Two models, key by key and in bytes": "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-14B --seq 32k",
+        "The same on an accelerator": "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-4B --engine vllm --gpu l4",
+        "For a pull request": "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-14B --format markdown",
+    },
+)
+def diff(*, models: list[str] | None, **options: Any) -> Answer:
+    """Show what differs in memory between two models or revisions.
+
+    Keys of the configs that bear on memory, and bytes.
+
+    The status is 1 if an accelerator is named and one of the two is not known to fit it.
+    """
+    from hwcalc.cli.output import why_not
+    from hwcalc.library.load import load
+    from hwcalc.library.plan import plan
+    from hwcalc.model import PARTIAL_WEIGHTS
+    from hwcalc.planner.diff import compare
+    from hwcalc.planner.options import read_options
+    from hwcalc.planner.plan import common_notes
+
+    names = models or []
+    if len(names) != 2:
+        raise UsageError(f"diff compares two models (got {len(names)}).", hint="Write: kvplan diff A B --seq 32k")
+    if names == ["-", "-"]:
+        raise UsageError("standard input can be only one of the two models.", hint="Write: kvplan diff - other.json < one.json")
+    view, given = view_of(**options), given_options("diff", options)
+    asked = read_options(given)
+    a, b = (load(name, asked.access, revision=asked.revision, assume=asked.assume) for name in names)
+    if "seq" not in given:
+        given["seq"] = _common_length(a, b)
+    plan_a, plan_b = (plan(model, **given) for model in (a, b))
+    for planned in (plan_a, plan_b):
+        say_unreachable(planned.notes)
+    difference = compare(a, b, plan_a, plan_b)
+    remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
+    refuted = [
+        f"{name}: {note.message}"
+        for name, planned in (("A", plan_a), ("B", plan_b))
+        for note in planned.warnings
+        if note.code == PARTIAL_WEIGHTS
+    ]
+    refuted += [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
+    status = 1 if plan_a.refutes or plan_b.refutes else 0
+    return replace(_answer(difference, plan_a.request.seq, view), remarks=(*remarks, *refuted), status=status)
+
+
+def _answer(difference: Difference, seq: int, view: View) -> Answer:
+    if view.format == "json":
+        return answer(difference)
+    if view.format == "csv":
+        return Answer(text=_csv(difference, seq))
+    from hwcalc.report.summary import footnotes
+    from hwcalc.text import clean
+
+    rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
+    figures = view.table((f"at {seq:,} tokens", "A", "B", "B - A"), rows, right=(1, 2, 3))
+    changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
+    few, more = changed[:_MOST_KEYS], len(changed) - _MOST_KEYS
+    keys = view.table(("key", "A", "B"), few) if changed else ""
+    if more > 0:
+        keys += f"\n{more:,} more keys differ. All of them: --format csv, or --json\n"
+    head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
+    same = "" if changed else "No key that bears on memory differs.\n"
+    pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
+    told = footnotes(pairs, format_=view.format, width=view.width)
+    return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""))
+
+
+def _common_length(*models: ModelSpec) -> int:
+    """The smaller maximum length. Both models are planned with it, so that their bytes can be compared."""
+    known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
+    if not known:
+        raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
+    return min(known)
+
+
+def _csv(difference: Difference, seq: int) -> str:
+    """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
+    from hwcalc.report.listing import csv_text
+
+    rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
+    rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", seq, seq, 0)]
+    rows += (("figure", figure.name, figure.a, figure.b, figure.difference) for figure in difference.figures)
+    rows += (("key", key.key, _cell(key.in_a, key.a), _cell(key.in_b, key.b), "") for key in difference.keys)
+    return csv_text(("what", "name", "a", "b", "difference"), rows)
+
+
+def _cell(present: bool, value: Any) -> str:
+    if not present:
+        return ""
+    return value if isinstance(value, str) else json_module.dumps(value, default=str)
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _signed(value: int | None) -> str:
+    return "" if value is None else "0" if value == 0 else f"{value:+,}"
+
+
+def _value(present: bool, value: Any) -> str:
+    if not present:
+        return "(absent)"
+    text = json_module.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+_CHOICE: Final = (
+    Option(
+        "models",
+        (),
+        "[WORD]...",
+        "Words of the id, or else of the model type; all must occur: qwen3 coder.",
+        "list",
+        complete="models",
+    ),
+    *grouped(
+        "model",
+        Option("installed", ("--installed",), "", "What is here: the Hugging Face cache and Ollama's store.", "flag"),
+        Option("folder", ("--folder",), "DIR", "The GGUF files of a folder. Repeatable.", "list", complete="files"),
+        Option(
+            "family", ("--family",), "F,...", "Only of these families: qwen3, gemma-3. Repeatable.", "list", complete="families"
+        ),
+        Option("min_params", ("--min-params",), "N", "At least so many parameters: 7B."),
+        Option("max_params", ("--max-params",), "N", "At most so many parameters: 70B."),
+        Option(
+            "modality", ("--modality",), "M", "Only models that take this: text (alone), vision, audio.", complete="modalities"
+        ),
+    ),
+    Option("only_fits", ("--only-fits",), "", "Leave out models of which a part stays in the memory of the host.", "flag"),
+    Option("min_speed", ("--min-speed",), "T", "At least so many tokens per second by the bound."),
+    Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 30."),
+    Option("every", ("--all",), "", "Every model by itself, not the best three of a family.", "flag"),
+)
+
+
+@command(
+    (*_CHOICE, *plan_options("fit"), *OUTPUT),
+    {
+        "What runs on a card?": "kvplan fit --gpu rtx-4060-ti --seq 16k",
+        "Of these, on a Mac, at least as fast as one reads": "kvplan fit --family qwen3,gemma-3 --gpu m4-24gb --min-speed 10",
+        "Of what is on this machine": "kvplan fit --installed --gpu rtx-3060 --seq 32k",
+    },
+)
+def fit(**options: Any) -> Answer:
+    """List the models that run on a GPU, each in its best format. Exit status 1 says that none does.
+
+    First are models that lie on the GPU as a whole in four bits or more, then those that follow instructions, then those made for at
+    least twice the tokens asked for, then the largest.
+    """
+    from hwcalc.library.fit import fit
+
+    view, given = view_of(**options), given_options("fit", options)
+    own = {option.name: options[option.name] for option in _CHOICE if options[option.name] not in (None, [])}
+    with progress():
+        result = fit(**own, **given)
+    return _fit_answer(result, view)
+
+
+def _fit_answer(result: Runnables, view: View) -> Answer:
+    from hwcalc.report.fit import fit_csv, fit_text, left_out
+
+    status = 0 if result.models else 1
+    if view.format == "json":
+        return answer(result, status=status)
+    if view.format == "csv":
+        remarks = () if view.quiet else tuple(left_out(result))
+        return Answer(text=fit_csv(result), status=status, remarks=remarks)
+    text = fit_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status)
+
+
+_RECOMMEND_CHOICE: Final = (
+    Option(
+        "gpu",
+        ("--gpu",),
+        "G,...",
+        "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
+        "list",
+        complete="gpus",
+        group="hardware",
+    ),
+    Option(
+        "vendor",
+        ("--vendor",),
+        "V,...",
+        "Only of these makers: nvidia, amd. Repeatable.",
+        "list",
+        complete="vendors",
+        group="hardware",
+    ),
+    Option(
+        "category",
+        ("--category",),
+        "C,...",
+        "Only of these categories: datacenter, consumer, ... Repeatable.",
+        "list",
+        complete="categories",
+        group="hardware",
+    ),
+    Option(
+        "instances",
+        ("--instances",),
+        "CLOUD",
+        "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5.",
+        complete="clouds",
+        group="hardware",
+    ),
+    Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8.", group="hardware"),
+    Option(
+        "sort",
+        ("--sort",),
+        "S",
+        "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory.",
+        complete="sorts",
+    ),
+    Option("strict", ("--strict",), "", "Leave out what only probably fits.", "flag"),
+    Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
+    Option("every", ("--all",), "", "List each instance, not one for all with the same accelerator.", "flag"),
+    Option(
+        "any_layout",
+        ("--any-layout",),
+        "",
+        "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7.",
+        "flag",
+        group="hardware",
+    ),
+)
+
+
+@command(
+    (OPTIONAL_MODEL, *plan_options("recommend"), *_RECOMMEND_CHOICE, *OUTPUT),
+    {
+        "What holds 8 sequences of 32k tokens?": "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8",
+        "Only what is named": "kvplan recommend Qwen/Qwen3-8B --engine vllm --gpu l4,l40s,h100",
+        "To rent": "kvplan recommend Qwen/Qwen3-8B --engine vllm --seq 32k --instances aws",
+    },
+)
+def recommend(*, model: str | None, **options: Any) -> Answer:
+    """List the hardware that holds the sequences, smallest first. Exit status 1 says that none does."""
+    from hwcalc.library.recommend import recommend
+
+    view, given = view_of(**options), given_options("recommend", options)
+    own = {name: options[name] for name in (option.name for option in _RECOMMEND_CHOICE) if options[name] is not None}
+    with reading(model, "recommend"):
+        result = recommend(model, **own, **given)
+    return _recommend_answer(result, view)
+
+
+def _recommend_answer(result: Recommendation, view: View) -> Answer:
+    from hwcalc.hardware.profiles import LEFT_OUT
+
+    status = 0 if result.offers else 1
+    said = tuple(note.message for note in result.notes if note.code in {"hub-unreachable", LEFT_OUT})
+    if view.format == "json":
+        return answer(result, status=status, remarks=said)
+    from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
+
+    if view.format == "csv":
+        more = (f"{result.more:,} more: --limit 0",) if result.more else ()
+        return Answer(
+            text=recommendation_csv(result), status=status, remarks=said if view.quiet else (*said, *more, *left_out(result))
+        )
+    text = recommendation_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status, remarks=said)

@@ -4,51 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
-__all__ = [
-    "assumptions",
-    "categories",
-    "check_files",
-    "check_formats",
-    "clouds",
-    "colors",
-    "commands",
-    "compactions",
-    "dialects",
-    "dtypes",
-    "emitters",
-    "engine_options",
-    "engines",
-    "engines_or_all",
-    "explain_parts",
-    "families",
-    "files",
-    "formats",
-    "gpus",
-    "instances",
-    "modalities",
-    "models",
-    "paths",
-    "plan_formats",
-    "plot_kinds",
-    "policies",
-    "policy_names",
-    "policy_rules",
-    "probe_devices",
-    "probe_searches",
-    "schemas",
-    "strategies",
-    "sweep_formats",
-    "vendors",
-    "weight_formats",
-]
-
 _MOST_PATHS = 200
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    """The names that start with the typed text; in a list, with the text after the last comma."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def _listed(module: str, attribute: str) -> Callable[[str], list[str]]:
+    """A completion by the names that a module has, or that a function of it returns."""
+
+    def completed(incomplete: str) -> list[str]:
+        names = getattr(import_module(module), attribute)
+        return _starting(names() if callable(names) else names, incomplete)
+
+    return completed
+
+
+engines = _listed("hwcalc.engines", "ENGINES")
+commands = _listed("hwcalc.cli.options", "COMMANDS")
+policy_names = _listed("hwcalc.policies.parse", "policies")
+policy_rules = _listed("hwcalc.planner.values", "POLICY_RULES")
+compactions = _listed("hwcalc.planner.values", "COMPACTIONS")
+modalities = _listed("hwcalc.library.fit_search", "MODALITIES")
+emitters = _listed("hwcalc.report.emit", "emitters")
+formats = _listed("hwcalc.cli.output", "FORMATS")
+colors = _listed("hwcalc.cli.output", "COLORS")
+sorts = _listed("hwcalc.planner.recommend", "SORTS")
+plan_formats = _listed("hwcalc.report.plan", "FORMATS")
+sweep_formats = _listed("hwcalc.cli.sweep", "FORMATS")
+explain_parts = _listed("hwcalc.library.explained", "SECTIONS")
+schemas = _listed("hwcalc.report.schema", "DOCUMENTS")
+check_formats = _listed("hwcalc.report.check", "FORMATS")
+
+
+def probe_devices(incomplete: str) -> list[str]:
+    """Devices for a probe, whether or not this machine has them."""
+    return _starting(("cpu", "cuda:0", "mps"), incomplete)
+
+
+def probe_searches(incomplete: str) -> list[str]:
+    """What ``--find-max`` takes."""
+    return _starting(("batch", "seq"), incomplete)
 
 
 def models(incomplete: str) -> list[str]:
@@ -80,13 +86,6 @@ def _paths(incomplete: str) -> list[str]:
     return []
 
 
-def engines(incomplete: str) -> list[str]:
-    """Engine names."""
-    from hwcalc.engines import ENGINES
-
-    return _starting(ENGINES, incomplete)
-
-
 def engines_or_all(incomplete: str) -> list[str]:
     """Engine names, and the word for every one."""
     from hwcalc.engines import ALL, ENGINES
@@ -97,13 +96,6 @@ def engines_or_all(incomplete: str) -> list[str]:
 def files(incomplete: str) -> list[str]:
     """Files and folders."""
     return _paths(incomplete if "/" in incomplete else f"./{incomplete}")
-
-
-def commands(incomplete: str) -> list[str]:
-    """The commands."""
-    from hwcalc.cli.options import COMMANDS
-
-    return _starting(COMMANDS, incomplete)
 
 
 def dialects(incomplete: str) -> list[str]:
@@ -121,13 +113,6 @@ def dtypes(incomplete: str) -> list[str]:
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
 
 
-def policy_names(incomplete: str) -> list[str]:
-    """Cache policies."""
-    from hwcalc.policies.parse import policies as names
-
-    return _starting(names(), incomplete)
-
-
 def strategies(incomplete: str) -> list[str]:
     """Ways of allocating a cache."""
     from hwcalc.planner.strategies import ENGINE, NAMES
@@ -142,30 +127,9 @@ def policies(incomplete: str) -> list[str]:
     return completed(incomplete)
 
 
-def policy_rules(incomplete: str) -> list[str]:
-    """Whose rules a policy follows."""
-    from hwcalc.planner.values import POLICY_RULES
-
-    return _starting(POLICY_RULES, incomplete)
-
-
-def compactions(incomplete: str) -> list[str]:
-    """What a policy does with blocks."""
-    from hwcalc.planner.values import COMPACTIONS
-
-    return _starting(COMPACTIONS, incomplete)
-
-
-def modalities(incomplete: str) -> list[str]:
-    """What a model takes beside text."""
-    from hwcalc.library.fit_search import MODALITIES
-
-    return _starting(MODALITIES, incomplete)
-
-
 def families(incomplete: str) -> list[str]:
     """Families of the catalog's models."""
-    from hwcalc.library.families import family_of
+    from hwcalc.library.candidates import family_of
     from hwcalc.profiles.catalog import list_models
 
     lowered = incomplete.lower()
@@ -177,13 +141,6 @@ def weight_formats(incomplete: str) -> list[str]:
     from hwcalc.quantization.planned import weight_formats as names
 
     return _starting((*names(), "auto"), incomplete)
-
-
-def emitters(incomplete: str) -> list[str]:
-    """Engines whose command line can be printed."""
-    from hwcalc.report.emit import emitters as names
-
-    return _starting(names(), incomplete)
 
 
 def gpus(incomplete: str) -> list[str]:
@@ -290,75 +247,9 @@ def assumptions(incomplete: str) -> list[str]:
     return _starting(sorted({*families - {"no cache"}, *known_types()}), incomplete)
 
 
-def formats(incomplete: str) -> list[str]:
-    """Output formats."""
-    from hwcalc.cli.output import FORMATS
-
-    return _starting(FORMATS, incomplete)
-
-
-def colors(incomplete: str) -> list[str]:
-    """When an answer is coloured."""
-    from hwcalc.cli.output import COLORS
-
-    return _starting(COLORS, incomplete)
-
-
-def sorts(incomplete: str) -> list[str]:
-    """Orders of ``kvplan recommend``."""
-    from hwcalc.planner.recommend import SORTS
-
-    return _starting(SORTS, incomplete)
-
-
-def plan_formats(incomplete: str) -> list[str]:
-    """Output formats of a plan."""
-    from hwcalc.report.plan import FORMATS
-
-    return _starting(FORMATS, incomplete)
-
-
 def plot_kinds(incomplete: str) -> list[str]:
     """The kinds of pictures."""
     return [kind for kind in ("memory", "frontier", "layers") if kind.startswith(incomplete.lower())]
-
-
-def sweep_formats(incomplete: str) -> list[str]:
-    """Output formats of ``kvplan sweep``."""
-    from hwcalc.cli.sweep import FORMATS
-
-    return _starting(FORMATS, incomplete)
-
-
-def explain_parts(incomplete: str) -> list[str]:
-    """Parts of an explanation."""
-    from hwcalc.library.explained import SECTIONS
-
-    return _starting(SECTIONS, incomplete)
-
-
-def probe_devices(incomplete: str) -> list[str]:
-    """Devices for a probe, whether or not this machine has them."""
-    return _starting(("cpu", "cuda:0", "mps"), incomplete)
-
-
-def probe_searches(incomplete: str) -> list[str]:
-    """What ``--find-max`` takes."""
-    return _starting(("batch", "seq"), incomplete)
-
-
-def schemas(incomplete: str) -> list[str]:
-    """Documents that have a schema."""
-    from hwcalc.report.schema import DOCUMENTS
-
-    return _starting(DOCUMENTS, incomplete)
-
-
-def check_formats(incomplete: str) -> list[str]:
-    """Output formats of ``kvplan check``."""
-    from hwcalc.report.check import FORMATS
-
-    return _starting(FORMATS, incomplete)
 
 
 def check_files(incomplete: str) -> list[str]:
@@ -369,9 +260,3 @@ def check_files(incomplete: str) -> list[str]:
 def paths(incomplete: str) -> list[str]:
     """Files and folders, starting in the current one."""
     return _paths(incomplete) if "/" in incomplete else [name.removeprefix("./") for name in _paths(f"./{incomplete}")]
-
-
-def _starting(names: Iterable[str], incomplete: str) -> list[str]:
-    """The names that start with the typed text; in a list, with the text after the last comma."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

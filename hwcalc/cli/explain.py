@@ -1,48 +1,60 @@
-"""``kvplan explain``: where every byte comes from."""
+"""``kvplan explain`` and ``kvplan strategies``: where every byte comes from, and what other ways of allocation would take."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import PLANNING, Example, Option, given_options, reading, say_unreachable, view_of
+from hwcalc.cli.options import (
+    OPTIONAL_MODEL,
+    OUTPUT,
+    PLANNING,
+    Option,
+    command,
+    given_options,
+    plan_options,
+    reading,
+    say_unreachable,
+    view_of,
+)
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
 from hwcalc.library.explained import SECTIONS
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
+    from hwcalc.cli.output import View
     from hwcalc.library.explain import Explanation
+    from hwcalc.planner.strategies_result import Strategies
 
-__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
-OPTIONS = (
-    *PLANNING,
-    Option(
-        "only",
-        ("--only",),
-        "PART",
-        f"Only these parts, separated by commas: {', '.join(SECTIONS)}. Default: all that are known.",
-        "list",
-        complete="explain_parts",
-        group="output",
+@command(
+    (
+        *PLANNING,
+        Option(
+            "only",
+            ("--only",),
+            "PART",
+            f"Only these parts, separated by commas: {', '.join(SECTIONS)}. Default: all that are known.",
+            "list",
+            complete="explain_parts",
+            group="output",
+        ),
+        Option(
+            "strategy",
+            ("--strategy",),
+            "NAME",
+            "A way of allocation in place of the plan: recompute, growth, slots, pages, offload, engine.",
+            complete="strategies",
+            group="output",
+        ),
     ),
-    Option(
-        "strategy",
-        ("--strategy",),
-        "NAME",
-        "A way of allocation in place of the plan: recompute, growth, slots, pages, offload, engine.",
-        complete="strategies",
-        group="output",
-    ),
+    {
+        "Where does every byte come from?": "kvplan explain Qwen/Qwen3-8B --seq 32k",
+        "Why is a latent cache so small?": "kvplan explain deepseek-ai/DeepSeek-V3 --seq 32k",
+        "What a block of vLLM holds": "kvplan explain Qwen/Qwen3-8B --engine vllm --seq 32k",
+    },
 )
-EXAMPLES: Final = (
-    Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B --seq 32k"),
-    Example("Why is a latent cache so small?", "kvplan explain deepseek-ai/DeepSeek-V3 --seq 32k"),
-    Example("What a block of vLLM holds", "kvplan explain Qwen/Qwen3-8B --engine vllm --seq 32k"),
-)
-
-
-def run(*, model: str | None, only: list[str] | None = None, strategy: str | None = None, **options: Any) -> Answer:
+def explain(*, model: str | None, only: list[str] | None = None, strategy: str | None = None, **options: Any) -> Answer:
     """Explain every byte: each formula with its numbers.
 
     Formula, numbers and result of cache, weights and, with hardware, of everything up to the verdict.
@@ -51,7 +63,7 @@ def run(*, model: str | None, only: list[str] | None = None, strategy: str | Non
     """
     from msgspec.structs import replace
 
-    from hwcalc.cli.verdict import why_not
+    from hwcalc.cli.output import why_not
     from hwcalc.library.explain import explain
 
     view, given, parts = view_of(**options), given_options("explain", options), _parts(only)
@@ -70,7 +82,6 @@ def run(*, model: str | None, only: list[str] | None = None, strategy: str | Non
 
 def _of_strategy(model: str | None, name: str, given: dict[str, Any], view: View) -> Answer:
     """One way of allocation, as ``kvplan strategies --explain`` derives it."""
-    from hwcalc.cli.strategies import explained
     from hwcalc.library.strategies import strategies
 
     with reading(model, "explain"):
@@ -102,3 +113,69 @@ def _answer(explanation: Explanation, view: View) -> Answer:
     from hwcalc.report.explain_text import explain_text
 
     return Answer(text=explain_text(explanation, color=view.color, width=view.width, quiet=view.quiet))
+
+
+_OWN: Final = (
+    Option(
+        "fill",
+        ("--fill",),
+        "F",
+        "Share of --seq that each sequence has now, for what is wasted: 50%, the default.",
+        group="workload",
+    ),
+    Option(
+        "lengths",
+        ("--lengths",),
+        "N,...",
+        "Tokens that the sequences have now: 1k,2k,8k; uniform:1..32k is any, equally likely.",
+        group="workload",
+    ),
+    Option("block_size", ("--block-size",), "N", "Tokens of a block. Default: the engine's own, or 16.", group="engine"),
+    Option("explain", ("--explain",), "NAME", "Derive each number of one strategy: recompute, pages, ...", complete="strategies"),
+)
+
+
+@command(
+    (OPTIONAL_MODEL, *plan_options("strategies"), *_OWN, *OUTPUT),
+    {
+        "What does each way of keeping a cache take?": "kvplan strategies Qwen/Qwen3-8B --seq 32k --batch 4",
+        "What do short sequences waste?": "kvplan strategies Qwen/Qwen3-8B --seq 32k --lengths 1k,2k,8k",
+        "Where does a number come from?": "kvplan strategies Qwen/Qwen3-8B --seq 2000 --explain recompute",
+    },
+)
+def strategies(*, model: str | None, explain: str | None = None, **options: Any) -> Answer:
+    """Compare ways of allocating a cache: bytes, waste, operations.
+
+    No cache at all, growth by concatenation, slots, pages and host memory; and the same model as MHA, GQA and MQA.
+    """
+    from hwcalc.library.strategies import strategies
+
+    view, given = view_of(**options), given_options("strategies", options)
+    own = {option.name: options[option.name] for option in _OWN if options.get(option.name) is not None}
+    with reading(model, "strategies"):
+        found = strategies(model, **own, **given)
+    say_unreachable(found.notes)
+    return _strategies_answer(found, view) if explain is None else explained(found, explain, view)
+
+
+def explained(found: Strategies, name: str, view: View) -> Answer:
+    """The answer that derives the numbers of a single strategy."""
+    from hwcalc.library.strategies import only_strategy
+
+    kept = only_strategy(found, name)
+    if view.format in {"json", "csv"}:
+        return _strategies_answer(kept, view)
+    from hwcalc.report.strategies import strategy_text
+
+    return Answer(text=strategy_text(kept, format_=view.format, width=view.width, color=view.color))
+
+
+def _strategies_answer(found: Strategies, view: View) -> Answer:
+    if view.format == "json":
+        return answer(found.to_dict())
+    from hwcalc.report.strategies import strategies_csv, strategies_text
+
+    if view.format == "csv":
+        return Answer(text=strategies_csv(found))
+    text = strategies_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text)

@@ -4,70 +4,45 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
-from hwcalc.cli.output import FORMATS, Answer, View, colored, write
+from hwcalc.cli.output import FORMATS, Answer, View, colored, shown_progress, write
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of
 from hwcalc.text import brief, shell_word, shown
 
-__all__ = [
-    "COMMANDS",
-    "DEFAULT",
-    "DETAIL",
-    "OPTIONAL_MODEL",
-    "OUTPUT",
-    "PLANNING",
-    "Example",
-    "Option",
-    "command_meant",
-    "format_help",
-    "given_options",
-    "grouped",
-    "plan_options",
-    "progress",
-    "reading",
-    "refuse_command",
-    "run_command",
-    "say_unreachable",
-    "typed_again",
-    "view_of",
-]
-
 COMMANDS: Final = {
     "plan": "hwcalc.cli.plan",
     "explain": "hwcalc.cli.explain",
-    "diff": "hwcalc.cli.diff",
+    "diff": "hwcalc.cli.compare",
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
-    "explore": "hwcalc.cli.explore",
-    "plot": "hwcalc.cli.plot",
-    "recommend": "hwcalc.cli.recommend",
-    "fit": "hwcalc.cli.fit",
+    "explore": "hwcalc.cli.sweep",
+    "plot": "hwcalc.cli.plan",
+    "recommend": "hwcalc.cli.compare",
+    "fit": "hwcalc.cli.compare",
     "check": "hwcalc.cli.check",
-    "reconcile": "hwcalc.cli.reconcile",
-    "probe": "hwcalc.cli.probe",
-    "models": "hwcalc.cli.models",
-    "engines": "hwcalc.cli.engines",
-    "gpus": "hwcalc.cli.gpus",
-    "instances": "hwcalc.cli.instances",
-    "dtypes": "hwcalc.cli.dtypes",
-    "policies": "hwcalc.cli.policies",
-    "strategies": "hwcalc.cli.strategies",
-    "schema": "hwcalc.cli.schema",
-    "help": "hwcalc.cli.help",
-    "version": "hwcalc.cli.version",
+    "reconcile": "hwcalc.cli.measure",
+    "probe": "hwcalc.cli.measure",
+    "models": "hwcalc.cli.lists",
+    "engines": "hwcalc.cli.lists",
+    "gpus": "hwcalc.cli.hardware",
+    "instances": "hwcalc.cli.hardware",
+    "dtypes": "hwcalc.cli.lists",
+    "policies": "hwcalc.cli.lists",
+    "strategies": "hwcalc.cli.explain",
+    "schema": "hwcalc.cli.lists",
+    "help": "hwcalc.cli.commands",
+    "version": "hwcalc.cli.commands",
 }
-"""Name -> module with ``OPTIONS``, ``EXAMPLES`` and ``run``, whose docstring is the help: first the line for the list of commands.
-
-A new command is one module and one line here.
-"""
+"""Name -> the module in which the :class:`Command` of this name is. A new command is a function and a line here."""
 DEFAULT: Final = "plan"
 """The command of a line that names none; its first word is a MODEL."""
 FOREIGN_COMMANDS: Final[Mapping[str, str]] = {
@@ -113,6 +88,25 @@ class Example(NamedTuple):
 
     says: str
     line: str
+
+
+class Command(NamedTuple):
+    """A command. The docstring of its function is the help: first the line for the list of commands."""
+
+    run: Callable[..., Answer]
+    options: tuple[Option, ...]
+    examples: tuple[Example, ...]
+
+
+def command(options: tuple[Option, ...], examples: Mapping[str, str]) -> Callable[[Callable[..., Answer]], Command]:
+    """A decorator that makes a command of a function, whose keywords are the options. ``examples``: what each answers -> the line."""
+    return lambda run: Command(run=run, options=options, examples=tuple(Example(*one) for one in examples.items()))
+
+
+def find_command(name: str) -> Command:
+    """The command of this name, from its module."""
+    found: Command = getattr(import_module(COMMANDS[name]), name)
+    return found
 
 
 MODEL: Final = Option(
@@ -205,26 +199,20 @@ def view_of(
     )
 
 
-def run_command(module: Any, values: Mapping[str, Any]) -> Answer:
+def run_command(name: str, values: Mapping[str, Any]) -> Answer:
     """The answer of a command for these values of its options. The answer says whether its text has colours."""
     try:
-        result: Answer = module.run(**values)
+        result = find_command(name).run(**values)
     except ConfigError as error:
-        raise _typed_as_well(error, module, values) from error.__cause__
+        if error.command is not None and name in _OF_ONE_MODEL:
+            # Its hint repeats the options that were typed.
+            line, assumed = error.command
+            typed = typed_again(name, values["model"], {**values, "assume": assumed})
+            if typed:
+                error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
+        raise
     wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
     return replace(result, color=True) if wanted and not result.json else result
-
-
-def _typed_as_well(error: ConfigError, module: Any, values: Mapping[str, Any]) -> ConfigError:
-    """The error, whose hint repeats the options that were typed."""
-    name = next((name for name, place in COMMANDS.items() if place == module.__name__), "")
-    if error.command is None or name not in _OF_ONE_MODEL:
-        return error
-    line, assumed = error.command
-    typed = typed_again(name, values["model"], {**values, "assume": assumed})
-    if typed:
-        error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
-    return error
 
 
 _OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend", "strategies"})
@@ -287,9 +275,7 @@ def progress() -> AbstractContextManager[None]:
     """A context manager that shows progress on a terminal."""
     if sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
-    from hwcalc.cli.progress import shown
-
-    return shown(sys.stderr)
+    return shown_progress(sys.stderr)
 
 
 def command_meant(word: str) -> str:

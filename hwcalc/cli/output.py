@@ -1,4 +1,4 @@
-"""Write output: data to standard output in one piece, everything else to standard error."""
+"""Write output: data to standard output in one piece, everything else, progress too, to standard error."""
 
 from __future__ import annotations
 
@@ -6,31 +6,20 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Final, Literal, TextIO
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
-from hwcalc.documents import dumps, escaped
+from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.text import json_for, lines_for, shown
-from hwcalc.unfinished import Uncut
+from hwcalc.text import clean, cut, json_for, lines_for, shown
+from hwcalc.unfinished import Uncut, Unfinished
 
-__all__ = [
-    "COLORS",
-    "FORMATS",
-    "WIDTH",
-    "Answer",
-    "Detail",
-    "View",
-    "answer",
-    "colored",
-    "columns_of_terminal",
-    "discard",
-    "shows_frames",
-    "wants_json",
-    "write",
-]
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from hwcalc.planner.result import Plan
 
 FORMATS = ("table", "json", "markdown", "csv")
 COLORS: Final = ("auto", "always", "never")
@@ -62,9 +51,14 @@ class Answer(Record):
     status: int = 0
 
 
-def answer(document: Mapping[str, Any]) -> Answer:
+def answer(document: Record | Mapping[str, Any], *, status: int = 0, remarks: tuple[str, ...] = ()) -> Answer:
     """The answer whose text is this JSON document."""
-    return Answer(text=dumps(document), json=True)
+    return Answer(text=dumps(document_of(document)), json=True, status=status, remarks=remarks)
+
+
+def answer_lists(remarks: tuple[str, ...] = (), **lists: object) -> Answer:
+    """The answer whose JSON document has these lists, of records too."""
+    return answer({"schema_version": SCHEMA_VERSION, **lists}, remarks=remarks)
 
 
 class View(Record):
@@ -104,6 +98,12 @@ class View(Record):
             width=_width(),
             detail="brief" if brief else "full" if verbose else "usual",
         )
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
+        """Rows in the chosen format; the columns in ``right`` are aligned right."""
+        from hwcalc.report.listing import listing
+
+        return listing(header, rows, format_=self.format, right=right, color=self.color, width=self.width)
 
 
 def colored(color: str | None = None, *, no_color: bool = False) -> bool:
@@ -215,3 +215,81 @@ def discard(stream: TextIO) -> None:
     """Redirect a broken stream to nowhere, because Python would report the error again when it closes the stream."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+PATIENCE = 0.5
+"""Seconds before anything is shown. Most commands finish earlier."""
+_LONGEST = 80
+_WIPED = b"\r\x1b[2K\x1b[?25h"
+"""Clears the line and shows the cursor again."""
+
+
+class _Status:
+    """The line of rich's status, which appears after a while and says the last message."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from threading import Lock, Timer
+
+        self._stream = stream
+        self._lock = Lock()
+        self._last = ""
+        self._status: Status | None = None
+        """What is shown. A command that ends before has not imported rich's console."""
+        # A timer shows the first message, so that it appears even if no other message follows.
+        self._timer = Timer(PATIENCE, self._appear)
+        self._timer.daemon = True
+
+    def __call__(self, what: str) -> None:
+        with self._lock:
+            first, self._last = not self._last, clean(cut(what, _LONGEST))
+            if self._status is not None:
+                self._status.update(f"kvplan: {self._last} ...")
+        if first:
+            self._timer.start()
+
+    def close(self) -> None:
+        """Clear the line."""
+        self._timer.cancel()
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+
+    def wipe(self) -> None:
+        """Clear the line when the process has to end, whoever is writing to it."""
+        if self._status is not None:
+            os.write(self._stream.fileno(), _WIPED)
+
+    def _appear(self) -> None:
+        from rich.console import Console
+
+        console = Console(file=self._stream, force_terminal=True, markup=False, emoji=False, highlight=False)
+        with self._lock:
+            self._status = console.status(f"kvplan: {self._last} ...")
+            self._status.start()
+
+
+@contextmanager
+def shown_progress(stream: TextIO) -> Iterator[None]:
+    """Show progress messages on a terminal during the block, from :data:`PATIENCE` seconds on."""
+    from hwcalc.sources.request import listening
+
+    status = _Status(stream)
+    try:
+        with listening(status), Unfinished(lambda _status: status.wipe()):
+            yield
+    finally:
+        status.close()
+
+
+def why_not(plan: Plan) -> tuple[str, ...]:
+    """Lines for standard error: why a plan is not known to fit, and what would help. Empty if it fits or has no verdict."""
+    if not plan.refutes:
+        return ()
+    from hwcalc.planner.result import NO_VERDICT
+    from hwcalc.report.summary import verdict
+
+    if plan.fit is None:
+        return tuple(note.message for note in plan.warnings if note.code == NO_VERDICT)
+    lines = (verdict(plan), plan.reason, *(f"try {one.command or one.flag}" for one in plan.fit.suggestions))
+    return tuple(line for line in lines if line)

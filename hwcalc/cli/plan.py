@@ -1,30 +1,36 @@
-"""``kvplan plan``: the cache of one model."""
+"""``kvplan plan`` and ``kvplan plot``: the cache of one model, in numbers and as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import (
     DETAIL,
+    OUTPUT,
     PLANNING,
-    Example,
     Option,
+    command,
     format_help,
     given_options,
+    plan_options,
+    progress,
     reading,
     say_unreachable,
     typed_again,
     view_of,
 )
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.output import Answer, answer, columns_of_terminal, shows_frames
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
+from hwcalc.text import shown
 
-__all__ = ["EXAMPLES", "OPTIONS", "run"]
+if TYPE_CHECKING:
+    from hwcalc.plot.build import Picture
 
-OPTIONS = (
+
+_PLAN = (
     *(
         option._replace(help=format_help(FORMATS), complete="plan_formats") if option.name == "format_" else option
         for option in PLANNING
@@ -41,27 +47,19 @@ OPTIONS = (
         "plot", ("--plot",), "", "Draw memory against length below the table. Needs plotext: pip install 'hwcalc[plot]'.", "flag"
     ),
 )
-EXAMPLES: Final = (
-    Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
-    Example("Can one L4 serve it, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4 --seq 16k"),
-    Example(
-        "A 72B model for 20 users on four H100",
-        "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --batch 20",
-    ),
-)
 
 
 def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | None, plot: bool) -> Answer:
     """One row for each engine, as ``kvplan compare`` gives it of one model."""
-    from hwcalc.cli import compare
+    from hwcalc.cli.compare import compare
 
-    shared = {option.name for option in compare.OPTIONS}
+    shared = {option.name for option in compare.options}
     given = {
         "emit": emit is not None,
         "plot": plot,
         **{name: value not in (None, False, (), "") for name, value in options.items()},
     }
-    for option in OPTIONS:
+    for option in _PLAN:
         if option.name not in {"model", *shared} and given.get(option.name):
             raise UsageError(
                 f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one.",
@@ -71,7 +69,15 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
 
 
-def run(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:
+@command(
+    _PLAN,
+    {
+        "How much memory does it take?": "kvplan Qwen/Qwen3-8B --seq 32k",
+        "Can one L4 serve it, how long, how many at once?": "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4 --seq 16k",
+        "A 72B model for 20 users on four H100": "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --batch 20",
+    },
+)
+def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:
     """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 
@@ -96,24 +102,71 @@ def run(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> A
     say_unreachable(planned.notes)
     status = 1 if planned.refutes else 0
     if emit is not None:
-        from hwcalc.cli.verdict import why_not
+        from hwcalc.cli.output import why_not
         from hwcalc.report.emit import emitted, emitted_document, remarks_on
 
         remarks = (*why_not(planned), *remarks_on(planned, emit))
         if view.format == "json":
-            from msgspec.structs import replace
-
-            from hwcalc.documents import document_of
-
-            return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=remarks)
+            return answer(emitted_document(planned, emit), status=status, remarks=remarks)
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks)
     command = typed_again("plan", model, options)
     style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": view.detail, "command": command}
     text = plan_report(planned, view.format, **style)
     if plot:
-        from hwcalc.cli.plot import characters
         from hwcalc.plot.build import picture_of
 
         text += "\n" + characters(picture_of(model or (), "memory", {**given, "seq": None} if model else given))
     remarks = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return Answer(text=text, json=view.format == "json", status=status, remarks=remarks)
+
+
+@command(
+    (
+        Option(
+            "models",
+            (),
+            "MODEL...",
+            "Ids, folders or config.json files, GGUF files, patterns of catalog ids ('Qwen/*'), or @FILE.",
+            "list",
+            complete="models",
+        ),
+        *plan_options("plot"),
+        Option(
+            "kind",
+            ("--kind",),
+            "K",
+            "memory (bytes against length), frontier (most sequences against length) or layers. Default: memory.",
+            complete="plot_kinds",
+        ),
+        Option("output", ("--output", "-o"), "FILE", "Write to this file: .png, .svg or .pdf. Default: the terminal."),
+        *(option for option in OUTPUT if option.name == "quiet"),
+    ),
+    {
+        "At which length is the card full?": "kvplan plot Qwen/Qwen3-8B --engine vllm --gpu l4 -o memory.png",
+        "Windows and latents, side by side": "kvplan plot Qwen/Qwen3-8B google/gemma-3-12b-it -o lengths.svg",
+        "How many users at which length?": "kvplan plot Qwen/Qwen3-8B --kind frontier --engine vllm --gpu h100 -o users.pdf",
+    },
+)
+def plot(*, models: Sequence[str] | None, kind: str | None, output: str | None, quiet: bool, **options: Any) -> Answer:
+    """Draw memory against length, how many fit, or each layer.
+
+    To a file, or in the terminal.
+    """
+    given = given_options("plot", options)
+    with progress():
+        from hwcalc.plot.build import format_of, picture_of
+
+        chosen = None if output is None else format_of(output)
+        picture = picture_of(tuple(models or ()), kind or "memory", given)
+        data = None if chosen is None else picture.data(chosen)
+    if output is None or data is None:
+        return Answer(text=characters(picture))
+    from hwcalc.files import write_file
+
+    write_file(output, data, "--output")
+    return Answer(text="", remarks=() if quiet else (*picture.chart.remarks, f"{picture.chart.title}: {shown(output)}"))
+
+
+def characters(picture: Picture) -> str:
+    """A picture for standard output: as wide as the terminal, in the characters that it has."""
+    return picture.text(columns_of_terminal(), ascii_only=not shows_frames())

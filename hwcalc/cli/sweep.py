@@ -1,4 +1,4 @@
-"""``kvplan sweep``: every combination of models, lengths, batches, formats, accelerators and ranks, as rows."""
+"""``kvplan sweep`` and ``kvplan explore``: many plans, as rows or as a page."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
+from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, write
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
+    from hwcalc.explore.build import Page
     from hwcalc.sweep.blocks import RowBlock
     from hwcalc.sweep.rows import Sweep
 
-__all__ = ["EXAMPLES", "FORMATS", "OPTIONS", "run"]
 
 FORMATS: Final = ("csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -27,33 +27,40 @@ _PIECE: Final = 1 << 18
 _WORTH_SAYING: Final = 10
 """Seconds from which on a sweep says beforehand how long it takes."""
 
-OPTIONS: Final = (
-    Option(
-        "models",
-        (),
-        "MODEL...",
-        "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
-        "list",
-        complete="models",
-    ),
-    Option("all", ("--all",), "", "Every model of the catalog.", "flag", group="model"),
-    *plan_options("sweep"),
-    Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
-    Option("max_time", ("--max-time",), "T", "Most time that it may take by its estimate: 90s, 10m, 2h. Default: 1h."),
-    Option("output", ("--output", "-o"), "FILE", "Write to this file, in the format of its suffix. Default: standard output."),
-    Option(
-        "format_", ("--format",), "F", "csv, jsonl, json or parquet. Default: by the suffix, or csv.", complete="sweep_formats"
-    ),
-    *(option for option in OUTPUT if option.name in {"json", "quiet"}),
-)
-EXAMPLES: Final = (
-    Example("From 1k to 128k tokens, doubling", "kvplan sweep Qwen/Qwen3-8B --seq 1k..128k --dtype bf16,fp8"),
-    Example("Which lengths fit on which accelerator?", "kvplan sweep Qwen/Qwen3-8B --seq 4k,16k --engine vllm --gpu l4,h100"),
-    Example("A file for a notebook", "kvplan sweep Qwen/Qwen3-8B --seq 1k..32k -o points.jsonl"),
-)
 
-
-def run(
+@command(
+    (
+        Option(
+            "models",
+            (),
+            "MODEL...",
+            "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
+            "list",
+            complete="models",
+        ),
+        Option("all", ("--all",), "", "Every model of the catalog.", "flag", group="model"),
+        *plan_options("sweep"),
+        Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
+        Option("max_time", ("--max-time",), "T", "Most time that it may take by its estimate: 90s, 10m, 2h. Default: 1h."),
+        Option(
+            "output", ("--output", "-o"), "FILE", "Write to this file, in the format of its suffix. Default: standard output."
+        ),
+        Option(
+            "format_",
+            ("--format",),
+            "F",
+            "csv, jsonl, json or parquet. Default: by the suffix, or csv.",
+            complete="sweep_formats",
+        ),
+        *(option for option in OUTPUT if option.name in {"json", "quiet"}),
+    ),
+    {
+        "From 1k to 128k tokens, doubling": "kvplan sweep Qwen/Qwen3-8B --seq 1k..128k --dtype bf16,fp8",
+        "Which lengths fit on which accelerator?": "kvplan sweep Qwen/Qwen3-8B --seq 4k,16k --engine vllm --gpu l4,h100",
+        "A file for a notebook": "kvplan sweep Qwen/Qwen3-8B --seq 1k..32k -o points.jsonl",
+    },
+)
+def sweep(
     *,
     models: Sequence[str] | None,
     all: bool,  # noqa: A002 - the option's name
@@ -193,3 +200,130 @@ def _kept(pieces: Iterable[str]) -> Iterator[str]:
         raise UnwritableFileError(f"the points could not be kept in a temporary file: {error.strerror or error}.") from error
     # A piece ends with its line: what a runner may read as a command is looked for in each.
     return iter(lambda: kept.read(_PIECE) + kept.readline(), "")
+
+
+_DEFAULT: Final = "kvplan.html"
+_LARGE: Final = 10_000_000
+"""Bytes from which on a page is said to be large: telephones and mail take no more."""
+
+
+@command(
+    (
+        Option(
+            "models",
+            (),
+            "MODEL...",
+            "Ids, folders or config.json files, GGUF files, patterns of catalog ids ('Qwen/*'), or @FILE. None: the bare equation.",
+            "list",
+            complete="models",
+        ),
+        *plan_options("explore"),
+        Option("output", ("--output", "-o"), "FILE", f"Write the page to this file; - is standard output. Default: {_DEFAULT}."),
+        Option("open", ("--open",), "", "Open the page in the browser.", "flag"),
+        Option(
+            "serve",
+            ("--serve",),
+            "",
+            "Serve the page on 127.0.0.1, to choose any model of the catalog in it. Ctrl-C ends it.",
+            "flag",
+        ),
+        Option("port", ("--port",), "N", "The port of --serve. Default: one that is free."),
+        *(option for option in OUTPUT if option.name == "quiet"),
+    ),
+    {
+        "A page to look at and to send": "kvplan explore Qwen/Qwen3-8B -o page.html",
+        "Two models on the GPUs in question": "kvplan explore Qwen/Qwen3-8B google/gemma-3-12b-it --gpu l4,h100 -o page.html",
+        "The equation by hand, and any model of the catalog": "kvplan explore --serve",
+    },
+)
+def explore(
+    *,
+    models: Sequence[str] | None,
+    output: str | None,
+    open: bool,  # noqa: A002 - the option's name
+    serve: bool,
+    port: str | None,
+    quiet: bool,
+    **options: Any,
+) -> Answer:
+    """Make an interactive page: one file that opens anywhere.
+
+    Sliders for length, sequences, formats and GPUs; the memory of a GPU, of each layer, and of every engine. It needs no network.
+    """
+    target = _DEFAULT if output is None else output
+    if open and target == "-":
+        raise UsageError("--open needs a file.", hint="Leave out -o -.")
+    if serve and output is not None:
+        raise UsageError("--serve writes no file.", hint="Leave out --serve or --output.")
+    if port is not None and not serve:
+        raise UsageError("--port needs --serve.", hint="Write: kvplan explore --serve --port 8000")
+    to_pipe = target == "-" and not serve
+    if to_pipe and sys.stdout is not None and sys.stdout.isatty():
+        raise UsageError(
+            "--output - is the terminal, which shows no page.", hint="Write: -o page.html, or -o - | gzip > page.html.gz"
+        )
+    if serve and not open and sys.stdout is None:
+        raise UsageError(
+            "standard output is closed, so nobody would learn the address.", hint="Write: kvplan explore --serve --open"
+        )
+    number = _port(port)
+    given = given_options("explore", options)
+    from hwcalc.files import whole_file
+
+    # The file first: where none can be written nobody waits for the page.
+    with progress(), nullcontext() if serve or to_pipe else whole_file(target, "--output") as file:
+        from hwcalc.explore.build import page_of
+
+        page = page_of(tuple(models or ()), given, live=serve)
+        size = 0 if file is None else file.write(page.html.text.encode())
+    remarks = () if quiet else tuple(note.message for note in page.notes)
+    if serve:
+        return _serve(page, number, remarks, open_=open, quiet=quiet)
+    if to_pipe:
+        return Answer(text=page.html.text, remarks=remarks)
+    if open:
+        from pathlib import Path
+
+        _open(Path(target).resolve().as_uri())
+    return Answer(text="", remarks=remarks if quiet else (*remarks, *_said(page, target, size)))
+
+
+def _port(text: str | None) -> int:
+    """The number of a port; 0 is any that is free."""
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 1 << 16):
+        raise UsageError(f"--port {shown(text, 20)} is no port.", hint="Give a number from 1024 to 65535, or leave it out.")
+    return int(text)
+
+
+def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet: bool) -> Answer:
+    """Serve the page until a signal ends the command."""
+    from hwcalc.explore.serve import Live, Server, Site
+
+    models = Live(page.payload)
+    site = Site(page=page.html.text.encode(), policy=page.html.policy, models=models.models, payload=models.payload)
+    with Server(site, port) as server:
+        said = () if quiet else ("the page is at the address below, for this machine alone. Ctrl-C ends it.",)
+        for remark in (*remarks, *said):
+            write(sys.stderr, f"kvplan: {remark}\n")
+        write(sys.stdout, f"{server.address}\n")
+        if open_:
+            _open(server.address)
+        server.serve_forever()
+    return Answer(text="")
+
+
+def _said(page: Page, target: str, size: int) -> tuple[str, ...]:
+    """Where the page is, and whether it is too large for what people do with pages."""
+    from hwcalc.report.text import plural
+
+    said = f"{plural(page.models, 'model')} in {shown(target)}, {size / 1e6:.1f} MB. Open it in a browser."
+    return (said, *(("A page of this size opens slowly: name fewer models.",) if size > _LARGE else ()))
+
+
+def _open(address: str) -> None:
+    """Open a page in the user's browser."""
+    import webbrowser
+
+    webbrowser.open(address)

@@ -13,10 +13,11 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.models import plain_format
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.stored import allocations_of, cut_rank_bytes, fullest_rank_bytes, stage_groups, stage_spans
+from hwcalc.engines.stored import allocations_of, bytes_of, fullest_rank_bytes, stage_groups, stage_spans
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import runtime_profile
+from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
@@ -94,7 +95,11 @@ class GeneralOccupancy(Occupancy):
     def fullest_bytes(self) -> int:
         if self.cut_layers is None and self.request.gpus == self.request.parallel.dcp == 1:
             return self.stored_bytes
-        return fullest_rank_bytes(self, self.gpu_groups()) if self.cut_layers is None else cut_rank_bytes(self)
+        if self.cut_layers is None:
+            return fullest_rank_bytes(self, self.gpu_groups())
+        # A policy has cut each layer by itself.
+        sizes = self.cut_layers.sizes
+        return max(sum(sizes[span.start : span.stop]) for span in stage_spans(self)) + bytes_of(self.replica.extras)
 
     def gpu_groups(self) -> tuple[tuple[Group, ...], ...]:
         """The layers on each GPU that differs, by kind; the fullest counts. By default those of each pipeline stage."""
@@ -111,7 +116,7 @@ class GeneralOccupancy(Occupancy):
 
     def plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.forms import passed_tokens
-        from hwcalc.engines.memory import beside, budget_of, forward, loaded, margin_of, outside
+        from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
         from hwcalc.quantization.planned import format_name
 
         memory_and_weights = loaded(self)
@@ -126,12 +131,18 @@ class GeneralOccupancy(Occupancy):
         hardware, rows, chunks = self.request.hardware, self.request.replica_batch, self.chunks()
         weight_format = format_name(self.request.weights)
         activations = forward(self, chunks, rows, dtype=weight_format if weight_format in FLOATS else None)
-        extra, margin = beside(self), margin_of(hardware)
+        extra, margin = beside(self), hardware.margin
+        notes: tuple[Note, ...] = ()
+        if margin is None and hardware.memory_utilization is None:
+            # Who gives the share that the engine may use leaves no margin by default.
+            margin = parse_share(runtime_profile().margin_text)
+            message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
+            notes = (Note(code="default-margin", message=message),)
         parts = (*weights, *extra.value, activations, *self.working(), *policy, *outside(self, gpu))
         tokens, share = passed_tokens(self.tokens, rows, chunks[1]), hardware.memory_utilization
         share = 1.0 if share is None else share
-        budget, measured = budget_of(self, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
-        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *margin.notes))
+        budget, measured = budget_of(self, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin)
+        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *notes))
 
     def chunks(self) -> tuple[int | None, int | None, int | None]:
         """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.setup import Hardware, Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.profiles.engines import runtime_profile
-from hwcalc.units import human_bytes, parse_share
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
@@ -286,14 +286,7 @@ Readings: TypeAlias = dict[str, tuple[tuple[int, int, int], ...]]
 
 def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dict[str, int | str]:
     """The values on which overheads depend: the model, the ranks, and the largest forward pass."""
-    return {
-        "model": model,
-        "tp": parallel.tp,
-        "pp": parallel.pp,
-        "ep": parallel.ep,
-        "tokens": tokens,
-        "rows": rows,
-    }
+    return {"model": model, "tp": parallel.tp, "pp": parallel.pp, "ep": parallel.ep, "tokens": tokens, "rows": rows}
 
 
 def calibrated(
@@ -387,16 +380,11 @@ def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
         return Noted(load_calibration(gpu, kind))
 
 
-class Loaded(NamedTuple):
-    """A GPU, its memory, and the weights on it."""
+def loaded(opened: Occupancy) -> Noted[tuple[Gpu, VisibleMemory, tuple[BudgetPart, ...]] | None]:
+    """A GPU on which the model is loaded, its memory, and the weights on it.
 
-    gpu: Gpu
-    memory: VisibleMemory
-    weights: tuple[BudgetPart, ...]
-
-
-def loaded(opened: Occupancy) -> Noted[Loaded | None]:
-    """``None`` without a GPU, or if its memory or the size of the weights is unknown; notes say which."""
+    ``None`` without a GPU, or if its memory or the size of the weights is unknown; notes say which.
+    """
     gpu = opened.request.hardware.gpu
     if gpu is None:
         return Noted(None)
@@ -405,7 +393,7 @@ def loaded(opened: Occupancy) -> Noted[Loaded | None]:
     notes += weights.notes
     if memory is None or weights.value is None:
         return Noted(None, notes)
-    return Noted(Loaded(gpu, memory, weights.value), notes)
+    return Noted((gpu, memory, weights.value), notes)
 
 
 def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
@@ -466,15 +454,3 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
         source = f"the cache of {draft.id} by {engine.name}'s rule"
         parts.append(exact("draft cache", Section.OVERHEAD, engine.unchecked(draft, alone).needed_bytes, source))
     return Noted(tuple(parts), tuple(notes))
-
-
-def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
-    """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
-
-    If the user gives the share that the engine may use, the default is no margin.
-    """
-    if hardware.margin is not None or hardware.memory_utilization is not None:
-        return Noted(hardware.margin or 0)
-    margin = parse_share(runtime_profile().margin_text)
-    message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
-    return Noted(margin, (Note(code="default-margin", message=message),))

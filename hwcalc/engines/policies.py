@@ -10,8 +10,7 @@ token, :func:`cut_layers` counts it without its tensors one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -62,31 +61,12 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
             hint=f"At most {MOST_STEPS:,} in all are followed.",
         )
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
-    if _has_one_mask(steps, setting):
-        _check_one_mask(state, {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()})
-    _check_masks(state, cuts=any(course.cuts for course in known.values()))
+
+    def lengths() -> set[Hashable]:
+        return {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()}
+
+    _check_masks(state, steps, setting, lengths, cuts=any(course.cuts for course in known.values()))
     return [known[key] for key in keys]
-
-
-def ends_by_layer(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting) -> list[Ends]:
-    """What the decode steps of each layer come to: as :func:`courses_of`, without following them."""
-    keys, unlike = _starts(chosen, state)
-
-    def behind(more: int) -> dict[_Start, Ends]:
-        return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
-
-    known = behind(steps)
-    if _has_one_mask(steps, setting):
-        # Layers that start alike end unlike only under a policy that looks at their number.
-        before = behind(steps - 1) if _looks_at_layers(chosen) else dict.fromkeys(known)
-        _check_one_mask(state, {(start, ends) for (start, _), ends in before.items()})
-    _check_masks(state, cuts=any(ends.cut for ends in known.values()))
-    return [known[key] for key in keys]
-
-
-def _looks_at_layers(chosen: Chosen | None) -> bool:
-    """Whether the policy does not do the same in every layer."""
-    return chosen is not None and any(one.policy.by_layer for one in chosen.whole)
 
 
 def _starts(chosen: Chosen | None, state: State) -> tuple[list[_Start], dict[_Start, int]]:
@@ -94,34 +74,27 @@ def _starts(chosen: Chosen | None, state: State) -> tuple[list[_Start], dict[_St
 
     It is their tokens, and their number if the policy looks at it.
     """
-    by_layer = _looks_at_layers(chosen)
+    by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
     keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
     return keys, dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
 
 
-def _check_masks(state: State, *, cuts: bool) -> None:
-    """Raise an error if anything may be masked before the policy cuts."""
+def _check_masks(state: State, steps: int, setting: Setting, lengths: Callable[[], set[Hashable]], *, cuts: bool) -> None:
+    """Raise an error if masked tokens cannot be right: before a policy that ``cuts``, or in layers of unlike ``lengths``.
+
+    Eager attention adds one mask to the scores of all layers, as long as the first: a step fails where another has more or fewer.
+    Source: transformers 5.2.0 under kvpress 0.5.5, run.
+    """
+    one_mask = steps and setting.attention == EAGER and setting.rules == KVPRESS
+    if one_mask and all(left.stored.is_exact for left in state.layers) and len(lengths()) > 1:
+        raise UsageError(
+            "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
+            hint="Use attention sdpa, or leave it out.",
+        )
     if cuts and any(left.masked is not None and left.masked.total.high for left in state.layers):
         raise UsageError(
             "a policy that masks cannot come before one that cuts: the places of what it masked move.",
             hint="Use one that frees in the prefill, such as snapkv.",
-        )
-
-
-def _has_one_mask(steps: int, setting: Setting) -> bool:
-    """Whether one mask is added to the scores of all layers, as long as the first: a step fails where another has more or fewer tokens.
-
-    Source: eager attention of transformers 5.2.0 under kvpress 0.5.5, run.
-    """
-    return bool(steps) and setting.attention == EAGER and setting.rules == KVPRESS
-
-
-def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
-    """Raise an error if the layers have unlike lengths for certain."""
-    if len(unlike) > 1 and all(left.stored.is_exact for left in state.layers):
-        raise UsageError(
-            "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
-            hint="Use attention sdpa, or leave it out.",
         )
 
 
@@ -197,7 +170,8 @@ class Evicted(Record):
         if self.is_exact:
             return self
         state = self.state.with_stored(tuple(Count.of(left.stored.low) for left in self.state.layers), self.state.ranges)
-        return _evicted(self.chosen, state, self.prompt, self.steps, self.setting, self.plain, self.ahead)
+        tokens = self.prompt + self.steps
+        return evicted_of(self.chosen, tokens, self.prompt, self.setting, self.plain, self.ahead, state)
 
     @cached_property
     def alike(self) -> Mapping[int, int]:
@@ -219,14 +193,10 @@ class Evicted(Record):
         return {number: self.most[number] if left.read is None else left.read.high for number, left in pairs}
 
     @property
-    def read_stack(self) -> Stack:
-        """The layers with the tokens that a decode step reads."""
-        return self.stack if self.read is self.most else self.holding(self.read).stack
-
-    @property
     def grown(self) -> Evicted:
         """What the policy leaves after one more generated token."""
-        return _evicted(self.chosen, self.state, self.prompt, self.steps + 1, self.setting, self.plain, self.ahead)
+        tokens = self.prompt + self.steps + 1
+        return evicted_of(self.chosen, tokens, self.prompt, self.setting, self.plain, self.ahead, self.state)
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
         """What the policy leaves, with ``counts`` as the most tokens of each layer."""
@@ -241,29 +211,32 @@ class Evicted(Record):
         return other
 
 
-def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0) -> Evicted:
+def evicted_of(
+    chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0, state: State | None = None
+) -> Evicted:
     """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
 
-    ``ahead`` are tokens before all these that it does not touch, since other sequences have them too.
+    ``ahead`` are tokens before all these that it does not touch, since other sequences have them too. ``state`` is what it leaves of the
+    prompt, where that is known.
     """
-    return _evicted(chosen, after_prefill(chosen, prompt, setting), prompt, tokens - prompt, setting, plain, ahead)
+    state, steps = after_prefill(chosen, prompt, setting) if state is None else state, tokens - prompt
+    keys, unlike = _starts(chosen, state)
 
+    def behind(more: int) -> dict[_Start, Ends]:
+        return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
 
-def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting, plain: Stack, ahead: int) -> Evicted:
-    lengths = [left.stored.high for left in state.layers]
-    each = ends_by_layer(chosen, state, prompt, steps, setting)
-    ends = {shape.index: one for shape, one in zip(setting.layers, each, strict=True)}
-    most = {number: max(length, one.most_within) for (number, one), length in zip(ends.items(), lengths, strict=True)}
+    def lengths() -> set[Hashable]:
+        # Layers that start alike end unlike only under a policy that looks at their number.
+        by_layer = any(one.policy.by_layer for one in chosen.whole)
+        return {(start, ends) for (start, _), ends in (behind(steps - 1) if by_layer else dict.fromkeys(known)).items()}
+
+    known = behind(steps)
+    _check_masks(state, steps, setting, lengths, cuts=any(ends.cut for ends in known.values()))
+    ends = {shape.index: known[key] for shape, key in zip(setting.layers, keys, strict=True)}
+    longest = (max(left.stored.high, one.most_within) for left, one in zip(state.layers, ends.values(), strict=True))
+    most = dict(zip(ends, longest, strict=True))
     return Evicted(
-        chosen=chosen,
-        prompt=prompt,
-        steps=steps,
-        setting=setting,
-        state=state,
-        ends=ends,
-        most=most,
-        plain=plain,
-        ahead=ahead,
+        chosen=chosen, prompt=prompt, steps=steps, setting=setting, state=state, ends=ends, most=most, plain=plain, ahead=ahead
     )
 
 
@@ -285,13 +258,34 @@ def cut_layers(opened: Occupancy) -> CutLayers | None:
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
         return local.tensors(rules.shard(opened.model, kind, parallel.tp))
 
+    def by_token(layer: Layer) -> tuple[int, int, int, int] | None:
+        """Bytes of a layer whatever is left of it, and for each token that is; of the largest tensor of each sort that grows too.
+
+        They follow from what it takes with one token and with two; ``None`` if a tensor has bytes of both sorts.
+        """
+        fixed: list[StoredTensor] = []
+        token: list[StoredTensor] = []
+        for kind in layer:
+            if not kind.acts_by_token:
+                fixed += tensors(kind)
+                continue
+            for one, two in zip(tensors(replace(kind, kept=1)), tensors(replace(kind, kept=2)), strict=True):
+                if two.bytes - one.bytes not in (0, one.bytes):
+                    return None
+                (token if two.bytes != one.bytes else fixed).append(one)
+        largest_fixed, largest_token = (
+            max((tensor.bytes for tensor in each if tensor.role not in (Role.STATE, Role.CONV)), default=0)
+            for each in (fixed, token)
+        )
+        return bytes_of(fixed), bytes_of(token), largest_fixed, largest_token
+
     known: dict[int, tuple[int, int, int, int] | None] = {}
     sizes: list[int] = []
     largest = 0
     layers = local.plain_stack.layers
     for number, first in enumerate(first_alike(local)):
         if first not in known:
-            known[first] = _by_token(layers[first], tensors)
+            known[first] = by_token(layers[first])
         counted = known[first]
         if counted is None:
             return None
@@ -310,27 +304,6 @@ def first_alike(opened: Occupancy) -> tuple[int, ...]:
         return tuple(found.setdefault(layer, number) for number, layer in enumerate(opened.plain_stack.layers))
 
     return opened.model.once((opened.engine.name, "layers alike"), numbers)
-
-
-def _by_token(layer: Layer, tensors: Callable[[LayerKind], tuple[StoredTensor, ...]]) -> tuple[int, int, int, int] | None:
-    """Bytes of a layer whatever is left of it, and for each token that is; of the largest tensor of each sort that grows too.
-
-    They follow from what it takes with one token and with two; ``None`` if a tensor has bytes of both sorts.
-    """
-    fixed: list[StoredTensor] = []
-    token: list[StoredTensor] = []
-    for kind in layer:
-        if not kind.acts_by_token:
-            fixed += tensors(kind)
-            continue
-        for one, two in zip(tensors(replace(kind, kept=1)), tensors(replace(kind, kept=2)), strict=True):
-            if two.bytes - one.bytes not in (0, one.bytes):
-                return None
-            (token if two.bytes != one.bytes else fixed).append(one)
-    largest_fixed, largest_token = (
-        max((tensor.bytes for tensor in each if tensor.role not in (Role.STATE, Role.CONV)), default=0) for each in (fixed, token)
-    )
-    return bytes_of(fixed), bytes_of(token), largest_fixed, largest_token
 
 
 PART: Final = "policy prefill"

@@ -29,7 +29,6 @@ from functools import cached_property, lru_cache, partial
 from operator import is_
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.models import plain_format
@@ -457,29 +456,29 @@ _TOWERS: Final = (Part.VISION, Part.AUDIO, Part.ENCODER)
 _TABLES: Final = frozenset({"embedding", "head", "norm"})
 
 
-class _Matrix(Struct, frozen=True):
-    """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
-
-    weight: Weight
-    how: Sharding
-    last: bool
+_Matrix: TypeAlias = tuple[Weight, Sharding, bool]
+"""A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
 
 
-class _Layer(Struct, frozen=True):
-    """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
-
-    block: Block
-    hidden: int
-    sides: tuple[tuple[_Matrix, ...], tuple[_Matrix, ...]]
-
-
-def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True) -> int | None:
+def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True, towers: bool = False) -> int | None:
     """Numbers per token that the widest layer of the decoder holds on one rank; ``None`` if the weights are not counted.
 
     These are the outputs of the projections and the input of the last one: a gated MLP of 14,336 holds 3 x 14,336. Without ``experts``
-    the experts that a token is routed to do not count.
+    the experts that a token is routed to do not count. Of ``towers`` it is the numbers per patch, with four copies of the hidden vector; 0
+    for a model without towers.
     """
-    return _widest(model, _DECODER, rank, experts=experts)
+    if model.counted is None:
+        return None
+    parts, hidden_copies = (_TOWERS, 4) if towers else (_DECODER, 0)
+    blocks = [block for block in model.counted.blocks if block.part in parts and block.kind not in _TABLES]
+    layers = once_of_few(
+        model,
+        ("matrices", type(rank), towers, experts),
+        lambda: tuple(_matrices(rank, block, experts=experts) for block in blocks),
+    )
+    return max(
+        (_inside(rank, block, side) + hidden_copies * hidden for block, hidden, *sides in layers for side in sides), default=0
+    )
 
 
 def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
@@ -505,51 +504,33 @@ def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
     return widest
 
 
-def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
-    """Numbers per patch in the widest layer of the towers, with four copies of the hidden vector; 0 for a model without towers."""
-    return _widest(model, _TOWERS, rank, hidden_copies=4)
-
-
-def _widest(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, hidden_copies: int = 0, experts: bool = True) -> int | None:
-    if model.counted is None:
-        return None
-    blocks = [block for block in model.counted.blocks if block.part in parts and block.kind not in _TABLES]
-    key = ("matrices", type(rank), parts is _DECODER, experts)
-    layers = once_of_few(model, key, lambda: tuple(_layer(rank, block, experts=experts) for block in blocks))
-    return max((_inside(rank, one.block, side) + hidden_copies * one.hidden for one in layers for side in one.sides), default=0)
-
-
-def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
-    matrices = [
-        weight
-        for weight in block.weights
-        if weight.role in _MATRICES and len(weight.shape) == 2 and (experts or weight.copies == 1)
-    ]
+def _matrices(rank: Rank, block: Block, *, experts: bool) -> tuple[Block, int, tuple[_Matrix, ...], tuple[_Matrix, ...]]:
+    """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
     sides: tuple[list[_Matrix], list[_Matrix]] = [], []
     hidden = 0
-    for weight in matrices:
-        last = module_of(weight) in ROW_PARALLEL
-        hidden = max(hidden, weight.shape[0 if last else 1])
-        attends = "attn" in weight.path or "attention" in weight.path
-        sides[not attends].append(_Matrix(weight, rank.how(block, weight), last))
-    return _Layer(block, hidden, (tuple(sides[0]), tuple(sides[1])))
+    for weight in block.weights:
+        if weight.role in _MATRICES and len(weight.shape) == 2 and (experts or weight.copies == 1):
+            last = module_of(weight) in ROW_PARALLEL
+            hidden = max(hidden, weight.shape[0 if last else 1])
+            attends = "attn" in weight.path or "attention" in weight.path
+            sides[not attends].append((weight, rank.how(block, weight), last))
+    return block, hidden, tuple(sides[0]), tuple(sides[1])
 
 
 def _inside(rank: Rank, block: Block, matrices: tuple[_Matrix, ...]) -> int:
     """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
     width = inside = outside = 0
-    for matrix in matrices:
-        weight = matrix.weight
-        local = rank.part(block, weight, matrix.how)
+    for weight, how, last in matrices:
+        local = rank.part(block, weight, how)
         copies = min(local.copies, weight.active or local.copies)
-        if weight.copies > 1 and matrix.last:
+        if weight.copies > 1 and last:
             # The outputs of experts reuse the memory of the outputs of their first projections.
             outside += copies * local.shape[0]
             width += copies * local.shape[1]
         elif weight.copies > 1:
             inside += copies * local.shape[0]
         else:
-            width += local.shape[1 if matrix.last else 0]
+            width += local.shape[1 if last else 0]
     return width + max(inside, outside)
 
 

@@ -133,11 +133,6 @@ class Together(Record):
         return bool(self.prefix) or self.forks or len(self.lengths) > 1
 
     @property
-    def grouped(self) -> bool:
-        """Whether a request is more than one sequence, or they are unlike."""
-        return self.unlike or self.branches > 1
-
-    @property
     def copies(self) -> int:
         """Replicas that have a request, and with it the prefix."""
         return min(self.replicas, self.requests * self.prompts)
@@ -360,13 +355,6 @@ def fullest_rank_bytes(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> 
     """
     size = {kind: rank_bytes_of(opened, tensors) for kind, tensors in opened.rank_tensors.items()}
     fullest = max(sum(group.count * size[group.kind] for group in groups) for groups in gpus)
-    return fullest + bytes_of(opened.replica.extras)
-
-
-def cut_rank_bytes(opened: Occupancy) -> int:
-    """Bytes of cache on the fullest rank, where a policy has cut each layer by itself."""
-    assert opened.cut_layers is not None
-    fullest = max(sum(opened.cut_layers.sizes[span.start : span.stop]) for span in stage_spans(opened))
     return fullest + bytes_of(opened.replica.extras)
 
 

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.candidates import Candidate, naming, unread
-from hwcalc.library.families import pretrained_of
+from hwcalc.library.candidates import Candidate, naming, pretrained_of, unread
 from hwcalc.library.fit_quick import Quick, quick
 from hwcalc.library.indexing import placed_model
 from hwcalc.library.lists import texts, words

@@ -11,38 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import CrossAttention, Layer, NoCache
+from hwcalc.formulas import Layer, NoCache
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    embedding,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Attends, Switch, Weighed, output_head, own_dims, projections, stack, switched, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config, predicts_words
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading
+from hwcalc.parsers.reading import AttentionDims, Readers, Reading, equal_dims, shared_width
 from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patch_conv
 
 
 def shared_heads(config: Config) -> AttentionDims:
     """Heads that share the model's width. These classes have no key for fewer key/value heads or for the width of a head."""
     config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
-    heads, width = config.integer("num_attention_heads"), config.integer("hidden_size")
-    if width < heads:
-        raise config.error("hidden_size", width, f"at least the number of attention heads ({heads})")
-    size = width // heads
-    return AttentionDims(num_attention_heads=heads, num_key_value_heads=heads, head_dim=size, v_head_dim=size)
+    heads = config.integer("num_attention_heads")
+    return equal_dims(heads, heads, shared_width(config, heads))
 
 
 def no_cache(config: Config, key: str) -> Reading:
@@ -86,7 +73,7 @@ class Bert(Record):
         if not config.flag("is_decoder"):
             return no_cache(config, "is_decoder")
         dims = shared_heads(config)
-        layer: Layer = (dims.full(), CrossAttention(**asdict(dims))) if cross else (dims.full(),)
+        layer: Layer = (dims.full(), dims.cross()) if cross else (dims.full(),)
         return Reading(layers=(layer,) * config.number_of_layers(), config=config)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
@@ -136,9 +123,9 @@ class Bert(Record):
             ),
         ]
         if switched(config, self.final_norm):
-            out.append(Block(kind="norm", weights=layer_norm(f"{path}encoder.LayerNorm", width), part=part))
+            out.append(Block(kind="norm", weights=w.layer_norm(f"{path}encoder.LayerNorm", width), part=part))
         if pooled:
-            out.append(Block(kind="pooler", weights=linear(f"{path}pooler.dense", width, width, bias=True), part=part))
+            out.append(Block(kind="pooler", weights=w.linear(f"{path}pooler.dense", width, width, bias=True), part=part))
         if headed:
             tied = tied_head(config, top)
             head = self._head(config, width, tied=tied) if self.head is None else self.head(config, width)
@@ -147,8 +134,8 @@ class Bert(Record):
 
     def _mlp(self, config: Config, width: int) -> Weighed:
         inner = config.integer("intermediate_size")
-        mlp = linear("intermediate.dense", width, inner, bias=True) + linear("output.dense", inner, width, bias=True)
-        return mlp + layer_norm("output.LayerNorm", width)
+        mlp = w.linear("intermediate.dense", width, inner, bias=True) + w.linear("output.dense", inner, width, bias=True)
+        return mlp + w.layer_norm("output.LayerNorm", width)
 
     def _narrow(self, config: Config, width: int) -> int:
         """The width of the embeddings."""
@@ -157,32 +144,32 @@ class Bert(Record):
     def _embeddings(self, config: Config, width: int, path: str) -> Weighed:
         """Words, positions, token types, a norm, and a projection if embeddings are narrower than the model."""
         narrow, base = self._narrow(config, width), f"{path}embeddings"
-        weights = embedding(f"{base}.word_embeddings", config.integer("vocab_size"), narrow)
+        weights = w.embedding(f"{base}.word_embeddings", config.integer("vocab_size"), narrow)
         if self.positions:
-            weights += embedding(f"{base}.position_embeddings", config.integer("max_position_embeddings"), narrow)
+            weights += w.embedding(f"{base}.position_embeddings", config.integer("max_position_embeddings"), narrow)
         if self.token_types:
-            weights += embedding(f"{base}.token_type_embeddings", config.integer("type_vocab_size", minimum=0), narrow)
+            weights += w.embedding(f"{base}.token_type_embeddings", config.integer("type_vocab_size", minimum=0), narrow)
         if self.embedding_norm:
-            weights += layer_norm(f"{base}.LayerNorm", narrow)
+            weights += w.layer_norm(f"{base}.LayerNorm", narrow)
         if narrow != width or self.projected:
-            weights += linear(f"{path}embeddings_project", narrow, width, bias=True)
+            weights += w.linear(f"{path}embeddings_project", narrow, width, bias=True)
         return weights + (self.extra(config, width) if self.extra is not None else ())
 
     def _head(self, config: Config, width: int, *, tied: bool) -> Weighed:
         """The head that predicts words."""
         narrow, vocab, path = self._narrow(config, width), config.integer("vocab_size"), "cls.predictions"
-        weights = parameter(f"{path}.bias", vocab, role=WeightRole.BIAS)
+        weights = w.parameter(f"{path}.bias", vocab, role=WeightRole.BIAS)
         if self.transformed:
-            weights += linear(f"{path}.transform.dense", width, narrow, bias=True)
-            weights += layer_norm(f"{path}.transform.LayerNorm", narrow)
+            weights += w.linear(f"{path}.transform.dense", width, narrow, bias=True)
+            weights += w.layer_norm(f"{path}.transform.LayerNorm", narrow)
         if not tied:
-            weights += linear(f"{path}.decoder", narrow, vocab, bias=self.second_bias, role=WeightRole.HEAD)
+            weights += w.linear(f"{path}.decoder", narrow, vocab, bias=self.second_bias, role=WeightRole.HEAD)
         return weights
 
 
 def _attention(path: str, width: int, biased: str, source: int | None = None) -> Attends:
     names = {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output.dense"}
-    norm = layer_norm(f"{path}.output.LayerNorm", width)
+    norm = w.layer_norm(f"{path}.output.LayerNorm", width)
     return Attends(path=path, names=names, cross=path == "crossattention", biased=biased, source=source, norms=norm)
 
 
@@ -190,8 +177,8 @@ def _rembert_head(config: Config, width: int) -> Weighed:
     """RemBERT's output embeddings have a width of their own, so they are never tied to the input's."""
     wide = config.maybe_integer("output_embedding_size") or _REMBERT_OUTPUT
     vocab, path = config.integer("vocab_size"), "cls.predictions"
-    weights = linear(f"{path}.dense", width, wide, bias=True) + layer_norm(f"{path}.LayerNorm", wide)
-    return weights + linear(f"{path}.decoder", wide, vocab, bias=True, role=WeightRole.HEAD)
+    weights = w.linear(f"{path}.dense", width, wide, bias=True) + w.layer_norm(f"{path}.LayerNorm", wide)
+    return weights + w.linear(f"{path}.decoder", wide, vocab, bias=True, role=WeightRole.HEAD)
 
 
 _REMBERT_OUTPUT: Final = 1664
@@ -200,13 +187,13 @@ _REMBERT_OUTPUT: Final = 1664
 def _rotary_table(config: Config, width: int) -> Weighed:
     """RoFormer stores its sines and cosines as a table."""
     size = max(1, width // config.integer("num_attention_heads"))
-    return embedding("encoder.embed_positions", config.integer("max_position_embeddings"), size)
+    return w.embedding("encoder.embed_positions", config.integer("max_position_embeddings"), size)
 
 
 def _task_types(config: Config, width: int) -> Weighed:
     if not config.flag("use_task_id"):
         return ()
-    return embedding("embeddings.task_type_embeddings", config.integer("task_type_vocab_size"), width)
+    return w.embedding("embeddings.task_type_embeddings", config.integer("task_type_vocab_size"), width)
 
 
 def _sound_and_shape(config: Config, width: int) -> Weighed:
@@ -215,9 +202,9 @@ def _sound_and_shape(config: Config, width: int) -> Weighed:
     out: Weighed = ()
     for name, key in (("pronunciation", "pronunciation_embed"), ("shape", "shape_embed")):
         size = config.integer(f"{name}_embed_dim")
-        out += embedding(f"embeddings.{key}", config.integer(f"{name}_vocab_size"), size)
+        out += w.embedding(f"embeddings.{key}", config.integer(f"{name}_vocab_size"), size)
         total += size if config.flag(f"enable_{name}") else 0
-    return out + (linear("embeddings.map_inputs_layer", total, width, bias=True) if config.flag("concat_input") else ())
+    return out + (w.linear("embeddings.map_inputs_layer", total, width, bias=True) if config.flag("concat_input") else ())
 
 
 def _languages(config: Config, width: int) -> Weighed:
@@ -226,9 +213,9 @@ def _languages(config: Config, width: int) -> Weighed:
     if factor <= 0:
         raise config.error("adapter_reduction_factor", factor, "a positive number")
     size = config.checked_integer("adapter_reduction_factor", int(width // factor))
-    weights: Weighed = layer_norm("output.adapter_layer_norm", width) if config.flag("adapter_layer_norm") else ()
+    weights: Weighed = w.layer_norm("output.adapter_layer_norm", width) if config.flag("adapter_layer_norm") else ()
     for name in config.strings("languages") or []:
-        weights += plain_mlp(width, size, path=f"output.adapter_modules.{name}", names=("dense1", "dense2"))
+        weights += w.plain_mlp(width, size, path=f"output.adapter_modules.{name}", names=("dense1", "dense2"))
     return weights
 
 
@@ -278,15 +265,15 @@ def _git(config: Config, reading: Reading) -> list[Block]:
     vision = needed(config, "vision_config")
     width, seen = config.integer("hidden_size"), vision.integer("hidden_size")
     path = "image_encoder.vision_model"
-    patches = parameter(f"{path}.embeddings.class_embedding", seen)
+    patches = w.parameter(f"{path}.embeddings.class_embedding", seen)
     patches += patch_conv(vision, f"{path}.embeddings.patch_embedding", seen, bias=False)
-    patches += embedding(f"{path}.embeddings.position_embedding", grid(vision, 1), seen)
-    patches += layer_norm(f"{path}.pre_layrnorm", seen) + layer_norm(f"{path}.post_layernorm", seen)
+    patches += w.embedding(f"{path}.embeddings.position_embedding", grid(vision, 1), seen)
+    patches += w.layer_norm(f"{path}.pre_layrnorm", seen) + w.layer_norm(f"{path}.post_layernorm", seen)
     layer = encoder_layer(vision, Style(), f"{path}.encoder.layers", seen, vision.integer("intermediate_size"))
     frames = config.maybe_integer("num_image_with_embedding", minimum=0) or 0
-    projection = linear("visual_projection.visual_projection.0", seen, width, bias=True)
-    projection += layer_norm("visual_projection.visual_projection.1", width)
-    projection += parameter("img_temporal_embedding", 1, 1, seen) * min(frames, MAX_LAYERS)
+    projection = w.linear("visual_projection.visual_projection.0", seen, width, bias=True)
+    projection += w.layer_norm("visual_projection.visual_projection.1", width)
+    projection += w.parameter("img_temporal_embedding", 1, 1, seen) * min(frames, MAX_LAYERS)
     return [
         *GIT_TEXT.blocks(config, config, reading.layers, headed=False, cross=False),
         Block(kind="patches", weights=patches, part=Part.VISION),
@@ -315,14 +302,14 @@ def _cpmant(config: Config, reading: Reading) -> list[Block]:
     rows = config.integer("vocab_size") + config.integer("prompt_types") * config.integer("prompt_length", minimum=0)
     segments = config.integer("segment_types")
     buckets = segments * segments + config.integer("position_bias_num_buckets")
-    outside = embedding("input_embedding", rows, width) + embedding("segment_embedding", segments, width)
-    outside += parameter("position_bias.relative_attention_bias", buckets, config.integer("num_attention_heads"))
+    outside = w.embedding("input_embedding", rows, width) + w.embedding("segment_embedding", segments, width)
+    outside += w.parameter("position_bias.relative_attention_bias", buckets, config.integer("num_attention_heads"))
 
-    attention = rms_norm("self_att.layernorm_before_attention", width)
+    attention = w.rms_norm("self_att.layernorm_before_attention", width)
     attention += projections(path, width, own_dims(reading.layers[0], width), names)
-    mlp = gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn") + rms_norm("ffn.layernorm_before_ffn", width)
+    mlp = w.gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn") + w.rms_norm("ffn.layernorm_before_ffn", width)
     return [
-        Block(kind="embedding", weights=outside + rms_norm("encoder.output_layernorm", width)),
+        Block(kind="embedding", weights=outside + w.rms_norm("encoder.output_layernorm", width)),
         *stack(reading.layers, width, attention=attention, mlp=mlp),
     ]
 
@@ -336,14 +323,14 @@ def _read_gpt1(config: Config) -> Reading:
 def _gpt1(config: Config, reading: Reading) -> list[Block]:
     """GPT-1: two layer norms in each layer and none after the last."""
     width = config.integer("hidden_size")
-    table = embedding("tokens_embed", config.integer("vocab_size"), width)
-    table += embedding("positions_embed", config.integer("max_position_embeddings"), width)
+    table = w.embedding("tokens_embed", config.integer("vocab_size"), width)
+    table += w.embedding("positions_embed", config.integer("max_position_embeddings"), width)
 
     dims = own_dims(reading.layers[0], width)
     rows = (dims.num_attention_heads + 2 * dims.num_key_value_heads) * dims.head_dim
-    attention = linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
-    mlp = plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
-    norms = layer_norm("ln_1", width) + layer_norm("ln_2", width)
+    attention = w.linear("attn.c_attn", width, rows, bias=True) + w.linear("attn.c_proj", width, width, bias=True)
+    mlp = w.plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
+    norms = w.layer_norm("ln_1", width) + w.layer_norm("ln_2", width)
     return [Block(kind="embedding", weights=table), *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms)]
 
 
@@ -358,16 +345,16 @@ def _xlm(config: Config, reading: Reading) -> list[Block] | None:
     if config.flag("asm"):
         return None
     width = config.integer("hidden_size")
-    outside = embedding("embeddings", config.integer("vocab_size"), width)
-    outside += embedding("position_embeddings", config.integer("max_position_embeddings"), width)
+    outside = w.embedding("embeddings", config.integer("vocab_size"), width)
+    outside += w.embedding("position_embeddings", config.integer("max_position_embeddings"), width)
     languages = config.integer("n_langs")
     if languages > 1 and config.flag("use_lang_emb"):
-        outside += embedding("lang_embeddings", languages, width)
+        outside += w.embedding("lang_embeddings", languages, width)
     names = {"q": "q_lin", "k": "k_lin", "v": "v_lin", "o": "out_lin"}
     attention = Attends(path="attentions", names=names, biased="qkvo")
-    mlp = plain_mlp(width, 4 * width, path="ffns", names=("lin1", "lin2"))
-    norms = layer_norm("layer_norm1", width) + layer_norm("layer_norm2", width)
-    table = Block(kind="embedding", weights=outside + layer_norm("layer_norm_emb", width))
+    mlp = w.plain_mlp(width, 4 * width, path="ffns", names=("lin1", "lin2"))
+    norms = w.layer_norm("layer_norm1", width) + w.layer_norm("layer_norm2", width)
+    table = Block(kind="embedding", weights=outside + w.layer_norm("layer_norm_emb", width))
     return [table, *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms)]
 
 

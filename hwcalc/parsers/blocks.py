@@ -9,23 +9,11 @@ from typing import Final, TypeVar
 
 from msgspec import field
 
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.attention import AttentionKind, CrossAttention
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    Weight,
-    WeightRole,
-    attention,
-    embedding,
-    experts,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims
 
@@ -57,13 +45,13 @@ def norm(kind: str, path: str, width: int) -> Weighed:
     if kind == "none":
         return ()
     if kind == "layer":
-        return layer_norm(path, width)
-    return rms_norm(path, width)
+        return w.layer_norm(path, width)
+    return w.rms_norm(path, width)
 
 
 def rms_norms(width: int, *paths: str) -> Weighed:
     """Several RMS norms of one width."""
-    return tuple(weight for path in paths for weight in rms_norm(path, width))
+    return tuple(weight for path in paths for weight in w.rms_norm(path, width))
 
 
 def tied_head(config: Config, top: Config) -> bool:
@@ -83,7 +71,7 @@ def tied_head(config: Config, top: Config) -> bool:
 def head_block(config: Config, *, tied: bool, bias: bool = False, width: int | None = None) -> tuple[Block, ...]:
     """The output head: nothing but its bias where it is tied to the embedding."""
     hidden = config.integer("hidden_size") if width is None else width
-    head = linear("lm_head", hidden, config.integer("vocab_size"), bias=bias, role=WeightRole.HEAD)
+    head = w.linear("lm_head", hidden, config.integer("vocab_size"), bias=bias, role=WeightRole.HEAD)
     if tied:
         head = head[1:]
     return (Block(kind="head", weights=head),) if head else ()
@@ -126,11 +114,11 @@ def ends(
     """The blocks around the layers: embedding, last norm (the name of an RMS norm, or weights), and a head that is not tied."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     out = [
-        Block(kind="embedding", weights=embedding(embed, vocab, hidden)),
-        Block(kind="norm", weights=rms_norm(norm, hidden) if isinstance(norm, str) else norm),
+        Block(kind="embedding", weights=w.embedding(embed, vocab, hidden)),
+        Block(kind="norm", weights=w.rms_norm(norm, hidden) if isinstance(norm, str) else norm),
     ]
     if not tied_head(config, top):
-        out.append(Block(kind="head", weights=linear(head, hidden, vocab, role=WeightRole.HEAD)))
+        out.append(Block(kind="head", weights=w.linear(head, hidden, vocab, role=WeightRole.HEAD)))
     return out
 
 
@@ -144,7 +132,7 @@ def attention_of(
     path: str = "self_attn",
 ) -> tuple[Weight, ...]:
     """The weights of an attention layer, by what it caches. ``qk_norm`` is one scale per channel of a head."""
-    weights = attention(
+    weights = w.attention(
         hidden_size,
         kind.num_attention_heads,
         kind.num_key_value_heads,
@@ -155,7 +143,7 @@ def attention_of(
         path=path,
     )
     if qk_norm:
-        weights += rms_norm(f"{path}.q_norm", kind.head_dim) + rms_norm(f"{path}.k_norm", kind.head_dim)
+        weights += w.rms_norm(f"{path}.q_norm", kind.head_dim) + w.rms_norm(f"{path}.k_norm", kind.head_dim)
     return weights
 
 
@@ -164,8 +152,8 @@ def gated_experts(
 ) -> tuple[Weight, ...]:
     """Gated experts and the linear router that chooses among them."""
     return (
-        *experts(gated_mlp(hidden_size, width, path=f"{path}.experts"), count, active),
-        *linear(f"{path}.{router}", hidden_size, count, role=WeightRole.ROUTER),
+        *w.experts(w.gated_mlp(hidden_size, width, path=f"{path}.experts"), count, active),
+        *w.linear(f"{path}.{router}", hidden_size, count, role=WeightRole.ROUTER),
     )
 
 
@@ -211,7 +199,7 @@ def projections(
         "v": (seen, values),
         "o": (dims.num_attention_heads * dims.v_head_dim, width),
     }
-    return tuple(weight for key, name in names.items() for weight in linear(f"{path}.{name}", *shapes[key], bias=key in biased))
+    return tuple(weight for key, name in names.items() for weight in w.linear(f"{path}.{name}", *shapes[key], bias=key in biased))
 
 
 class Attends(Record):
@@ -233,13 +221,13 @@ class Attends(Record):
         dims = cross_dims(layer, width) if self.cross else own_dims(layer, width)
         weights = projections(self.path, width, dims, self.names, source=self.source, biased=self.biased)
         for name in ("q_norm", "k_norm") if self.head_norms else ():
-            weights += rms_norm(f"{self.path}.{name}", dims.head_dim)
+            weights += w.rms_norm(f"{self.path}.{name}", dims.head_dim)
         return weights + self.norms
 
 
 def bart_attention(path: str, width: int, *, norm: str = "", cross: bool = False, biased: str = "kvqo") -> Attends:
     """Attention with the names of BART, followed by a layer norm. The norm is named after the path unless ``norm`` is given."""
-    return Attends(path=path, names=KVQO, cross=cross, biased=biased, norms=layer_norm(f"{norm or path}_layer_norm", width))
+    return Attends(path=path, names=KVQO, cross=cross, biased=biased, norms=w.layer_norm(f"{norm or path}_layer_norm", width))
 
 
 def stack(layers: Iterable[Layer], width: int, part: Part = Part.LANGUAGE, **slots: Attends | Weighed) -> list[Block]:
@@ -255,8 +243,8 @@ def stack(layers: Iterable[Layer], width: int, part: Part = Part.LANGUAGE, **slo
 def output_head(path: str, width: int, vocab: int, *, tied: bool = False, bias: bool = False) -> list[Block]:
     """The head that predicts words. If it is tied to the embedding, only its bias is counted."""
     if not tied:
-        return [Block(kind="head", weights=linear(path, width, vocab, bias=bias, role=WeightRole.HEAD))]
-    return [Block(kind="head", weights=parameter(f"{path}.bias", vocab, role=WeightRole.BIAS))] if bias else []
+        return [Block(kind="head", weights=w.linear(path, width, vocab, bias=bias, role=WeightRole.HEAD))]
+    return [Block(kind="head", weights=w.parameter(f"{path}.bias", vocab, role=WeightRole.BIAS))] if bias else []
 
 
 def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) -> tuple[Weight, ...]:
@@ -271,9 +259,9 @@ def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) ->
     """
     rows = 2 * streams + (streams * streams if outputs == 3 else 0)
     return (
-        *parameter(f"{path}.fn", rows, streams * hidden_size),
-        *parameter(f"{path}.base", rows),
-        *parameter(f"{path}.scale", outputs),
+        *w.parameter(f"{path}.fn", rows, streams * hidden_size),
+        *w.parameter(f"{path}.base", rows),
+        *w.parameter(f"{path}.scale", outputs),
     )
 
 
@@ -287,7 +275,7 @@ def hyper_head(config: Config) -> tuple[Weight, ...]:
     """The weights that mix the streams before the last norm."""
     streams, hidden = config.integer("hc_mult"), config.integer("hidden_size")
     return (
-        *parameter("hc_head.hc_fn", streams, streams * hidden),
-        *parameter("hc_head.hc_base", streams),
-        *parameter("hc_head.hc_scale", 1),
+        *w.parameter("hc_head.hc_fn", streams, streams * hidden),
+        *w.parameter("hc_head.hc_base", streams),
+        *w.parameter("hc_head.hc_scale", 1),
     )

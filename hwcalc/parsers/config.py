@@ -233,17 +233,13 @@ class Config:
 
     def _key_in_file(self, key: str) -> str | None:
         """The name under which the file gives ``key``."""
-        names = self._names(key)
+        names = self.names(key)
         self.asked.add(key)
         self.read.update(names)
         return next((name for name in names if name in self.raw), None)
 
     def names(self, key: str) -> Sequence[str]:
-        """The names under which a file may give one fact, the one that counts first."""
-        return self._names(key)
-
-    def _names(self, key: str) -> Sequence[str]:
-        """The names of one fact, the one that counts first. A class sets its aliases after its own fields, so that they win."""
+        """The names under which a file may give one fact, the one that counts first. A class's aliases win over its own fields."""
         if self._class is None:
             return (key, *ALIASES.get(key, ()))
         field = self._class.aliases.get(key, key)
@@ -282,7 +278,7 @@ class Config:
 
     def _check_agreement(self, key: str, name: str) -> None:
         """Raise an error if the file gives one fact under two names and in two ways. Which one counts would be a guess."""
-        for other in self._names(key):
+        for other in self.names(key):
             if other in self.raw and other != name and self.raw[other] != self.raw[name]:
                 raise self._contradiction(other, name)
 
@@ -501,8 +497,8 @@ class Config:
             return {}
         facts = {}
         for key in _FACTS_BY_NAME.get(name, ()):
-            own = next((own for own in self._names(key) if own in self.raw), None)
-            value = self.raw[own] if own else self._class.defaults.get(self._names(key)[-1]) if self._class else None
+            own = next((own for own in self.names(key) if own in self.raw), None)
+            value = self.raw[own] if own else self._class.defaults.get(self.names(key)[-1]) if self._class else None
             # A null beside what the class alone says is nothing said.
             if own != name and (own or not (value is None or self.raw[name] is None)):
                 facts[key] = value
@@ -583,11 +579,10 @@ def check_size(models: Iterable[ModelSpec]) -> None:
             raise ConfigError(f"the config describes {tensors:,} different tensors: more than {MAX_TENSORS:,}.", hint=_HINT)
 
 
-def architecture(config: Config) -> str:
-    """The first class in ``architectures``, or an empty string."""
-    names = config.raw.get("architectures")
-    first = names[0] if isinstance(names, (list, tuple)) and names else ""
-    return first if isinstance(first, str) else ""
+def architecture_of(config: Mapping[str, Any]) -> str | None:
+    """The first of the architectures that a document names."""
+    names = config.get("architectures")
+    return names[0] if isinstance(names, (list, tuple)) and names and isinstance(names[0], str) else None
 
 
 def form(config: Config) -> str | None:
@@ -596,7 +591,7 @@ def form(config: Config) -> str | None:
     ``both`` (with a head; also if no class is named), ``text`` (both with a head, of a model that has encoders of speech and of
     text, without the one of speech), ``decoder``, ``encoder``, or ``body`` (both without a head).
     """
-    name = architecture(config)
+    name = architecture_of(config.raw) or ""
     if not name or name.endswith(("ForConditionalGeneration", "MTModel", "ForSpeechToText")):
         return "both"
     if name.endswith("ForTextToText"):
@@ -610,7 +605,7 @@ def form(config: Config) -> str | None:
 
 def predicts_words(config: Config) -> bool | None:
     """Whether the class has a head that predicts words. ``None`` for a class with a head for another task."""
-    name = architecture(config)
+    name = architecture_of(config.raw) or ""
     if not name or name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "ForMaskedLM", "Decoder")):
         return True
     return False if name.endswith(("Model", "GenerationEncoder")) else None

@@ -12,8 +12,9 @@ from functools import lru_cache
 from math import log
 from typing import Any, Final
 
+from hwcalc import formulas
 from hwcalc.data import data_file
-from hwcalc.formulas import FAMILIES, KINDS, Layer
+from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.config import ALIASES
 from hwcalc.parsers.registry import known_families
@@ -61,8 +62,8 @@ def family_of(layers: Iterable[Layer]) -> str:
 
 
 def _written(words: Iterable[str]) -> str:
-    families = {f"hwcalc.formulas.{family}": place for place, family in enumerate(FAMILIES)}
-    kinds = sorted(KINDS.values(), key=lambda kind: families.get(kind.__module__, len(families)))
+    families = {f"hwcalc.formulas.{family}": place for place, family in enumerate(formulas.FAMILIES)}
+    kinds = sorted(formulas.KINDS.values(), key=lambda kind: families.get(kind.__module__, len(families)))
     order = {word: place for place, word in enumerate(dict.fromkeys(_SHORT.get(kind.name, kind.name) for kind in kinds))}
     # States before the attention between them: mamba2+gqa.
     ordered = sorted(words, key=lambda word: (word in ("gqa", "sliding", "cross"), order[word]))
@@ -76,7 +77,7 @@ def read_family(text: str) -> KeptKinds | None:
     ['gqa', 'mamba2']
     """
     words = {re.sub(r"[\s-]+", "_", word.strip().lower()) for word in text.split("+")}
-    names = {_SHORT.get(name, name) for name in KINDS} - {"no_cache"}
+    names = {_SHORT.get(name, name) for name in formulas.KINDS} - {"no_cache"}
     kinds = frozenset(_SYNONYMS.get(word, _SHORT.get(word, word)) for word in words)
     return kinds if kinds <= names else None
 

@@ -25,22 +25,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed, attention_of, hyper_connections, hyper_head, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import (
-    AFTER_PREFIX,
-    ROUTED,
-    Decoder,
-    Experts,
-    attention_blocks,
-    mlp_blocks,
-    mlp_weights,
-    moe_weights,
-    mtp_copies,
-    mtp_shared,
-    sparse_by_types,
-    sparse_layers,
-    times,
-    with_positions,
-)
+from hwcalc.parsers.decoder import build
+from hwcalc.parsers.decoder.build import Decoder, Experts, mlp_blocks, mlp_weights
 from hwcalc.parsers.reading import Reading, every, kind_in, read_layer_types
 
 INDEXED: Final = "indexed_attention"
@@ -95,10 +81,6 @@ def indexer_modes(config: Config, count: int, derived: list[str] | None = None) 
     return modes[:count]
 
 
-def _latent_layer(config: Config, index: int, window: int | None) -> LatentAttention:
-    return latent_attention(config, window=window)
-
-
 class LatentLayers(Record):
     """How the layers of one model type are read."""
 
@@ -108,7 +90,9 @@ class LatentLayers(Record):
     """The types that the model's class derives, where layers differ."""
     modes: Callable[[int], list[str]] | None = None
     """Which layers have an indexer of their own where the file does not say, and the common schedule does not fit."""
-    latent: Callable[[Config, int, int | None], LatentAttention] = _latent_layer
+    latent: Callable[[Config, int, int | None], LatentAttention] = lambda config, _index, window: latent_attention(
+        config, window=window
+    )
     """Reads the latent of one layer, by its config, number and window."""
     own_indexers: bool = False
     """Whether every indexed layer has an indexer of its own, so that keys that say otherwise have no effect."""
@@ -191,7 +175,7 @@ def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 def _sparse(config: Config, count: int) -> list[bool]:
     """Which layers have experts: those in ``mlp_layer_types``, else every ``moe_layer_freq``-th after the dense first ones."""
     if config.strings("mlp_layer_types") is not None:
-        return sparse_layers(config, count)
+        return build.sparse_layers(config, count)
     prefix = config.maybe_integer("first_k_dense_replace", minimum=0)
     first, every_nth = 1 if prefix is None else prefix, config.maybe_integer("moe_layer_freq") or 1
     return [i >= first and i % every_nth == 0 for i in range(count)]
@@ -221,17 +205,17 @@ def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
         )
 
     before = gated("input_layernorm")
-    sparse = moe_weights(config, ROUTED) + before + gated("post_attention_layernorm")
+    sparse = build.moe_weights(config, build.ROUTED) + before + gated("post_attention_layernorm")
     dense = mlp_weights(config, spec) + before + rms_norm("post_attention_layernorm", hidden)
     return mlp_blocks(_sparse(config, len(layers)), lambda routed: sparse if routed else dense)
 
 
-def _post_norm(config: Config) -> Weighed:
-    return rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
-
-
 AXK1: Final = Decoder(
-    layers=LatentLayers().read, attention=attention_weights, experts=replace(ROUTED, sparse=_sparse, extra=_post_norm)
+    layers=LatentLayers().read,
+    attention=attention_weights,
+    experts=replace(
+        build.ROUTED, sparse=_sparse, extra=lambda config: rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
+    ),
 )
 AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)
 
@@ -245,15 +229,17 @@ def _v32(config: Config) -> Reading:
 
 YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)
 MINICPM3: Final = replace(YOUTU, mlp_bias="mlp_bias")
-MISTRAL4: Final = replace(YOUTU, experts=AFTER_PREFIX)
-DEEPSEEK_V2: Final = replace(YOUTU, mlp_bias="mlp_bias", experts=replace(AFTER_PREFIX, shared_bias="mlp_bias"))
+MISTRAL4: Final = replace(YOUTU, experts=build.AFTER_PREFIX)
+DEEPSEEK_V2: Final = replace(YOUTU, mlp_bias="mlp_bias", experts=replace(build.AFTER_PREFIX, shared_bias="mlp_bias"))
 # Published sizes of checkpoints confirm these layouts of multi-token prediction.
-DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=mtp_copies)
-GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, sparse=sparse_by_types(1, None)), mtp=mtp_copies)
-SPARSE: Final = replace(YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(ROUTED, sparse=sparse_by_types()))
+DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=build.mtp_copies)
+GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)), mtp=build.mtp_copies)
+SPARSE: Final = replace(
+    YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(build.ROUTED, sparse=build.sparse_by_types())
+)
 """Every layer has an indexer, unless the file says that it uses that of an earlier layer."""
-DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=mtp_copies)
-GLM_MOE_DSA: Final = replace(SPARSE, mtp=mtp_shared)
+DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=build.mtp_copies)
+GLM_MOE_DSA: Final = replace(SPARSE, mtp=build.mtp_shared)
 
 
 def _types(config: Config, count: int) -> list[str]:
@@ -302,13 +288,15 @@ def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
         return weights
 
     ranks = [_query_rank(config.layer(index), layer) for index, layer in enumerate(layers)]
-    return attention_blocks(zip(layers, ranks, strict=True), weigh)
+    return build.attention_blocks(zip(layers, ranks, strict=True), weigh)
 
 
 DOTS3_NOTE: Final = Decoder(
     layers=LatentLayers(sparse=True, types=_types, latent=_latent, own_indexers=True).read,
     attentions=_attentions,
-    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), sparse=sparse_by_types(1)),
+    experts=replace(
+        build.ROUTED, shared=build.times("n_shared_experts", "shared_experts_intermediate_size"), sparse=build.sparse_by_types(1)
+    ),
 )
 
 
@@ -320,15 +308,13 @@ def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return attention_weights(config, spec, layer) + gate
 
 
-def _every_fourth(count: int) -> list[str]:
-    """An indexer on the first layer, and on every fourth after the second."""
-    return ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(count)]
-
-
 HY_V4: Final = Decoder(
-    layers=LatentLayers(sparse=True, modes=_every_fourth).read,
+    # An indexer on the first layer, and on every fourth after the second.
+    layers=LatentLayers(
+        sparse=True, modes=lambda count: ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(count)]
+    ).read,
     attention=_attention,
-    experts=replace(ROUTED, sparse=sparse_by_types(1, None)),
+    experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)),
     extra=lambda config, _layer: hyper_connections(config, 2),
     outer=hyper_head,
 )
@@ -360,7 +346,7 @@ def _read(config: Config) -> Reading:
     """
     layers = SPARSE.read(config).layers
     count = len(layers)
-    positions = with_positions(config, count)
+    positions = build.with_positions(config, count)
     sources = config.integers("kv_source_layers", length=count) or range(count)
     own = [layer if positions[i] else tuple(map(_without_positions, layer)) for i, layer in enumerate(layers)]
     shares = [source != i for i, source in enumerate(sources)]
@@ -507,7 +493,7 @@ def _mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
         *rms_norms(hidden, "enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm"),
         *_projections(config, kind_in(config, layer, CompressedAttention)),
         *hyper_connections(config, 3),
-        *moe_weights(config, _EXPERTS),
+        *build.moe_weights(config, _EXPERTS),
         *hyper_head(config),
     )
 

@@ -15,11 +15,10 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION, Layer, Stack
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelFacts, ModelSpec, Note, Parameters, RawModel, RopeScaling, qualified
-from hwcalc.parsers.assume import from_the_class
-from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, check_size
+from hwcalc.parsers.config import MAX_NAME, MTP_COUNTS, Config, architecture_of, check_size
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import architecture_of, find_wrapper
-from hwcalc.parsers.understood import no_layers, understood
+from hwcalc.parsers.registry import find_wrapper
+from hwcalc.parsers.understood import from_the_class, no_layers, understood
 from hwcalc.text import by_word, quoted
 
 _MOST_MTP_MODULES: Final = 64
@@ -39,7 +38,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         hash_routed_layers=_first(levels, "num_hash_layers") or 0,
         experts_per_token=_first(levels, "num_experts_per_tok") or 0,
         expert_dtype=expert_dtype if expert_dtype is None or isinstance(expert_dtype, str) else quoted(expert_dtype),
-        part_types={name: _type_of(inner) for name, inner in parts.items()},
+        part_types={name: kind if isinstance(kind := inner.get("model_type"), str) else "" for name, inner in parts.items()},
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),
         mtp_modules=_mtp_modules((*levels, inner) if isinstance(inner := config.get("mtp_config"), Mapping) else levels),
@@ -80,11 +79,6 @@ def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:
 def _mtp_modules(levels: tuple[Mapping[str, Any], ...]) -> int | None:
     counts = (_number(level, key) for level in levels for key in MTP_COUNTS)
     return next((count for count in counts if count is not None and count <= _MOST_MTP_MODULES), None)
-
-
-def _type_of(config: Mapping[str, Any]) -> str:
-    name = config.get("model_type")
-    return name if isinstance(name, str) else ""
 
 
 _WITH_TOWERS: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi3_v", "phi4_multimodal"})
@@ -134,8 +128,10 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         if name is not None and len(name) > MAX_NAME:
             raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
     read, unread = understood(raw, top, architecture, assume)
-    config, reading = read.config, read.reading
-    filled = () if read.assumed else from_the_class(reading.config, complete=_is_published(raw))
+    config, reading, language = read.config, read.reading, read.reading.config
+    # A config that somebody has published leaves out on purpose what its class fills in.
+    published = raw.source not in _BY_HAND or raw.weights is not None
+    filled = () if read.assumed else from_the_class(language, complete=published)
     notes = [*raw.notes, *read.notes, *filled, *reading.notes]
     counted: Weights | None = None
     variants: dict[str, Weights | None] = {}
@@ -150,8 +146,44 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         except (ConfigError, ValueError) as error:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
-    spec = _spec(raw, top, config, reading, counted, architecture, notes, read.assumed or bool(unread))
-    if assume is not None and spec.assumed:
+    assumed = read.assumed or bool(unread)
+    declared = next(
+        (
+            value
+            for level in (language.raw, top.raw)
+            for key in ("dtype", "torch_dtype")
+            if isinstance(value := level.get(key), str)
+        ),
+        None,
+    )
+    spec = ModelSpec(
+        id=raw.id,
+        source=raw.source,
+        location=raw.location,
+        revision=raw.revision,
+        model_type=top.model_type or language.model_type or "unknown",
+        architecture=architecture,
+        stack=_stack(reading.layers),
+        dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
+        state_dtype=reading.state_dtype,
+        # The class of an assumed type says nothing about how far this model was trained.
+        max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE, given=assumed),
+        hidden_size=_first_integer(language, top, "hidden_size"),
+        vocab_size=_first_integer(language, top, "vocab_size"),
+        encoder_tokens=reading.encoder_tokens,
+        parameters=raw.parameters if counted is None else _parameters(counted, notes, assumed=assumed),
+        weights=raw.weights,
+        weights_format=raw.weights_format,
+        counted=counted,
+        quantization=_quantization(language, top),
+        bearing=top.bearing() | language.bearing() | _storage(language, top, declared),
+        assumed=assumed,
+        notes=tuple(notes),
+        readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
+        facts=model_facts(raw.config),
+        config=raw.config,
+    )
+    if assume is not None and assumed:
         spec = replace(spec, assumption=assume, read_with=("--assume", assume))
     if spec.weights is not None:
         from hwcalc.quantization.planned import with_whole_weights
@@ -160,11 +192,6 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     spec = _with_variants(spec, variants) if variants else spec
     check_size((spec, *spec.variants.values()))
     return spec
-
-
-def _is_published(raw: RawModel) -> bool:
-    """Whether a config is one that somebody has published: it leaves out what its class fills in on purpose."""
-    return raw.source not in _BY_HAND or raw.weights is not None
 
 
 _BY_HAND: Final = frozenset({"local", "stdin", "python"})
@@ -192,55 +219,6 @@ def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool
         return None
     definition = Definition.ASSUMED if assumed else qualified(notes, Definition.EXACT)
     return Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None, definition=definition)
-
-
-def _spec(
-    raw: RawModel,
-    top: Config,
-    config: Config,
-    reading: Reading,
-    counted: Weights | None,
-    architecture: str | None,
-    notes: list[Note],
-    assumed: bool,
-) -> ModelSpec:
-    language = reading.config
-    declared = next(
-        (
-            value
-            for level in (language.raw, top.raw)
-            for key in ("dtype", "torch_dtype")
-            if isinstance(value := level.get(key), str)
-        ),
-        None,
-    )
-    return ModelSpec(
-        id=raw.id,
-        source=raw.source,
-        location=raw.location,
-        revision=raw.revision,
-        model_type=top.model_type or language.model_type or "unknown",
-        architecture=architecture,
-        stack=_stack(reading.layers),
-        dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
-        state_dtype=reading.state_dtype,
-        # The class of an assumed type says nothing about how far this model was trained.
-        max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE, given=assumed),
-        hidden_size=_first_integer(language, top, "hidden_size"),
-        vocab_size=_first_integer(language, top, "vocab_size"),
-        encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters if counted is None else _parameters(counted, notes, assumed=assumed),
-        weights=raw.weights,
-        weights_format=raw.weights_format,
-        counted=counted,
-        quantization=_quantization(language, top),
-        bearing=top.bearing() | language.bearing() | _storage(language, top, declared),
-        assumed=assumed,
-        notes=tuple(notes),
-        readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
-        facts=model_facts(raw.config),
-        config=raw.config,
-    )
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:

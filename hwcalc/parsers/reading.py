@@ -10,7 +10,14 @@ from msgspec import field
 from msgspec.structs import asdict, replace
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.attention import AttentionKind, FullAttention
+from hwcalc.formulas.attention import (
+    AttentionKind,
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    SinkAttention,
+    SlidingAttention,
+)
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
@@ -19,7 +26,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.text import by_word, shown
 
 if TYPE_CHECKING:
-    from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
     from hwcalc.formulas.weights import Block
 
 
@@ -83,8 +89,6 @@ class AttentionDims(Record):
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
-        from hwcalc.formulas.attention import SlidingAttention
-
         return SlidingAttention(**asdict(self), window=window)
 
     def within(self, window: int | None) -> FullAttention | SlidingAttention:
@@ -93,20 +97,28 @@ class AttentionDims(Record):
 
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
-        from hwcalc.formulas.attention import ChunkedAttention
-
         return ChunkedAttention(**asdict(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
-        from hwcalc.formulas.attention import SinkAttention
-
         return SinkAttention(**asdict(self), sink=sink, window=window)
+
+    def cross(self) -> CrossAttention:
+        """These dims, every token of the encoder kept."""
+        return CrossAttention(**asdict(self))
 
 
 def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims:
     """Values as wide as keys; ``kv_heads`` ``None`` is all heads."""
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim)
+
+
+def shared_width(config: Config, heads: int) -> int:
+    """The width of a head, where all heads together are as wide as the model."""
+    width = config.integer("hidden_size")
+    if width < heads:
+        raise config.error("hidden_size", width, f"at least the number of attention heads ({heads})")
+    return width // heads
 
 
 def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:
@@ -119,12 +131,7 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
     if heads % kv_heads:
         raise config.error("num_key_value_heads", kv_heads, f"a divisor of the number of attention heads ({heads})")
-    head_dim = config.maybe_integer("head_dim")
-    if head_dim is None:
-        hidden = config.integer("hidden_size")
-        head_dim = hidden // heads
-        if head_dim == 0:
-            raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
+    head_dim = config.maybe_integer("head_dim") or shared_width(config, heads)
     v_head_dim = _value_width(config, head_dim)
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.data import data_file
 from hwcalc.errors import UnknownArchitectureError
-from hwcalc.parsers.config import Config, architecture_types
+from hwcalc.parsers.config import Config, architecture_of, architecture_types
 from hwcalc.parsers.reading import Family
 from hwcalc.text import quoted
 
@@ -96,14 +96,6 @@ NESTED: Final = (
 """Keys under which models of several parts keep the config of their language model, most specific first."""
 
 MAX_NESTING: Final = 4
-
-
-def architecture_of(config: Mapping[str, Any]) -> str | None:
-    """The first of the architectures that a document names."""
-    names = config.get("architectures")
-    if isinstance(names, (list, tuple)) and names and isinstance(names[0], str):
-        return names[0]
-    return None
 
 
 def find_language_model(top: Config) -> tuple[Family, Config] | None:

@@ -1,4 +1,4 @@
-"""A config as the family of its type reads it: what is understood, what is assumed, and what is left out of account.
+"""A config as the family of its type reads it, or as ``--assume`` says: what is understood, assumed, filled in by the class, left out.
 
 Keys that name the kind of attention in one word, such as ``"attention_type": "gqa"``, are read by few classes: they say again
 what heads and windows say, and are read as long as they say the same. A word that says otherwise, or that is not known, stays
@@ -8,8 +8,11 @@ fully whatever it says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,14 +20,12 @@ from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
-from hwcalc.model import Note, RawModel
-from hwcalc.parsers.config import Config
+from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
+from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_version, weighs
+from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family, types_of
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import architecture_of, find_language_model, known_family, room_of
+from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, find_language_model, known_family, room_of
 from hwcalc.text import quoted, shown
-
-if TYPE_CHECKING:
-    from hwcalc.parsers.assume import Assumption
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
 """Keys that name the kind of attention in one word. Few configs have one."""
@@ -57,37 +58,32 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
         if unread:
             raise _unread_error(raw, read.config, unread)
         return read, unread
-    from hwcalc.parsers import assume as assuming
-
     if assume is None:
-        raise assuming.proposed(_unknown(raw, architecture), raw, top)
-    assumed = assuming.assumption(assume)
+        raise proposed(_unknown(raw, architecture), raw, top)
+    assumed = assumption(assume)
     if found is not None:
         read, unread = _by_its_family(top, *found, architecture)
         if not unread:
             note = Note(code="assume-unused", message=f"--assume was not needed: kvplan knows {read.config.model_type}.")
             return replace(read, notes=(*read.notes, note)), unread
         if assumed.plain:
-            note = assuming.left_out(raw, read.config, unread, f"the {room_of(read.config.model_type)!r} parser")
+            note = left_out(raw, read.config, unread, f"the {room_of(read.config.model_type)!r} parser")
             return replace(read, notes=(*read.notes, note)), unread
     return _as_assumed(raw, top, assumed)
 
 
 def _as_assumed(raw: RawModel, top: Config, assumed: Assumption) -> tuple[Read, list[str]]:
     """The config as the assumption says. What it leaves unread and what it adds are warnings."""
-    from hwcalc.parsers import assume as assuming
-    from hwcalc.parsers.assume import judge
-
-    model_type = assuming.choose(raw, assumed, top)
-    config = assuming.language_level(top, None if assumed.plain else model_type)
+    model_type = choose(raw, assumed, top)
+    config = language_level(top, None if assumed.plain else model_type)
     family = known_family(model_type)
     try:
         reading = _read(family, config)
     except ConfigError as error:
-        raise assuming.unreadable(error, raw, top, model_type) from error.__cause__
+        raise unreadable(error, raw, top, model_type) from error.__cause__
     whole = config if config.where == "" else top
     found = judge(config, whole, family, reading, weighed=not assumed.plain)
-    notes = [assuming.said(assumed, model_type), *assuming.warned(raw, config, found, assumed, model_type)]
+    notes = [said(assumed, model_type), *warned(raw, config, found, assumed, model_type)]
     read = Read(
         family=family,
         config=config,
@@ -129,8 +125,6 @@ def _read(family: Family, config: Config) -> Reading:
 
 
 def _unread_error(raw: RawModel, config: Config, unread: list[str]) -> UnreadKeysError:
-    from hwcalc.parsers.assume import PLAIN, command, named_keys
-
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: "
         f"{named_keys(unread)}."
@@ -158,23 +152,31 @@ def no_layers() -> ConfigError:
 Test = Callable[[LayerKind], bool]
 
 
-def _full(kind: LayerKind) -> bool:
-    return isinstance(kind, FullAttention)
-
-
-def _every_head(kind: LayerKind) -> bool:
-    return isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads
-
-
-def _one_head(kind: LayerKind) -> bool:
-    return isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1
-
-
 _WORDS: Final[Mapping[Test, tuple[str, ...]]] = {
-    _full: ("full", "full_attention", "global", "causal", "softmax", "standard", "default"),
-    _every_head: ("mha", "multi_head", "multihead", "multi_head_attention", "multihead_attention"),
+    (lambda kind: isinstance(kind, FullAttention)): (
+        "full",
+        "full_attention",
+        "global",
+        "causal",
+        "softmax",
+        "standard",
+        "default",
+    ),
+    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads): (
+        "mha",
+        "multi_head",
+        "multihead",
+        "multi_head_attention",
+        "multihead_attention",
+    ),
     (lambda kind: isinstance(kind, AttentionKind)): ("gqa", "grouped_query", "grouped_query_attention"),
-    _one_head: ("mqa", "multi_query", "multiquery", "multi_query_attention", "multiquery_attention"),
+    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1): (
+        "mqa",
+        "multi_query",
+        "multiquery",
+        "multi_query_attention",
+        "multiquery_attention",
+    ),
     (lambda kind: isinstance(kind, LatentAttention)): ("mla", "latent", "multi_head_latent_attention"),
     (lambda kind: isinstance(kind, SlidingAttention)): ("swa", "sliding", "sliding_window", "sliding_attention"),
 }
@@ -190,3 +192,444 @@ def read_attention_words(config: Config, keys: Iterable[str], layers: Iterable[L
         holds = test is not None and all(any(map(test, layer)) for layer in set(layers))
         if holds or (word in _OF_AN_ENCODER and config.knows(key)):
             config.ignore(key)
+
+
+# Class defaults that decide how much is cached. Others are not worth a note.
+_WORTH_A_NOTE: Final = frozenset(
+    {
+        "num_hidden_layers", "decoder_layers", "num_attention_heads", "decoder_attention_heads", "num_key_value_heads",
+        "head_dim", "hidden_size", "d_model", "d_kv", "sliding_window", "kv_lora_rank", "qk_rope_head_dim",
+        "attention_chunk_size", "num_kv_shared_layers", "global_head_dim", "state_size", "conv_kernel", "expand",
+        "mamba_d_state", "mamba_d_conv",
+    }
+)  # fmt: skip
+
+
+def filled_in(config: Config) -> Mapping[str, Any]:
+    """What the file leaves out and the model's class fills in, as far as it decides how much is cached."""
+    defaults = config.assumed_defaults().items()
+    return {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
+
+
+def from_the_class(language: Config, *, complete: bool) -> tuple[Note, ...]:
+    """A note that lists them. It is a warning where somebody may have forgotten them: not in a ``complete`` config, as published."""
+    filled = filled_in(language)
+    if not filled:
+        return ()
+    # Published documents of several parts leave out the heads of their language model, where these are the class's own.
+    forgotten = _NOTED_DIMENSIONS if language.where == "" else _SIZES
+    code = "class-defaults" if complete or not forgotten & filled.keys() else LEFT_OUT
+    return (Note(code=code, message=left_out_text(language, filled)),)
+
+
+def left_out_text(language: Config, filled: Mapping[str, Any]) -> str:
+    """The sentence about what the model's class fills in."""
+    listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
+    return f"The config leaves out {listed}: taken from the {language.model_type} class of transformers {defaults_version()}."
+
+
+_SIZES: Final = frozenset({"num_hidden_layers", "decoder_layers", "hidden_size", "d_model"})
+_NOTED_DIMENSIONS: Final = _SIZES | {"num_attention_heads", "decoder_attention_heads", "num_key_value_heads", "head_dim", "d_kv"}
+"""The numbers of layers and heads, and their widths."""
+
+
+_DIMENSIONS: Final[Mapping[str, Sequence[str]]] = {
+    "num_attention_heads": ("num_attention_heads", "num_heads"),
+    "num_key_value_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "v_head_dim": ("v_head_dim",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "sliding_window": ("window",),
+}
+"""The facts of a file that layers have as dimensions, and the names of these. A type may know a key and not use it: of an unknown type
+nobody has said that it does not."""
+_SPANS: Final[Mapping[str, str]] = {"window": "window", "chunk": "chunk"}
+"""Words of keys that have no effect without layers of such a dimension."""
+_LAYOUT: Final = (
+    r"layer_types|block_type|block_configs|pattern|period|offset|indices|idx|attn_layer|every_n|layer_freq|interval|attention_layers|"
+    r"layer_ids|first_k_dense|max_window_layers"
+)
+"""Keys that say which layers are which."""
+_OF_MLPS: Final = r"moe|expert|mlp|dense"
+"""Those of them that say it about MLPs and experts alone."""
+_OF_HEADS: Final = r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$"
+"""Keys that :data:`_DIMENSIONS` judges by the layers, whatever a type says of them."""
+
+
+class Trial(Record):
+    """How well a known type reads a file that is not its own. ``kinds`` are the kinds of layers that it gives."""
+
+    kinds: str
+    unread: tuple[str, ...]
+    """The keys that bear on the cache and that the layers do not follow."""
+    unweighed: tuple[str, ...]
+    """The keys that bear on the weights and that nobody read; empty where weights are not counted."""
+    filled: Mapping[str, Any]
+    """What the file leaves out and the class fills in, as far as it bears on the cache."""
+    filled_weights: Mapping[str, Any]
+    """The same for what bears on the weights alone."""
+    passed_over: int = 0
+    """How many other keys that bear on the cache have no effect on this type, and widths that only this type has."""
+    layout_given: bool = True
+    """Whether the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
+
+    @property
+    def faults(self) -> tuple[int, int]:
+        """How much of the file is left out of account and how much is added, for the cache and for the weights."""
+        return len(self.unread) + len(self.filled) + self.passed_over, len(self.unweighed) + len(self.filled_weights)
+
+
+def is_layout(key: str) -> bool:
+    """Whether a key says which layers keep what."""
+    return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
+
+
+def trial(raw: Mapping[str, Any], model_type: str, family: Family) -> Trial | None:
+    """This level of a config read as a type; ``None`` if the type cannot read it."""
+    config = Config(raw, model_type)
+    try:
+        reading = family.read(config)
+    except (ConfigError, UsageError, ValueError):
+        return None
+    return judge(config, config, family, reading) if reading.layers else None
+
+
+def judge(config: Config, top: Config, family: Family, reading: Reading, *, weighed: bool = True) -> Trial:
+    """What a reading leaves out of account and adds. Without ``weighed`` nobody counts the weights."""
+    unread = (*config.unread(), *config.unread_inside(), *_unused(config, reading.layers))
+    level, filled = reading.config, _filled(config, reading.layers)
+    if weighed:
+        with suppress(ConfigError, UsageError, ValueError):
+            family.weigh(level, top, reading)
+    passed_over = [key for key in _passed_over(config) if key not in unread]
+    layout = [key for key in passed_over if is_layout(key)]
+    found = Trial(
+        kinds=family_of(reading.layers),
+        unread=tuple(dict.fromkeys((*unread, *layout))),
+        unweighed=(),
+        filled=filled,
+        filled_weights={},
+        passed_over=len(passed_over) - len(layout) + _is_odd(level, reading.layers),
+        layout_given=(len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled))
+        or any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None),
+    )
+    if not weighed:
+        return found
+    added = {
+        key: value
+        for key, value in level.assumed_defaults().items()
+        if key not in filled and not isinstance(value, bool) and weighs(key, value)
+    }
+    unweighed = [key for key in _unweighed(level) if key not in found.unread]
+    return replace(found, unweighed=tuple(unweighed), filled_weights=added)
+
+
+def _unweighed(level: Config) -> Iterator[str]:
+    """The keys of the file that bear on the weights and that nobody read, but for those that say again what was read."""
+    counted = {key: value for key, value in level.raw.items() if key in level.read and weighs(key, value)}
+    has_experts = any("experts" in key for key in counted)
+    for key, value in level.raw.items():
+        if key in level.read or not weighs(key, value) or re.search(_LAYOUT, key) or value in list(counted.values()):
+            continue
+        # A model of experts alone has no use for the width of a dense MLP.
+        same = has_experts if "intermediate" in key else "shared" in key and any("shared" in other for other in counted)
+        if not same:
+            yield str(key)
+
+
+def _filled(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
+    """What the class filled in and the cache follows from."""
+    dims = {name for layer in layers for kind in layer for name in kind.dims()}
+    given = {
+        key: value
+        for key, value in config.assumed_defaults().items()
+        if not isinstance(value, bool) and bears_on_memory(key, value)
+    }
+    found = {**filled_in(config), **given}
+    without_effect = [word for word, dim in _SPANS.items() if dim not in dims]
+    return {key: value for key, value in found.items() if not any(word in key for word in without_effect)}
+
+
+def _passed_over(config: Config) -> list[str]:
+    """The keys of the file that bear on the cache and that the type is known to pass over."""
+    asked = {name for key in config.asked for name in config.names(key)} | config.asked
+    return [
+        f"{config.where}.{key}" if config.where else str(key)
+        for key, value in config.raw.items()
+        if key not in asked and key in config.read and bears_on_memory(key, value) and not re.search(_OF_HEADS, str(key))
+    ]
+
+
+def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:
+    """The keys of the file that give a dimension of the layers with another value than every layer has."""
+    dims: dict[str, set[Any]] = {}
+    for layer in layers:
+        for kind in layer:
+            for name, size in kind.dims().items():
+                dims.setdefault(name, set()).add(size)
+    found = []
+    for fact, names in _DIMENSIONS.items():
+        own = (*config.names(fact), fact, *ALIASES.get(fact, ()))
+        given = next((name for name in own if name in config.raw), None)
+        value = None if given is None else config.raw[given]
+        if not isinstance(value, int) or isinstance(value, bool) or value == 0:
+            continue
+        built = set[Any]().union(*(dims.get(name, set()) for name in names))
+        window = fact == "sliding_window"
+        if value not in built and (_slides(config) if window else bool(built)):
+            found.append(f"{config.where}.{given}" if config.where else str(given))
+    return found
+
+
+def _is_odd(config: Config, layers: Sequence[Layer]) -> bool:
+    """Whether heads are not as wide as most models have them where the file does not say how wide they are."""
+    hidden = config.raw.get("hidden_size")
+    if not isinstance(hidden, int) or any(name in config.raw for name in ("head_dim", *ALIASES["head_dim"])):
+        return False
+    dims = [kind.dims() for layer in layers for kind in layer]
+    return any("num_key_value_heads" in each and each["head_dim"] * each["num_attention_heads"] != hidden for each in dims)
+
+
+def _slides(config: Config) -> bool:
+    """Whether nothing in the file says that its window is not used."""
+    off = "use_sliding_window" in config.raw and not config.raw["use_sliding_window"]
+    return not off and not isinstance(config.raw.get("layer_types"), list)
+
+
+ErrorT = TypeVar("ErrorT", bound=ConfigError)
+
+PLAIN: Final = "gqa"
+"""Plain grouped-query attention on every layer."""
+_PLAIN_TYPE: Final = "llama"
+"""The type that reads it."""
+
+_NAMED, _SHOWN = 8, 80
+"""How many keys a message names, and with how many characters each."""
+_TRIED: Final = 12
+"""How many of the nearest types are tried on the file."""
+
+
+class Assumption(Record):
+    """What ``--assume`` says, checked: the types that it may stand for, in no order. ``plain`` is plain attention."""
+
+    text: str
+    types: tuple[str, ...]
+    plain: bool = False
+    kinds: KeptKinds = frozenset()
+    """The kinds of layers that it names; empty where it names a type."""
+
+
+def assumption(text: str) -> Assumption:
+    """The assumption that a value of ``--assume`` names: a model type, or kinds of layers such as ``mamba2+gqa``.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a name that is neither.
+    """
+    name = text.strip()
+    if name.lower() in (PLAIN, "mha", "mqa"):
+        return Assumption(text=name, types=(_PLAIN_TYPE,), plain=True)
+    own = _language_type(name)
+    if own is not None:
+        return Assumption(text=name, types=(own,))
+    family = read_family(name)
+    types = types_of(family) if family else ()
+    if types:
+        return Assumption(text=name, types=types, kinds=family or frozenset())
+    raise UsageError(f"--assume {shown(text, 40)} is not known.", hint=_allowed(name, family is not None))
+
+
+def _allowed(name: str, is_family: bool) -> str:
+    if is_family:
+        words = set(name.lower().split("+"))
+        families = {text for known in known_types().values() for text in known.families}
+        near = sorted(families, key=lambda text: (-len(words & set(text.split("+"))), len(text), text))[:3]
+        return f"No known type has these layers together. Nearest: {', '.join(near)}. All of them: kvplan models --types"
+    from difflib import get_close_matches
+
+    close = get_close_matches(name.lower(), known_types(), n=3)
+    meant = f"Did you mean {' or '.join(close)}? " if close else ""
+    return f"{meant}Allowed: {PLAIN}, a model type, or kinds of layers, such as mamba2+gqa. All of them: kvplan models --types"
+
+
+def _language_type(model_type: str) -> str | None:
+    """The type of the language model in a document of this type; ``None`` if it is not known."""
+    name: str | None = model_type
+    for _ in range(MAX_NESTING):
+        if name is None or find_family(name) is not None:
+            return name
+        known = class_defaults(name)
+        name = None if known is None else next((known.nested[key] for key in NESTED if key in known.nested), None)
+    return None
+
+
+def language_level(top: Config, model_type: str | None) -> Config:
+    """The level of an unknown document that describes the language model, read as ``model_type``.
+
+    ``None`` leaves the type open: keys are then found under each name that some model gives them.
+    """
+    config = top
+    known = class_defaults(model_type)
+    own = () if known is None else known.nested
+    for _ in range(MAX_NESTING):
+        key = next((key for key in NESTED if isinstance(config.raw.get(key), Mapping) and key not in own), None)
+        child = None if key is None else config.sub(key)
+        if child is None:
+            break
+        config = child
+    return config if model_type is None else config.retyped(model_type)
+
+
+def choose(raw: RawModel, assumed: Assumption, top: Config) -> str:
+    """The type that the file is read as: of several the one whose parser asks for most of the file's keys.
+
+    Raises :class:`~hwcalc.errors.ConfigError` where no type reads layers of the named kinds from it.
+    """
+    if len(assumed.types) == 1 and not assumed.kinds:
+        return assumed.types[0]
+    level = language_level(top, None).raw
+    found = nearest(level, like=top.model_type, among=assumed.types, kinds=assumed.kinds)
+    if found:
+        return found[0]
+    closest = nearest(level, like=top.model_type, among=assumed.types)
+    if not closest:
+        return assumed.types[0]
+    name, read = closest[0], _tried(level, closest[0])
+    lacking = sorted(key for key in known_types()[name].keys if key not in level and is_layout(key))
+    wanted = f" with one of these keys: {named_keys(lacking)}" if lacking else ""
+    line = command(raw, name)
+    error = ConfigError(
+        f"--assume {assumed.text}: {raw.id} does not say which layers keep what{wanted}.",
+        hint=f"Add it to the file, or take the layers that are read without: {line} ({name if read is None else read.kinds})",
+    )
+    error.command = line, name
+    raise error
+
+
+def nearest(
+    raw: Mapping[str, Any],
+    *,
+    like: str | None = None,
+    among: Sequence[str] | None = None,
+    kinds: KeptKinds = frozenset(),
+    most: int = 3,
+) -> tuple[str, ...]:
+    """The known types that this level of a config resembles most, by its keys, and that can read it.
+
+    Nearer is what leaves fewer keys unread and adds fewer; ``kinds`` are the kinds of layers that it must give.
+    """
+    known, tried = known_types(), []
+    candidates = nearest_types(raw, like=like, among=among, most=_TRIED if among is None else len(among))
+    for place, name in enumerate(candidates):
+        found = _tried(raw, name)
+        if found is not None and (not kinds or (found.layout_given and read_family(found.kinds) == kinds)):
+            tried.append((found.faults, known[name].published == 0, place, name))
+    return tuple(name for *_, name in sorted(tried)[:most])
+
+
+def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
+    family = find_family(model_type)
+    return None if family is None else trial(raw, model_type, family)
+
+
+def proposed(error: ErrorT, raw: RawModel, top: Config) -> ErrorT:
+    """The error about an unknown architecture with its hint: the nearest types, and a whole command."""
+    found = nearest(language_level(top, None).raw, like=top.model_type)
+    known = known_types()
+    everything = "All that is known: kvplan models --types"
+    if not found:
+        error.hint = f"{_why_not(top)}{everything}"
+        return error
+    near = ", ".join(f"{name} ({known[name].families[0]})" for name in found)
+    plain = "" if _plain_fault(top) else f" As plain attention: --assume {PLAIN}."
+    line = command(raw, found[0])
+    error.hint = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}.{plain} {everything}"
+    error.command = line, found[0]
+    return error
+
+
+def unreadable(error: ErrorT, raw: RawModel, top: Config, model_type: str) -> ErrorT:
+    """The error about a file that the assumed type cannot read, with its hint: others that can, or that the file is at fault."""
+    if error.hint:
+        return error
+    found = nearest(language_level(top, None).raw, like=top.model_type)
+    if found and found[0] != model_type:
+        return proposed(error, raw, top)
+    error.hint = "Mend it in the file. Known types: kvplan models --types"
+    return error
+
+
+def _why_not(top: Config) -> str:
+    """Why no known type can read the file: what is wrong with it for plain attention."""
+    fault = _plain_fault(top)
+    return f"None of the nearest types can read it: {fault} " if fault else ""
+
+
+def _plain_fault(top: Config) -> str:
+    family, config = find_family(_PLAIN_TYPE), language_level(top, None)
+    try:
+        if family is not None:
+            family.read(config)
+    except ConfigError as error:
+        return error.message
+    except (UsageError, ValueError) as error:
+        return f"{error}."
+    return ""
+
+
+def command(raw: RawModel, assumed: str) -> str:
+    """The command line that plans this model with an assumption."""
+    address = {"local": raw.location or raw.id, "stdin": "-"}.get(raw.source, raw.id)
+    return f"kvplan {shlex.quote(address)} --assume {assumed}"
+
+
+def said(assumed: Assumption, model_type: str) -> Note:
+    """A note that says what a file of an unknown type is read as."""
+    if assumed.plain:
+        message = (
+            "No parser knows this architecture: every layer is assumed to keep plain attention keys and values for every token."
+        )
+    else:
+        chosen = "" if len(assumed.types) == 1 else f", of the {len(assumed.types)} known types with {assumed.text} the nearest"
+        message = f"No parser knows this architecture: it is read as {model_type}, since --assume says so{chosen}."
+    return Note(code="assumed", message=message)
+
+
+def warned(raw: RawModel, config: Config, found: Trial, assumed: Assumption, model_type: str) -> Iterator[Note]:
+    """What an assumed reading leaves out of account, what it adds, and why weights are not counted then."""
+    reader = "plain attention" if assumed.plain else f"type {model_type}"
+    guessed = (*found.unweighed, *found.filled_weights)
+    so = " Weights are not counted." if guessed else ""
+    unread = (*found.unread, *found.unweighed)
+    if unread:
+        note = left_out(raw, config, unread, reader, found=found)
+        yield Note(code=note.code, message=f"{note.message}{so}")
+    filled = {**found.filled, **found.filled_weights}
+    if filled and not assumed.plain:
+        yield Note(code=LEFT_OUT, message=f"{left_out_text(config, filled)} That is an assumption too.{so}")
+    if guessed:
+        yield Note(
+            code="weights-unknown",
+            message=f"Parameters are not counted: by {named_keys(guessed)} the weights of {raw.id} are not those of {reader}.",
+        )
+
+
+def left_out(raw: RawModel, config: Config, unread: Sequence[str], reader: str, *, found: Trial | None = None) -> Note:
+    """The warning that names the keys that a reading has left out of account, and a type that reads more of them."""
+    message = (
+        f"{raw.id} has keys that bear on {'memory' if found else 'the cache'} and that {reader} does not read: {named_keys(unread)}. "
+        "They were left out of account, so the numbers are an assumption."
+    )
+    message = " ".join((message, *config.contradictions()[:_NAMED]))
+    if found is not None:
+        declared = raw.config.get("model_type")
+        names = nearest(config.raw, like=declared if isinstance(declared, str) else None)
+        better = next((name for name in names if name != config.model_type), None)
+        closer = None if better is None else _tried(config.raw, better)
+        fewer = closer is not None and len(closer.unread) + len(closer.unweighed) < len(unread)
+        message += f" Nearer by its keys: --assume {better}." if fewer else ""
+    return Note(code=UNREAD_KEYS, message=message)
+
+
+def named_keys(keys: Sequence[str]) -> str:
+    """The first keys, cut, as a list in words."""
+    named = ", ".join(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..." for key in keys[:_NAMED])
+    return named + (", ..." if len(keys) > _NAMED else "")

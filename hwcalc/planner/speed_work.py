@@ -126,7 +126,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
     from hwcalc.engines.policies import page_keys_bytes
 
     return Passes(
-        decode=_as_stored(evicted.read_stack, opened),
+        decode=_as_stored(evicted.stack if evicted.read is evicted.most else evicted.holding(evicted.read).stack, opened),
         prompt=_as_stored(plain, opened),
         prompt_tokens=opened.request.prompt_tokens,
         beside_bytes=page_keys_bytes(opened),

@@ -6,7 +6,7 @@ part of the config is not understood, the whole scheme is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
@@ -120,15 +120,6 @@ def _bitsandbytes(config: Mapping[str, Any]) -> Rule | None:
     return None
 
 
-def _mxfp4(config: Mapping[str, Any]) -> Rule | None:
-    # gpt-oss quantises only its experts.
-    return Rule(format=formats.MXFP4, roles=(WeightRole.EXPERT,))
-
-
-def _fbgemm(config: Mapping[str, Any]) -> Rule | None:
-    return Rule(format=replace(formats.FP8_CHANNEL, row_bytes=4))
-
-
 def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
     """BitNet: packed in the files, but for a checkpoint that is quantised ``online``, whose files have 16-bit weights."""
     linear = config.get("linear_class", "bitlinear")
@@ -140,7 +131,15 @@ def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
     return Scheme(name="bitnet", rules=rules, unpacked_by_transformers=automatic)
 
 
-_METHODS: Final = {"fp8": _fp8, "gptq": _gptq, "awq": _awq, "bitsandbytes": _bitsandbytes, "mxfp4": _mxfp4, "fbgemm-fp8": _fbgemm}
+_METHODS: Final[Mapping[str, Callable[[Mapping[str, Any]], Rule | None]]] = {
+    "fp8": _fp8,
+    "gptq": _gptq,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    # gpt-oss quantises only its experts.
+    "mxfp4": lambda _: Rule(format=formats.MXFP4, roles=(WeightRole.EXPERT,)),
+    "fbgemm-fp8": lambda _: Rule(format=replace(formats.FP8_CHANNEL, row_bytes=4)),
+}
 
 
 _ALGORITHMS: Final = {

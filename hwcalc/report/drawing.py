@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.text import Span
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
@@ -31,7 +32,7 @@ _OPTION: Final = r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])"
 _LABEL: Final = 36
 """Characters of a label; a longer one takes several lines, so that there is room for its text."""
 # rich pads a cell up to the column's width before it ends the cell's style.
-_PADDING: Final = r"[ ]+((?:\x1b\[[0-9;]*m)*)$"
+_PADDING: Final = r"(?<! )[ ]+((?:\x1b\[[0-9;]*m)*)$"
 
 
 class Text(RichText):
@@ -41,9 +42,10 @@ class Text(RichText):
     """
 
     def __init__(self, *parts: str | tuple[str, str], style: str = "", whole: bool = False) -> None:
-        super().__init__(style=style)
+        plain = parts[0] if len(parts) == 1 and isinstance(parts[0], str) else ""
+        super().__init__(plain, style=style)
         self.whole = whole
-        for part in parts:
+        for part in () if plain else parts:
             if isinstance(part, str):
                 self.append(part)
             else:
@@ -85,8 +87,24 @@ def longest_word(text: RichText) -> int:
 
 def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
     """The pieces as text, without trailing blanks. A word that is longer than a line is not cut."""
+    pieces = [(part, _unwrapped(part, _room(part, width)), _room(part, width)) for part in parts]
+    if color or any(unwrapped is None for _, unwrapped, _ in pieces):
+        text = _drawn(pieces, color=color)
+    else:
+        # Without colours, a text that needs no line breaks is its characters.
+        text = "".join(f"{unwrapped}\n" for _, unwrapped, _ in pieces)
+    lines = [re.sub(_PADDING, r"\1", line) if color else line.rstrip(" ") for line in text.splitlines()]
+    return "\n".join(lines).replace(BOUND, " ") + "\n"
+
+
+def _drawn(pieces: Iterable[tuple[Piece, RichText | None, int]], *, color: bool) -> str:
+    """The pieces as rich draws them, each in its room: as they are, or wrapped where they need line breaks."""
+    from io import StringIO
+
+    from rich.console import Console
+
     console = Console(
-        file=io.StringIO(),
+        file=StringIO(),
         width=PIPED_WIDTH,
         force_terminal=color,
         color_system="standard" if color else None,
@@ -99,10 +117,12 @@ def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_
         _environ={},
     )
     with console.capture() as captured:
-        for part in parts:
-            console.print(_renderable(part), width=_room(part, width), crop=False)
-    lines = [re.sub(_PADDING, r"\1", line) for line in captured.get().splitlines()]
-    return "\n".join(lines).replace(BOUND, " ") + "\n"
+        for part, unwrapped, room in pieces:
+            if unwrapped is not None:
+                console.print(unwrapped, soft_wrap=True)
+            else:
+                console.print(part if isinstance(part, Text) else _table(part), width=room, crop=False)
+    return captured.get()
 
 
 def marked(text: str, style: str, *, color: bool) -> str:
@@ -117,15 +137,11 @@ def _room(part: Piece, width: int) -> int:
     return PIPED_WIDTH if all(column.width is not None for column in part.columns) else width
 
 
-def _renderable(part: Piece) -> RenderableType:
-    if isinstance(part, Text):
-        return part
-    if all(column.width is not None for column in part.columns):
-        lines = _unwrapped(part)
-        if lines is not None:
-            return lines
-    table = Table.grid(padding=(0, part.gap, 0, 0))
-    for column in part.columns:
+def _table(grid: Grid) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, grid.gap, 0, 0))
+    for column in grid.columns:
         table.add_column(
             justify="right" if column.right else "left",
             width=column.width,
@@ -133,34 +149,47 @@ def _renderable(part: Piece) -> RenderableType:
             no_wrap=column.whole,
             overflow="fold" if column.folds else "ellipsis",
         )
-    for row in part.rows:
+    for row in grid.rows:
         table.add_row(*row)
     return table
 
 
-def _unwrapped(grid: Grid) -> RichText | None:
-    """The rows as one text, where no cell is wider than its column; ``None`` where one must be wrapped.
+def _unwrapped(part: Piece, room: int) -> RichText | None:
+    """The part as one text with its cells below each other; ``None`` where a line or a cell must be wrapped.
 
     A list has hundreds of rows, and rich measures every cell of a table several times.
     """
-    lines = RichText(no_wrap=True)
-    last = len(grid.columns) - 1
-    for number, row in enumerate(grid.rows):
-        if number:
-            lines.append("\n")
-        for place, (cell, column) in enumerate(zip(row, grid.columns, strict=True)):
-            blanks = (column.width or 0) - cell.cell_len
-            if blanks < 0 or "\n" in cell.plain:
+    if isinstance(part, Text):
+        return part if part.cell_len <= room and _is_line(part.plain) else None
+    sizes = [[cell.cell_len for cell in row] for row in part.rows]
+    widths = [
+        max([column.least or 0, *(row[place] for row in sizes)]) if column.width is None else column.width
+        for place, column in enumerate(part.columns)
+    ]
+    if sum(widths) + part.gap * (len(widths) - 1) > room:
+        return None
+    pieces: list[str] = []
+    spans: list[Span] = []
+    end = 0
+    for row, taken in zip(part.rows, sizes, strict=True):
+        for place, (cell, column) in enumerate(zip(row, part.columns, strict=True)):
+            blanks = widths[place] - taken[place]
+            plain = cell.plain
+            if blanks < 0 or not _is_line(plain):
                 return None
-            padded = cell.copy()
-            if column.right:
-                padded.pad_left(blanks)
-            else:
-                padded.pad_right(blanks)
-            lines.append_text(padded)
-            if place < last:
-                lines.append(" " * grid.gap)
-    return lines
+            before = blanks if column.right else 0
+            text = f"{' ' * before}{plain}{' ' * (blanks - before)}"
+            start, end = end, end + len(text)
+            if cell.style:
+                spans.append(Span(start, end, cell.style))
+            spans += (span.move(start + before) for span in cell.spans)
+            pieces += (text, " " * part.gap if place < len(widths) - 1 else "\n")
+            end += len(pieces[-1])
+    return RichText("".join(pieces[:-1]), spans=spans)
+
+
+def _is_line(text: str) -> bool:
+    return "\n" not in text and "\t" not in text
 
 
 def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> Grid:

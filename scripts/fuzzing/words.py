@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Final
 
-from hwcalc.cli.options import COMMANDS, Option
+from hwcalc.cli.options import COMMANDS, Option, find_command
 from hwcalc.engines import ENGINES as KNOWN
 from hwcalc.engines import find_engine
 from scripts.fuzzing.mutate import HOSTILE, strange
@@ -246,7 +245,7 @@ def any_words(chance: random.Random) -> tuple[str, ...]:
         command in {"recommend", "models", "gpus", "instances", "explore", "fit"} and chance.random() < 0.9
     ):
         command = "plan"  # probe measures the machine; the others answer for every GPU or model that there is
-    options: tuple[Option, ...] = import_module(COMMANDS[command]).OPTIONS
+    options: tuple[Option, ...] = find_command(command).options
     # Without one, the accelerator is looked for by packages that are large.
     words = [command, "--gpu", chance.choice(GPUS)] if command == "fit" else [command]
     for option in options:

@@ -13,8 +13,8 @@ import pytest
 
 from hwcalc.cli import main
 from hwcalc.cli.commands import root
-from hwcalc.cli.failure import is_typers
 from hwcalc.cli.options import given_options
+from hwcalc.cli.run import is_typers
 from hwcalc.errors import UsageError
 from tests.paths import ROOT as REPOSITORY
 

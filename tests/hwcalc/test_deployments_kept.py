@@ -11,7 +11,8 @@ import os
 import random
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,13 @@ from msgspec.structs import replace
 import hwcalc
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.deployment import Deployment
+from hwcalc.engines.models import known_dtype
+from hwcalc.engines.reference import Reference, ReferenceDeployment
 from hwcalc.engines.setup import Hardware, Load, Parallel, Request, Setup
+from hwcalc.engines.stored import Dtypes
+from hwcalc.formulas import Role
+from hwcalc.model import Noted
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.gpus import find_gpu
 from tests.hwcalc.test_promises import AT_HOME, DTYPES, GPUS, OPTIONS, POLICIES, WEIGHTS
@@ -45,6 +52,15 @@ def requests(engine: str, dice: random.Random) -> Iterator[tuple[str, dict[str, 
             (0.2, "weights", WEIGHTS.get(engine, ("fp8", "bf16"))),
             (0.3, "engine_options", OPTIONS.get(engine)),
             (0.1, "kv_memory", ("512MiB", "8GiB")),
+            (0.2, "tp", (2, 4)),
+            (0.1, "pp", (2, 3)),
+            (0.1, "dp", (2, 4)),
+            (0.1, "ep", (1, 2)),
+            (0.1, "dcp", (1, 2)),
+            (0.1, "margin", ("2%", "30%")),
+            (0.1, "memory_utilization", (0.5, 0.95)),
+            (0.1, "lora", ("rank=16", "rank=64,count=4")),
+            (0.1, "draft", ("Qwen/Qwen3-0.6B",)),
             (0.1, "prompt", (1, 1000)),
             (0.1, "encoder_seq", (7, 500)),
             (0.1, "shared_prefix", (1, 500)),
@@ -129,3 +145,28 @@ def test_a_field_that_nobody_reads_changes_nothing(engine: str) -> None:
         opened = found.open(model, Request(setup=setup, load=load))
         told.append((opened.needed_bytes, opened.stored_bytes, opened.budget, opened.notes))
     assert told[0] == told[1] == told[2]
+
+
+class ReadingDeployment(ReferenceDeployment):
+    """A server that keeps its cache in the format that the new field names."""
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        assert isinstance(self.setup, NewSetup)
+        dtype = known_dtype(self.setup.unheard_of)
+        return Noted(Dtypes(kv=dtype.name, roles=MappingProxyType(dict.fromkeys(Role, dtype))))
+
+
+class Reading(Reference):
+    """The reference engine with such servers."""
+
+    deployment: ClassVar[type[Deployment]] = ReadingDeployment
+
+
+def test_a_field_that_is_read_is_never_stale() -> None:
+    """It is written where it is read and nowhere else; plans of one model in any order have its own value each."""
+    model, gpu, engine, load = load_model("Qwen/Qwen3-8B"), find_gpu("l4"), Reading(), Load(seq=1000, batch=2)
+    # 36 layers x 8 heads x (128 + 128) x 1,000 tokens x 2 sequences
+    elements = 36 * 8 * 256 * 2000
+    for word, size in (("bf16", 2), ("fp8_e4m3", 1), ("bf16", 2), ("fp32", 4), ("fp8_e4m3", 1)):
+        setup = NewSetup(hardware=Hardware(gpu=gpu), unheard_of=word)
+        assert engine.open(model, Request(setup=setup, load=load)).needed_bytes == size * elements

@@ -19,7 +19,7 @@ from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
 from hwcalc.engines.memory import BudgetPart, Section, exact
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.formats import FLOATS
@@ -206,14 +206,11 @@ class LlamacppOccupancy(GeneralOccupancy):
         kept = self.evicted is None or self.unshifted is None
         return self if kept else self.without_policy()
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        self.settings  # noqa: B018 - refuses more sequences than a context may have
-        return self.deployment.choose_dtypes()
-
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         return self.deployment.weight_parts()
 
     def check(self) -> None:
+        self.settings  # noqa: B018 - refuses more sequences than a context may have
         if self.request.sharing.beams > 1:
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
         name = format_name(self.request.weights)

@@ -21,14 +21,7 @@ from hwcalc.engines.mistral_rs.layers import (
     shard,
     words_of,
 )
-from hwcalc.engines.mistral_rs.pool import (
-    MistralPool,
-    paged_parts,
-    paged_slots,
-    plan_budget,
-    slots_curve,
-    slots_for,
-)
+from hwcalc.engines.mistral_rs.pool import MistralPool, paged_parts, paged_slots, plan_budget, slots_curve, slots_for
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy

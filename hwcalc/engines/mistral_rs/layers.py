@@ -218,7 +218,7 @@ def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[S
     number = occupancy.slots + state_copies(occupancy.model)
     stored: list[StoredTensor] = []
     # Short convolutions have a state of a single number.
-    for tensor in (columns, *(rest or (state_tensor((1,), ("1",)),))):
+    for tensor in (columns, *(rest or (state_tensor(kind, "1"),))):
         size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
         stored.append(
             replace(

@@ -19,17 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.arithmetic import (
-    Table,
-    ceil_div,
-    either,
-    larger,
-    last_good,
-    mapped,
-    nearest,
-    smaller,
-    some,
-)
+from hwcalc.formulas.arithmetic import Table, ceil_div, either, larger, last_good, mapped, nearest, smaller, some
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:

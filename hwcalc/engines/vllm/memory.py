@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.devices import Cost, Saving, compute_capability, computes_fp8, host_holds
 from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, estimated, exact, loaded, ranked, workspaces
 from hwcalc.engines.options import is_on
-from hwcalc.engines.rank_weights import encoder_width, expert_width, layer_width
+from hwcalc.engines.rank_weights import expert_width, layer_width
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.formats import runs_weights
@@ -481,7 +481,7 @@ def _sampler_source(model: ModelSpec, run: ProfileRun) -> str:
 def _encoder(model: ModelSpec, run: ProfileRun, main: BudgetPart) -> tuple[BudgetPart, ...]:
     """The parts that a tower adds: its inputs, which stay alive, and its own pass as far as that takes more than the decoder's."""
     tp = run.parallel.tp
-    width = model.once(("vllm", "encoder width", tp), lambda: encoder_width(model, VllmRank(model, Parallel(tp=tp))))
+    width = model.once(("vllm", "encoder width", tp), lambda: layer_width(model, VllmRank(model, Parallel(tp=tp)), towers=True))
     if not width:
         return ()
     patches = _ends("activation.encoder_patches", run.version)

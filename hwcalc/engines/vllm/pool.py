@@ -128,7 +128,7 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
 
 def _with_requests(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -> PoolInfo:
     """The pool with a step for the requests that it holds: behind its blocks, or at the end where that is a rule of the load."""
-    if occupancy.together.grouped:
+    if occupancy.together.unlike or occupancy.together.branches > 1:
         from hwcalc.engines.vllm.sharing import requests_figure
 
         return replace(info, steps=(*info.steps, *requests_figure(occupancy, pool, info)))

@@ -14,20 +14,9 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from hwcalc.formulas import ChunkedAttention, Layer
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    attention,
-    embedding,
-    experts,
-    gated_mlp,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, rms_norms, switched, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import (
@@ -296,10 +285,10 @@ class Decoder(Record):
 
 def _embeddings(config: Config, spec: Decoder, embedded: int) -> list[Block]:
     rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
-    out = [Block(kind="embedding", weights=embedding(spec.embed, rows, embedded))]
+    out = [Block(kind="embedding", weights=w.embedding(spec.embed, rows, embedded))]
     if spec.positions is not None:
         rows = config.integer("max_position_embeddings") + spec.positions
-        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, config.integer("hidden_size"))))
+        out.append(Block(kind="embedding", weights=w.embedding("model.embed_positions", rows, config.integer("hidden_size"))))
     return out
 
 
@@ -344,7 +333,7 @@ def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """The attention of a layer: projections, norms of queries and keys, gate and sinks."""
     hidden, dims, path = config.integer("hidden_size"), dims_of(layer), spec.attn
     heads = dims.num_attention_heads
-    weights = attention(
+    weights = w.attention(
         hidden,
         heads,
         dims.num_key_value_heads,
@@ -362,9 +351,9 @@ def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
         weights += norm(kind, f"{path}.q_norm", scales[0] * dims.head_dim)
         weights += norm(kind, f"{path}.k_norm", scales[1] * dims.head_dim)
     if spec.gate:
-        weights += linear(f"{path}.gate_proj", hidden, heads * dims.head_dim if spec.gate == "full" else heads)
+        weights += w.linear(f"{path}.gate_proj", hidden, heads * dims.head_dim if spec.gate == "full" else heads)
     if spec.sinks:
-        weights += parameter(f"{path}.sinks", heads)
+        weights += w.parameter(f"{path}.sinks", heads)
     return weights
 
 
@@ -374,8 +363,8 @@ def mlp_weights(config: Config, spec: Decoder, width: int | None = None) -> Weig
         width = config.integer(spec.width) if isinstance(spec.width, str) else spec.width(config)
     hidden, bias = config.integer("hidden_size"), switched(config, spec.mlp_bias)
     if not spec.gated:
-        return plain_mlp(hidden, width, bias=bias, path=spec.mlp, names=spec.names)
-    return gated_mlp(hidden, width, bias=bias, path=spec.mlp, fused=spec.fused_gate)
+        return w.plain_mlp(hidden, width, bias=bias, path=spec.mlp, names=spec.names)
+    return w.gated_mlp(hidden, width, bias=bias, path=spec.mlp, fused=spec.fused_gate)
 
 
 def moe_weights(config: Config, spec: Experts) -> Weighed:
@@ -385,15 +374,15 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
     # Config classes without a default for the experts of a token build the model all the same: a token uses all of them.
     active = config.maybe_integer(spec.per_token) or count
     bias = switched(config, spec.expert_bias)
-    expert = gated_mlp(hidden, config.integer(spec.width), bias=bias, path=f"{spec.path}.experts")
-    weights = experts(expert, count, active)
-    weights += linear(f"{spec.path}.{spec.router}", hidden, count, bias=spec.router_bias, role=WeightRole.ROUTER)
+    expert = w.gated_mlp(hidden, config.integer(spec.width), bias=bias, path=f"{spec.path}.experts")
+    weights = w.experts(expert, count, active)
+    weights += w.linear(f"{spec.path}.{spec.router}", hidden, count, bias=spec.router_bias, role=WeightRole.ROUTER)
     shared = spec.shared(config) if spec.shared is not None else 0
     if shared:
         bias = switched(config, spec.shared_bias)
-        weights += gated_mlp(hidden, shared, bias=bias, path=f"{spec.path}.{spec.shared_path}")
+        weights += w.gated_mlp(hidden, shared, bias=bias, path=f"{spec.path}.{spec.shared_path}")
         if spec.shared_gate:
-            weights += linear(f"{spec.path}.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
+            weights += w.linear(f"{spec.path}.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
     return weights if spec.extra is None else weights + spec.extra(config)
 
 
@@ -425,19 +414,19 @@ def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return (
         *rms_norms(hidden, "enorm", "hnorm"),
         # The released fp8 and NVFP4 files keep it in 16 bits, and most do not say so.
-        *linear("eh_proj", 2 * hidden, hidden, role=WeightRole.OTHER),
+        *w.linear("eh_proj", 2 * hidden, hidden, role=WeightRole.OTHER),
         *(spec.attention or attention_weights)(config, spec, layer),
         *_scales(config, spec),
         *(() if spec.extra is None else spec.extra(config, layer)),
         *(mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)),
-        *rms_norm("shared_head.norm", hidden),
+        *w.rms_norm("shared_head.norm", hidden),
     )
 
 
 def mtp_copies(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """The same, where the checkpoint stores the embedding and the head again with each such layer."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-    copies = embedding("embed_tokens", vocab, hidden) + linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
+    copies = w.embedding("embed_tokens", vocab, hidden) + w.linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
     return mtp_shared(config, spec, layer) + copies
 
 

@@ -31,52 +31,31 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import (
-    Block,
-    Weight,
-    WeightRole,
-    attention,
-    embedding,
-    experts,
-    gated_mlp,
-    layer_norm,
-    linear,
-    rms_norm,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.parsers.blocks import Weighed, norm, rms_norms, tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import (
-    AFTER_PREFIX,
-    FULL,
-    SLIDING,
-    Decoder,
-    Experts,
-    alike,
-    attention_blocks,
-    attention_weights,
-    first_of,
-    from_a_layer_on,
-    layer_types,
-    mlp_blocks,
-    mlp_weights,
-    sparse_after,
-    sparse_in_list,
-    times,
-    untied,
-    width,
+from hwcalc.parsers.decoder import build
+from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.reading import (
+    AttentionDims,
+    LayerReader,
+    Readers,
+    Reading,
+    attention_dims,
+    build_layers,
+    dims_of,
+    equal_dims,
+    shared_width,
 )
-from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, attention_dims, build_layers, dims_of, equal_dims
 
 # Heads and widths.
 
 
 def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
     """The heads together are as wide as the hidden size. Each has its own keys and values unless ``kv_heads`` says otherwise."""
-    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
-    head_dim = hidden // heads
-    if head_dim == 0:
-        raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
-    return equal_dims(heads, kv_heads, head_dim)
+    heads = config.integer("num_attention_heads")
+    return equal_dims(heads, kv_heads, shared_width(config, heads))
 
 
 def _own_heads(config: Config) -> AttentionDims:
@@ -110,7 +89,7 @@ def _nested_heads(config: Config) -> AttentionDims:
 
 
 def _falcon_layers(config: Config) -> Reading:
-    reading = alike(_falcon_dims)(config)
+    reading = build.alike(_falcon_dims)(config)
     if not config.flag("new_decoder_architecture"):
         return reading
     # transformers repeats each key/value head for its query heads before it caches them (modeling_falcon.py).
@@ -165,10 +144,10 @@ def _cross_attention(config: Config, _layer: Layer) -> Weighed:
         return ()
     hidden = config.integer("hidden_size")
     return (
-        *layer_norm("ln_cross_attn", hidden),
-        *linear("crossattention.q_attn", hidden, hidden, bias=True),
-        *linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
-        *linear("crossattention.c_proj", hidden, hidden, bias=True),
+        *w.layer_norm("ln_cross_attn", hidden),
+        *w.linear("crossattention.q_attn", hidden, hidden, bias=True),
+        *w.linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
+        *w.linear("crossattention.c_proj", hidden, hidden, bias=True),
     )
 
 
@@ -178,21 +157,16 @@ def _encoder_attention(config: Config, layer: Layer) -> Weighed:
         return ()
     hidden, dims = config.integer("hidden_size"), dims_of(layer)
     heads = dims.num_attention_heads
-    cross = attention(hidden, heads, heads, dims.head_dim, qkv_bias=True, o_bias=True, path="encoder_attn", output="out_proj")
-    return cross + layer_norm("encoder_attn_layer_norm", hidden)
+    cross = w.attention(hidden, heads, heads, dims.head_dim, qkv_bias=True, o_bias=True, path="encoder_attn", output="out_proj")
+    return cross + w.layer_norm("encoder_attn_layer_norm", hidden)
 
 
 def _kosmos_norms(config: Config, layer: Layer) -> Weighed:
     """Kosmos: a norm in the middle of the MLP, and in Kosmos-2 one before the attention's output."""
-    inner = layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
+    inner = w.layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
     if config.model_type == "kosmos_2_text_model":
-        inner += layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
+        inner += w.layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
     return inner + _encoder_attention(config, layer)
-
-
-def _last_bias(config: Config) -> Weighed:
-    """Only the last layer of the Japanese GPT-NeoX adds a bias to its attention's output."""
-    return (Weight(path="attention.dense_bias", shape=(config.integer("hidden_size"),), role=WeightRole.BIAS),)
 
 
 def _opt_width(config: Config) -> int:
@@ -203,7 +177,7 @@ def _opt_width(config: Config) -> int:
 def _opt_projections(config: Config) -> Weighed:
     """Projections between narrow embeddings and the layers."""
     hidden, embedded = config.integer("hidden_size"), _opt_width(config)
-    return () if embedded == hidden else linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
+    return () if embedded == hidden else w.linear("project_in", embedded, hidden) + w.linear("project_out", hidden, embedded)
 
 
 def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -211,9 +185,9 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
     ffn = config.sub("ffn_config") or Config({}, None, "ffn_config")
     hidden = config.integer("hidden_size")
     count, active = (ffn.maybe_integer("moe_num_experts") or 4, ffn.maybe_integer("moe_top_k") or 1)
-    expert = gated_mlp(hidden, ffn.maybe_integer("ffn_hidden_size") or 3584, path="ffn.experts.mlp")
-    router = linear("ffn.router.layer", hidden, count, role=WeightRole.ROUTER)
-    return mlp_blocks([None] * len(layers), lambda _: experts(expert, count, active) + router)
+    expert = w.gated_mlp(hidden, ffn.maybe_integer("ffn_hidden_size") or 3584, path="ffn.experts.mlp")
+    router = w.linear("ffn.router.layer", hidden, count, role=WeightRole.ROUTER)
+    return mlp_blocks([None] * len(layers), lambda _: w.experts(expert, count, active) + router)
 
 
 def _read_modernbert(config: Config) -> Reading:
@@ -222,7 +196,7 @@ def _read_modernbert(config: Config) -> Reading:
     # A class without a local attention makes a window of -1, which is none.
     half = config.integer("local_attention", minimum=0 if given else 2) // 2
     window = config.maybe_integer("sliding_window") if given else half
-    types = layer_types(config, first_of(3, "global_attn_every_n_layers"))
+    types = build.layer_types(config, build.first_of(3, "global_attn_every_n_layers"))
     readers: dict[str, LayerReader] = {
         FULL: lambda _level, _index: (dims.full(),),
         SLIDING: lambda _level, _index: (dims.within(window),),
@@ -234,20 +208,20 @@ def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer
     """A norm before each attention but the first."""
     scale = norm(spec.norm, "attn_norm", config.integer("hidden_size"))
     places = [(layer, index > 0) for index, layer in enumerate(layers)]
-    return attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
+    return build.attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
 
 
 def _modernbert_outer(config: Config) -> Weighed:
     """A norm after the embedding, and a head of two layers."""
     hidden, kind = config.integer("hidden_size"), "layer" if config.flag("norm_bias") else "scale"
-    dense = linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))
+    dense = w.linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))
     return norm(kind, "embeddings.norm", hidden) + dense + norm(kind, "lm_head.norm", hidden)
 
 
 def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """``ffn_dim`` is the width of gate and value together: the first matrix is that wide, the second one half of it."""
     hidden, both = config.integer("hidden_size"), config.integer("ffn_dim")
-    weights = linear("mlp.fc1", hidden, both) + linear("mlp.fc2", both // 2, hidden)
+    weights = w.linear("mlp.fc1", hidden, both) + w.linear("mlp.fc2", both // 2, hidden)
     return mlp_blocks([None] * len(layers), lambda _: weights)
 
 
@@ -265,11 +239,11 @@ GPT2: Final = replace(
     positions=0,
     extra=_cross_attention,
 )
-GPT_BIGCODE: Final = replace(GPT2, layers=alike(_multi_query, "num_key_value_heads"))
+GPT_BIGCODE: Final = replace(GPT2, layers=build.alike(_multi_query, "num_key_value_heads"))
 GPT_NEO: Final = replace(
     GPT2,
     # Local layers mask old tokens but keep them: the cache is full on all layers.
-    layers=alike(_equal, "attention_types", "attention_layers", "window_size"),
+    layers=build.alike(_equal, "attention_types", "attention_layers", "window_size"),
     attn="attn.attention",
     fused_qkv="",
     output="out_proj",
@@ -309,7 +283,8 @@ GPT_NEOX_JAPANESE: Final = replace(
     o_bias=False,
     mlp_bias=False,
     width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
-    outer=_last_bias,
+    # Only the last layer adds a bias to its attention's output.
+    outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
 )
 BLOOM: Final = replace(
     GPT_NEOX,
@@ -317,7 +292,7 @@ BLOOM: Final = replace(
     o_bias=True,
     attn="self_attention",
     width=_inner("n_inner"),
-    outer=lambda config: layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
+    outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
 )
 FALCON: Final = replace(
     GPT_NEOX,
@@ -334,7 +309,7 @@ PERSIMMON: Final = replace(
 )
 MPT: Final = replace(
     GPT_NEOX_JAPANESE,
-    layers=alike(_nested_heads, "num_key_value_heads"),
+    layers=build.alike(_nested_heads, "num_key_value_heads"),
     norm="scale",
     attn="attn",
     fused_qkv="Wqkv",
@@ -348,7 +323,7 @@ MPT: Final = replace(
 BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
 XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
 KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
-KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: embedding("segment_emb", 2, config.integer("hidden_size")))
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: w.embedding("segment_emb", 2, config.integer("hidden_size")))
 OPT: Final = replace(
     BIOGPT,
     adapt=_opt_norms,
@@ -386,7 +361,7 @@ STABLELM: Final = Decoder(
     qk_norm_if="qk_layernorm",
 )
 DBRX: Final = Decoder(
-    layers=alike(_nested_heads, "num_key_value_heads"),
+    layers=build.alike(_nested_heads, "num_key_value_heads"),
     norm="scale",
     attn="norm_attn_norm.attn",
     fused_qkv="Wqkv",
@@ -407,7 +382,7 @@ MODERNBERT: Final = Decoder(
     attentions=_modernbert_attentions,
     outer=_modernbert_outer,
 )
-KYUTAI: Final = Decoder(tied=untied, rows=_codebook_rows, mlps=_gated_halves)
+KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
 MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
 
 
@@ -430,7 +405,7 @@ def _plamo_dims(config: Config) -> AttentionDims:
 
 
 def _minicpm_layers(config: Config) -> Reading:
-    reading = alike()(config)
+    reading = build.alike()(config)
     # InfLLM-V2 also keeps a key for each block of tokens. No key of its config is read, so such a file is refused by name.
     config.sub("sparse_config")
     return reading
@@ -470,27 +445,22 @@ def _qwen(config: Config, spec: Decoder) -> Decoder:
     return replace(spec, o_bias=biased, mlp_bias=biased)
 
 
-def _arctic(config: Config, spec: Decoder) -> Decoder | None:
-    """No model with dense layers between the experts is known that a count could be checked against."""
-    return spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None
-
-
 def _arctic_residual(config: Config, _layer: Layer) -> Weighed:
     """A dense MLP beside the experts, as wide as the hidden size, with a norm."""
     if not config.flag("use_residual", default=True):
         return ()
     hidden = config.integer("hidden_size")
-    return gated_mlp(hidden, hidden, path="residual_mlp") + rms_norm("residual_layernorm", hidden)
+    return w.gated_mlp(hidden, hidden, path="residual_mlp") + w.rms_norm("residual_layernorm", hidden)
 
 
 def _step3(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     """Step-3: queries pass through a low rank; all heads share one key and one value."""
     hidden, rank, dims = config.integer("hidden_size"), config.integer("share_q_dim"), dims_of(layer)
-    own = attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
+    own = w.attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
     return (
-        *linear("self_attn.q_proj", hidden, rank),
-        *rms_norm("self_attn.inter_norm", rank),
-        *linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
+        *w.linear("self_attn.q_proj", hidden, rank),
+        *w.rms_norm("self_attn.inter_norm", rank),
+        *w.linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
         *own[1:],
     )
 
@@ -499,11 +469,11 @@ def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """MiMo: a projection and norms before a whole layer, and a norm after it."""
     hidden = config.integer("hidden_size")
     norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm", "final_layernorm")
-    projection = linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)
+    projection = w.linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)
     return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
-PLAIN: Final = Decoder(layers=alike())
+PLAIN: Final = Decoder(layers=build.alike())
 _LLAMA: Final = replace(PLAIN, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
 BAICHUAN: Final = replace(PLAIN, fused_qkv="W_pack")
 EXAONE: Final = replace(PLAIN, attn="attn.attention", output="out_proj")
@@ -512,7 +482,7 @@ INTERNLM2: Final = replace(INTERNLM, attn="attention", fused_qkv="wqkv", output=
 ORION: Final = replace(PLAIN, norm="layer")
 MINICPM: Final = replace(_LLAMA, layers=_minicpm_layers, adapt=_minicpm, tied=_tied_unless_said)
 CHATGLM: Final = Decoder(
-    layers=alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
+    layers=build.alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
     adapt=_chatglm,
     attn="self_attention",
     fused_qkv="query_key_value",
@@ -529,9 +499,9 @@ QWEN: Final = replace(
     # intermediate_size is the width of gate and up together.
     width=lambda config: max(1, config.integer("intermediate_size") // 2),
 )
-DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=AFTER_PREFIX)
+DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=build.AFTER_PREFIX)
 BAILING: Final = Decoder(
-    layers=alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
+    layers=build.alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
     attn="attention",
     fused_qkv="query_key_value",
     output="dense",
@@ -539,20 +509,23 @@ BAILING: Final = Decoder(
     o_bias="use_bias",
     qk_norm="head",
     qk_norm_if="use_qk_norm",
-    experts=Experts(shared=times("num_shared_experts"), sparse=sparse_after("first_k_dense_replace")),
+    experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace")),
 )
 GROK: Final = Decoder(
-    layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4, experts=Experts(width="intermediate_size")
+    layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"),
+    norms=4,
+    experts=Experts(width="intermediate_size"),
 )
 ARCTIC: Final = Decoder(
-    layers=alike(attention_dims, "parallel_attn_mlp_res"),
-    adapt=_arctic,
+    layers=build.alike(attention_dims, "parallel_attn_mlp_res"),
+    # No model with dense layers between the experts is known that a count could be checked against.
+    adapt=lambda config, spec: spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None,
     extra=_arctic_residual,
     experts=Experts(count="num_local_experts", width="intermediate_size", path="block_sparse_moe"),
 )
 PHI_MSFT: Final = replace(
     PHI,
-    layers=alike(),
+    layers=build.alike(),
     attn="mixer",
     fused_qkv="Wqkv",
     output="out_proj",
@@ -560,7 +533,7 @@ PHI_MSFT: Final = replace(
     width=lambda config: config.maybe_integer("intermediate_size") or 4 * config.integer("hidden_size"),
 )
 PHI3_SMALL: Final = Decoder(
-    layers=alike(
+    layers=build.alike(
         attention_dims,
         "blocksparse_block_size",
         "blocksparse_homo_head_pattern",
@@ -579,21 +552,21 @@ PHI3_SMALL: Final = Decoder(
     width="ff_intermediate_size",
     tied=_tied_unless_said,
 )
-MIMO: Final = Decoder(types=from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
+MIMO: Final = Decoder(types=build.from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
 STEP3: Final = Decoder(
-    layers=alike(attention_dims, "share_q_dim"),
+    layers=build.alike(attention_dims, "share_q_dim"),
     attention=_step3,
     experts=Experts(
         count="moe_num_experts",
         per_token="moe_top_k",
-        shared=width("share_expert_dim"),
+        shared=build.width("share_expert_dim"),
         shared_path="share_expert",
-        sparse=sparse_in_list(1),
+        sparse=build.sparse_in_list(1),
     ),
 )
 
 # Nobody has counted the weights of these.
-ALIKE: Final = Readers(layers=alike())
-CODESHELL: Final = Readers(layers=alike(_grouped("group_query_attention", "num_query_groups")))
-MULTI_QUERY: Final = Readers(layers=alike(_grouped("multi_query")))
-PLAMO: Final = Readers(layers=alike(_plamo_dims))
+ALIKE: Final = Readers(layers=build.alike())
+CODESHELL: Final = Readers(layers=build.alike(_grouped("group_query_attention", "num_query_groups")))
+MULTI_QUERY: Final = Readers(layers=build.alike(_grouped("multi_query")))
+PLAMO: Final = Readers(layers=build.alike(_plamo_dims))

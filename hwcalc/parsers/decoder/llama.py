@@ -12,39 +12,14 @@ from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linea
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed, gated_experts
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import (
-    AFTER_PREFIX,
-    CHUNKED,
-    FULL,
-    ROUTED,
-    SLIDING,
-    Decoder,
-    Experts,
-    by_window,
-    first_of,
-    from_a_layer_on,
-    full,
-    last_of,
-    mlp_blocks,
-    mlp_weights,
-    mtp_copies,
-    mtp_shared,
-    nullable_window,
-    sparse_after,
-    sparse_by_types,
-    sparse_layers,
-    times,
-    untied,
-    width,
-    with_last_full,
-    with_positions,
-)
+from hwcalc.parsers.decoder import build
+from hwcalc.parsers.decoder.build import CHUNKED, FULL, SLIDING, Decoder, Experts, mlp_blocks, mlp_weights
 from hwcalc.parsers.reading import Readers, Reading, build_layers, dims_of, divided_dims, every, full_layer, read_layer_types
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:
     """Layers without rotary positions slide, if ``use_sliding_window``."""
-    positions = with_positions(config, count)
+    positions = build.with_positions(config, count)
     config.ignore("max_window_layers")
     window = config.maybe_integer("sliding_window", minimum=0)
     use = config.flag("use_sliding_window") and window
@@ -91,10 +66,10 @@ ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bia
 
 # Llama, and models that differ from it mostly in biases.
 LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
-GRANITE_SWA: Final = replace(LLAMA, types=first_of(4), sinks=True)
+GRANITE_SWA: Final = replace(LLAMA, types=build.first_of(4), sinks=True)
 SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
 HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
-CWM: Final = Decoder(types=first_of(4), mlp_bias="mlp_bias")
+CWM: Final = Decoder(types=build.first_of(4), mlp_bias="mlp_bias")
 HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
 SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
 ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
@@ -106,28 +81,28 @@ BITNET: Final = replace(ATTENTION_BIAS, extra=_sub_norms)
 # Without a gate in the MLP.
 ARCEE: Final = replace(LLAMA, gated=False)
 NEMOTRON: Final = replace(ARCEE, norm="layer")
-COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=untied)
+COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=build.untied)
 APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
 NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
 
 GEMMA: Final = ATTENTION_BIAS
-VAULTGEMMA: Final = replace(GEMMA, types=last_of(2))
+VAULTGEMMA: Final = replace(GEMMA, types=build.last_of(2))
 GEMMA2: Final = replace(VAULTGEMMA, norms=4)
-GEMMA3: Final = replace(GEMMA, types=last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
+GEMMA3: Final = replace(GEMMA, types=build.last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
 MUSE_GLIMMER: Final = replace(ATTENTION_BIAS, types=every_fourth_from_the_end, norms=4, gate="full")
 
-QWEN2: Final = Decoder(types=from_a_layer_on, qkv_bias=True)
+QWEN2: Final = Decoder(types=build.from_a_layer_on, qkv_bias=True)
 HEAD_NORM: Final = replace(ATTENTION_BIAS, qk_norm="head")
-QWEN3: Final = replace(HEAD_NORM, types=from_a_layer_on)
-EXAONE4: Final = Decoder(types=nullable_window, qk_norm="head")
+QWEN3: Final = replace(HEAD_NORM, types=build.from_a_layer_on)
+EXAONE4: Final = Decoder(types=build.nullable_window, qk_norm="head")
 
 OLMO: Final = replace(ATTENTION_BIAS, norm="none")
 OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
-OLMO3: Final = replace(OLMO2, types=last_of(4))
+OLMO3: Final = replace(OLMO2, types=build.last_of(4))
 
 COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
-COHERE2: Final = replace(COHERE, types=last_of(4, "sliding_window_pattern"), qk_norm="")
-COHERE_COMPASS: Final = replace(COHERE2, types=full("sliding_window_pattern"))
+COHERE2: Final = replace(COHERE, types=build.last_of(4, "sliding_window_pattern"), qk_norm="")
+COHERE_COMPASS: Final = replace(COHERE2, types=build.full("sliding_window_pattern"))
 
 GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
 GLM4: Final = replace(GLM, norms=4)
@@ -137,13 +112,13 @@ PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
 MOLMO2: Final = Decoder(
     adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
     qkv_bias="attention_bias",
-    tied=untied,
+    tied=build.untied,
     rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
 )
 
 # Nobody has counted the weights of these two.
-EVOLLA: Final = Readers(layers=Decoder(types=by_window("resampler_heads", "resampler_dim_head")).read)
-IDEFICS: Final = Readers(layers=Decoder(types=by_window("cross_layer_interval")).read)
+EVOLLA: Final = Readers(layers=Decoder(types=build.by_window("resampler_heads", "resampler_dim_head")).read)
+IDEFICS: Final = Readers(layers=Decoder(types=build.by_window("cross_layer_interval")).read)
 """The image layers cache nothing: they get the image's states anew at every step."""
 
 
@@ -155,12 +130,12 @@ def _minimax_m2_types(config: Config, count: int) -> list[str]:
     kinds = config.integers("attn_type_list", length=count)
     if kinds is not None and set(kinds) != {1}:
         raise config.error("attn_type_list", kinds, "1 (full attention) on every layer")
-    return by_window()(config, count)
+    return build.by_window()(config, count)
 
 
 def _dots1_types(config: Config, count: int) -> list[str]:
     config.ignore("use_sliding_window")
-    return from_a_layer_on(config, count, always=True)
+    return build.from_a_layer_on(config, count, always=True)
 
 
 def _qwen2_moe_types(config: Config, count: int) -> list[str]:
@@ -181,14 +156,9 @@ def _qwen3_moe_types(config: Config, count: int) -> list[str]:
     return [FULL if config.maybe_integer("attention_chunk_size") is None else CHUNKED] * count
 
 
-def _flint_types(_config: Config, count: int) -> list[str]:
-    """Full attention on the first two layers, on every fourth and on the last."""
-    return [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)]
-
-
 def _llama4_types(config: Config, count: int) -> list[str]:
     """Layers with rotary positions are chunked, the others (every fourth) full."""
-    positions = with_positions(config, count, exact=False)
+    positions = build.with_positions(config, count, exact=False)
     return [CHUNKED if positions[i] else FULL for i in range(count)]
 
 
@@ -268,7 +238,7 @@ def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bl
     if shared:
         sparse += gated_mlp(hidden, widths[0] * shared, bias=config.flag("use_bias"), path="mlp.shared_experts")
     dense = mlp_weights(config, spec)
-    return mlp_blocks(sparse_layers(config, len(layers), 1, None), lambda routed: sparse if routed else dense)
+    return mlp_blocks(build.sparse_layers(config, len(layers), 1, None), lambda routed: sparse if routed else dense)
 
 
 def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -285,7 +255,7 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
         *linear("mlp.post_expert_proj", inner, hidden),
     )
     dense = mlp_weights(config, spec)
-    return mlp_blocks(sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
+    return mlp_blocks(build.sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
 
 def _residual_gates(config: Config, _layer: Layer) -> Weighed:
@@ -319,16 +289,19 @@ def _doge_extra(config: Config, layer: Layer) -> Weighed:
 # Experts that several families have.
 _LOCAL: Final = Experts(count="num_local_experts", width="intermediate_size")
 _BLOCK_SPARSE: Final = replace(_LOCAL, path="block_sparse_moe")
-_GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=width("shared_intermediate_size"))
-_SHARED: Final = Experts(shared=width("shared_expert_intermediate_size"), shared_path="shared_expert")
+_GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=build.width("shared_intermediate_size"))
+_SHARED: Final = Experts(shared=build.width("shared_expert_intermediate_size"), shared_path="shared_expert")
 
 MIXTRAL: Final = Decoder(experts=_BLOCK_SPARSE)
 MINIMAX_M2: Final = Decoder(types=_minimax_m2_types, qk_norm="full", experts=_BLOCK_SPARSE)
 PHIMOE: Final = replace(ATTENTION_BIAS, norm="layer", head_bias="lm_head_bias", experts=_BLOCK_SPARSE)
 GRANITE_MOE: Final = replace(ATTENTION_BIAS, experts=_GRANITE)
-GRANITE_MOE_SWA: Final = replace(GRANITE_MOE, types=first_of(4), sinks=True)
+GRANITE_MOE_SWA: Final = replace(GRANITE_MOE, types=build.first_of(4), sinks=True)
 GPT_OSS: Final = replace(
-    ATTENTION_BIAS, types=last_of(2), sinks=True, experts=replace(_LOCAL, router="router", router_bias=True, expert_bias=True)
+    ATTENTION_BIAS,
+    types=build.last_of(2),
+    sinks=True,
+    experts=replace(_LOCAL, router="router", router_bias=True, expert_bias=True),
 )
 
 QWEN2_MOE: Final = Decoder(
@@ -336,27 +309,33 @@ QWEN2_MOE: Final = Decoder(
 )
 QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
-FLINT: Final = replace(HEAD_NORM, types=_flint_types, sinks=True, experts=replace(_SHARED, sparse=_by_step(0, 1)))
+FLINT: Final = replace(
+    HEAD_NORM,
+    # Full attention on the first two layers, on every fourth and on the last.
+    types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],
+    sinks=True,
+    experts=replace(_SHARED, sparse=_by_step(0, 1)),
+)
 
 GLM4_MOE: Final = Decoder(
-    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=AFTER_PREFIX, mtp=mtp_copies
+    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=build.AFTER_PREFIX, mtp=build.mtp_copies
 )
-GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=AFTER_PREFIX)
-SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=ROUTED)
-DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=AFTER_PREFIX)
+GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=build.AFTER_PREFIX)
+SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=build.ROUTED)
+DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=build.AFTER_PREFIX)
 DEEPSEEK_OCR2: Final = replace(
     ATTENTION_BIAS,
-    types=by_window("sliding_window_pattern"),
+    types=build.by_window("sliding_window_pattern"),
     dims=divided_dims,
     mlp_bias="mlp_bias",
-    experts=replace(ROUTED, shared_bias="mlp_bias", sparse=sparse_by_types(1)),
+    experts=replace(build.ROUTED, shared_bias="mlp_bias", sparse=build.sparse_by_types(1)),
 )
 UNLIMITED_OCR: Final = replace(DEEPSEEK_OCR2, layers=_unlimited_ocr)
 HY_V3: Final = replace(
     HEAD_NORM,
     mlp_bias="mlp_bias",
-    experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", sparse=sparse_by_types(1, None)),
-    mtp=mtp_shared,
+    experts=Experts(shared=build.times("num_shared_experts"), shared_bias="mlp_bias", sparse=build.sparse_by_types(1, None)),
+    mtp=build.mtp_shared,
 )
 HUNYUAN_MOE: Final = replace(
     HEAD_NORM,
@@ -364,34 +343,38 @@ HUNYUAN_MOE: Final = replace(
         per_token="moe_topk",
         width="intermediate_size",
         router="gate.wg",
-        shared=width("intermediate_size"),
+        shared=build.width("intermediate_size"),
         shared_path="shared_mlp",
     ),
 )
 EXAONE_MOE: Final = Decoder(
-    types=nullable_window, qk_norm="head", experts=Experts(shared=times("num_shared_experts"), sparse=sparse_by_types(1))
+    types=build.nullable_window,
+    qk_norm="head",
+    experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_by_types(1)),
 )
-MELLUM: Final = replace(HEAD_NORM, types=full("sliding_window_pattern"), experts=Experts(sparse=sparse_by_types(0, None)))
+MELLUM: Final = replace(
+    HEAD_NORM, types=build.full("sliding_window_pattern"), experts=Experts(sparse=build.sparse_by_types(0, None))
+)
 KOLIBRI: Final = Decoder(
-    types=last_of(5), qk_norm="head", norms=4, experts=Experts(shared=width("shared_expert_intermediate_size"))
+    types=build.last_of(5), qk_norm="head", norms=4, experts=Experts(shared=build.width("shared_expert_intermediate_size"))
 )
 BEAM: Final = replace(
     HEAD_NORM,
-    types=with_last_full(last_of(6)),
+    types=build.with_last_full(build.last_of(6)),
     norms=4,
     gate="full",
     extra=lambda _config, layer: parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads),
-    experts=Experts(sparse=sparse_by_types(3, None)),
+    experts=Experts(sparse=build.sparse_by_types(3, None)),
 )
 AFMOE: Final = replace(
     HEAD_NORM,
-    types=last_of(4, "global_attn_every_n_layers"),
+    types=build.last_of(4, "global_attn_every_n_layers"),
     norms=4,
     gate="full",
     experts=Experts(
         router="router.gate",
-        shared=times("num_shared_experts"),
-        sparse=sparse_after("num_dense_layers"),
+        shared=build.times("num_shared_experts"),
+        sparse=build.sparse_after("num_dense_layers"),
         extra=_per_expert("mlp.expert_bias"),
     ),
 )
@@ -402,20 +385,20 @@ ARIA: Final = replace(
         per_token="moe_topk",
         width="intermediate_size",
         router="router",
-        shared=times("moe_num_shared_experts", "intermediate_size"),
+        shared=build.times("moe_num_shared_experts", "intermediate_size"),
         shared_bias="mlp_bias",
     ),
 )
 ERNIE_VL_MOE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", mlps=_ernie_vl)
 ERNIE_MOE: Final = replace(
     ERNIE_VL_MOE,
-    types=by_window("moe_layer_start_index", "moe_layer_end_index"),
+    types=build.by_window("moe_layer_start_index", "moe_layer_end_index"),
     head_bias="use_bias",
     mlps=None,
     experts=Experts(
         count="moe_num_experts",
         per_token="moe_k",
-        shared=times("moe_num_shared_experts"),
+        shared=build.times("moe_num_shared_experts"),
         shared_bias="use_bias",
         sparse=_ernie_sparse,
         extra=_per_expert("mlp.moe_statics.e_score_correction_bias", "moe_num_experts"),
@@ -427,7 +410,9 @@ COHERE2_MOE: Final = replace(
     norm="scale",
     norms=1,
     width=lambda config: config.maybe_integer("prefix_dense_intermediate_size") or config.integer("intermediate_size"),
-    experts=Experts(width="intermediate_size", shared=times("num_shared_experts", "intermediate_size"), sparse=sparse_by_types()),
+    experts=Experts(
+        width="intermediate_size", shared=build.times("num_shared_experts", "intermediate_size"), sparse=build.sparse_by_types()
+    ),
 )
 OLMOE: Final = replace(OLMO2, experts=Experts(width="intermediate_size"))
 LLAMA4: Final = replace(
@@ -439,12 +424,18 @@ LLAMA4: Final = replace(
         _LOCAL,
         path="feed_forward",
         router="router",
-        shared=width("intermediate_size"),
+        shared=build.width("intermediate_size"),
         shared_path="shared_expert",
         sparse=_llama4_sparse,
     ),
 )
 MUSE_SPARK: Final = replace(
-    ATTENTION_BIAS, types=every_fourth_from_the_end, norms=3, gate="full", tied=untied, extra=_residual_gates, mlps=_muse_spark
+    ATTENTION_BIAS,
+    types=every_fourth_from_the_end,
+    norms=3,
+    gate="full",
+    tied=build.untied,
+    extra=_residual_gates,
+    mlps=_muse_spark,
 )
 DOGE: Final = replace(HEAD_NORM, mlp_bias="mlp_bias", extra=_doge_extra, mlps=_doge)

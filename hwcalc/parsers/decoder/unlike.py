@@ -27,41 +27,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from hwcalc.formulas import CrossAttention, FullAttention, Layer, NoCache, SharedCache, SparseIndexer
+from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, SparseIndexer
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Weight,
-    WeightRole,
-    attention,
-    embedding,
-    experts,
-    gated_mlp,
-    linear,
-    parameter,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, rms_norms, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.decoder.build import (
-    FULL,
-    SLIDING,
-    Decoder,
-    Experts,
-    alike,
-    attention_blocks,
-    attention_weights,
-    full,
-    mlp_blocks,
-    mlp_weights,
-    sparse_by_types,
-    sparse_in_list,
-    sparse_layers,
-    width,
-)
+from hwcalc.parsers.decoder import build
+from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.llama import HEAD_NORM, LLAMA
 from hwcalc.parsers.reading import (
     AttentionDims,
@@ -163,14 +139,14 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
 
     def weigh(kind: tuple[Layer, bool, float]) -> Iterator[Named]:
         layer, linear_attention, multiplier = kind
-        scale = rms_norm("input_layernorm", hidden)
+        scale = w.rms_norm("input_layernorm", hidden)
         if linear_attention:
-            yield "attention", linear("self_attn.linear_attn", hidden, hidden) + scale
+            yield "attention", w.linear("self_attn.linear_attn", hidden, hidden) + scale
         elif not isinstance(layer[0], NoCache):
             yield "attention", attention_weights(config, LLAMA, layer) + scale
-        scale = rms_norm("post_attention_layernorm", hidden)
+        scale = w.rms_norm("post_attention_layernorm", hidden)
         if multiplier == -1:
-            yield "mlp", linear("mlp.linear_mlp", hidden, hidden) + scale
+            yield "mlp", w.linear("mlp.linear_mlp", hidden, hidden) + scale
         elif multiplier < 0:
             raise config.error("block_configs.ffn.ffn_mult", multiplier, "a number above 0")
         elif multiplier:
@@ -178,9 +154,9 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
             yield "mlp", mlp_weights(config, LLAMA, -(-wide // 256) * 256) + scale
 
     return [
-        Block(kind="embedding", weights=embedding("model.embed_tokens", config.integer("vocab_size"), hidden)),
+        Block(kind="embedding", weights=w.embedding("model.embed_tokens", config.integer("vocab_size"), hidden)),
         *repeated(kinds, weigh),
-        Block(kind="norm", weights=rms_norm("model.norm", hidden)),
+        Block(kind="norm", weights=w.rms_norm("model.norm", hidden)),
         *head_block(config, tied=tied_head(config, top)),
     ]
 
@@ -215,15 +191,15 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
             raise config.error("ffn_multipliers", multiplier, "numbers above 0")
         wide = divisible(multiplier * hidden, divisor)
         heads, groups, head_dim = dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim
-        own = attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
+        own = w.attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
         if scales:
-            own += rms_norm("attn.q_norm", head_dim) + rms_norm("attn.k_norm", head_dim)
-        own += linear("ffn.proj_1", hidden, 2 * wide if gated else wide) + linear("ffn.proj_2", wide, hidden)
-        yield "layer", own + rms_norm("attn_norm", hidden) + rms_norm("ffn_norm", hidden)
+            own += w.rms_norm("attn.q_norm", head_dim) + w.rms_norm("attn.k_norm", head_dim)
+        own += w.linear("ffn.proj_1", hidden, 2 * wide if gated else wide) + w.linear("ffn.proj_2", wide, hidden)
+        yield "layer", own + w.rms_norm("attn_norm", hidden) + w.rms_norm("ffn_norm", hidden)
 
-    out = [Block(kind="embedding", weights=embedding("transformer.token_embeddings", config.integer("vocab_size"), hidden))]
+    out = [Block(kind="embedding", weights=w.embedding("transformer.token_embeddings", config.integer("vocab_size"), hidden))]
     out += repeated(zip(map(dims_of, reading.layers), multipliers, strict=True), weigh)
-    out.append(Block(kind="norm", weights=rms_norm("transformer.norm", hidden)))
+    out.append(Block(kind="norm", weights=w.rms_norm("transformer.norm", hidden)))
     return [*out, *head_block(config, tied=config.flag("share_input_output_layers", default=True))]
 
 
@@ -242,7 +218,7 @@ def _hunyuan_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) 
     """A layer that reads the cache of another projects no keys and values. The first layer has a cache of its own."""
     own = attention_weights(config, spec, layers[0])
     reads = tuple(weight for weight in own if ".k_" not in weight.path and ".v_" not in weight.path)
-    return attention_blocks(layers, lambda layer: reads if isinstance(layer[0], SharedCache) else own)
+    return build.attention_blocks(layers, lambda layer: reads if isinstance(layer[0], SharedCache) else own)
 
 
 def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -265,7 +241,7 @@ def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> lis
         if not number:
             return mlp_weights(config, spec)
         weights = gated_experts(hidden, inner, number, active, router="gate.wg")
-        return weights + (gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
+        return weights + (w.gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
 
     return mlp_blocks(map(kind, range(count)), weigh)
 
@@ -304,10 +280,10 @@ def _jetmoe_dims(config: Config) -> AttentionDims:
 def _mixture(config: Config, path: str, up: int, down: int) -> Weighed:
     """Experts of two matrices each, their router, and one bias for all of them."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
-    expert = linear(f"{path}.input_linear", hidden, up) + linear(f"{path}.output_linear", down, hidden)
+    expert = w.linear(f"{path}.input_linear", hidden, up) + w.linear(f"{path}.output_linear", down, hidden)
     return (
-        *experts(expert, count, config.integer("num_experts_per_tok")),
-        *linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER),
+        *w.experts(expert, count, config.integer("num_experts_per_tok")),
+        *w.linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER),
         Weight(path=f"{path}.bias", shape=(hidden,), role=WeightRole.BIAS),
     )
 
@@ -317,7 +293,7 @@ def _jetmoe_attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     dims = dims_of(layer)
     inner = dims.head_dim * dims.num_key_value_heads
     mixed = _mixture(config, "self_attention.experts", inner, inner)
-    return mixed + linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
+    return mixed + w.linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
 
 
 def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -325,7 +301,7 @@ def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> lis
     return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
 
 
-JETMOE: Final = Decoder(layers=alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
+JETMOE: Final = Decoder(layers=build.alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
 
 
 def _hrm_layers(config: Config) -> Reading:
@@ -357,7 +333,7 @@ def _hrm_stacks(config: Config, reading: Reading) -> Sequence[int]:
 
 def _hrm_gate(config: Config, layer: Layer) -> Weighed:
     dims, hidden = dims_of(layer), config.integer("hidden_size")
-    return linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
+    return w.linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
 
 
 HRM: Final = Decoder(
@@ -370,7 +346,7 @@ HRM: Final = Decoder(
     o_bias="attention_bias",
     mlp_bias="mlp_bias",
     extra=_hrm_gate,
-    outer=lambda config: rms_norm("z_L_init", config.integer("hidden_size")),
+    outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
 )
 
 
@@ -389,12 +365,12 @@ def _laguna(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bloc
     def weigh(dims: AttentionDims) -> Weighed:
         heads = dims.num_attention_heads
         rows = heads if gating is True or gating == "per-head" else heads * dims.head_dim
-        return attention_weights(config, spec, (dims.full(),)) + linear("self_attn.g_proj", hidden, rows)
+        return attention_weights(config, spec, (dims.full(),)) + w.linear("self_attn.g_proj", hidden, rows)
 
     dims = list(map(dims_of, layers))
     if listed is not None:
         dims = [replace(own, num_attention_heads=heads) for own, heads in zip(dims, listed, strict=True)]
-    return attention_blocks(dims, weigh)
+    return build.attention_blocks(dims, weigh)
 
 
 def _read_mimo_v2(config: Config) -> Reading:
@@ -510,7 +486,7 @@ def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     for kind in layer[1:]:
         indexer = kind_in(config, (kind,), SparseIndexer)
         width = indexer.index_head_dim
-        weights += linear(f"{path}.q_proj", hidden, indexer.index_n_heads * width) + linear(f"{path}.k_proj", hidden, width)
+        weights += w.linear(f"{path}.q_proj", hidden, indexer.index_n_heads * width) + w.linear(f"{path}.k_proj", hidden, width)
         weights += rms_norms(width, f"{path}.q_norm", f"{path}.k_norm")
     return weights
 
@@ -518,7 +494,7 @@ def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 def _minimax_m3_sparse(config: Config, count: int) -> list[bool]:
     frequency = config.integers("moe_layer_freq", length=count)
     if frequency is None or config.strings("mlp_layer_types") is not None:
-        return sparse_layers(config, count, 0, None)
+        return build.sparse_layers(config, count, 0, None)
     return list(map(bool, frequency))
 
 
@@ -527,7 +503,7 @@ def _read_mllama(config: Config) -> Reading:
     count = config.number_of_layers()
     dims = attention_dims(config)
     images = set(config.integers("cross_attention_layers") or [])
-    cross = CrossAttention(**asdict(dims))
+    cross = dims.cross()
     return Reading(
         layers=tuple((cross,) if index in images else (dims.full(),) for index in range(count)),
         config=config,
@@ -546,25 +522,25 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """Llama 3.2 Vision: layers that attend to the image have norms of queries and keys, and two gates."""
     if _is_full(layer):
         return attention_weights(config, spec, layer)
-    gates = parameter("cross_attn_attn_gate", 1) + parameter("cross_attn_mlp_gate", 1)
+    gates = w.parameter("cross_attn_attn_gate", 1) + w.parameter("cross_attn_mlp_gate", 1)
     return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
 LAGUNA: Final = replace(
     HEAD_NORM,
-    types=full(),
+    types=build.full(),
     attentions=_laguna,
     experts=Experts(
-        shared=width("shared_expert_intermediate_size"),
-        sparse=sparse_by_types(1, None),
-        extra=lambda config: parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
+        shared=build.width("shared_expert_intermediate_size"),
+        sparse=build.sparse_by_types(1, None),
+        extra=lambda config: w.parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
     ),
 )
 MIMO_V2: Final = Decoder(
     layers=_read_mimo_v2,
     qkv_bias="attention_bias",
     attention=_mimo_v2,
-    experts=Experts(count="n_routed_experts", sparse=sparse_by_types(1, None)),
+    experts=Experts(count="n_routed_experts", sparse=build.sparse_by_types(1, None)),
 )
 STEP3P5: Final = replace(
     HEAD_NORM,
@@ -572,7 +548,9 @@ STEP3P5: Final = replace(
     attentions=_step3p5,
     gate="head",
     mlp_bias="mlp_bias",
-    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", sparse=sparse_in_list(3)),
+    experts=Experts(
+        count="n_routed_experts", shared=build.width("share_expert_dim"), shared_bias="mlp_bias", sparse=build.sparse_in_list(3)
+    ),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,
@@ -580,7 +558,10 @@ MINIMAX_M3: Final = Decoder(
     width="dense_intermediate_size",
     attention=_minimax_m3,
     experts=Experts(
-        count="num_local_experts", width="intermediate_size", shared=width("shared_intermediate_size"), sparse=_minimax_m3_sparse
+        count="num_local_experts",
+        width="intermediate_size",
+        shared=build.width("shared_intermediate_size"),
+        sparse=_minimax_m3_sparse,
     ),
 )
 MLLAMA: Final = Decoder(

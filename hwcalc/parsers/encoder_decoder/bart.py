@@ -13,31 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from hwcalc.formulas import CrossAttention, Layer, NoCache
+from hwcalc.formulas import Layer, NoCache
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole, convolution, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import (
-    KVQO,
-    Attends,
-    Dims,
-    Named,
-    Switch,
-    Weighed,
-    cross_dims,
-    output_head,
-    own_dims,
-    projections,
-    repeated,
-    square,
-    stack,
-    switched,
-    tied_head,
-)
-from hwcalc.parsers.config import MAX_LAYERS, Config, architecture, form
-from hwcalc.parsers.reading import AttentionDims, Reading
+from hwcalc.parsers import blocks
+from hwcalc.parsers.blocks import Attends, Dims, Named, Switch, Weighed
+from hwcalc.parsers.config import MAX_LAYERS, Config, architecture_of, form
+from hwcalc.parsers.reading import AttentionDims, Reading, equal_dims, shared_width
 from hwcalc.parsers.towers.sound import mel_convolutions
 from hwcalc.text import brief
 
@@ -64,19 +49,12 @@ class Keys(Record):
         heads = config.integer(self.heads)
         kv_heads = config.maybe_integer(self.kv_heads) if self.kv_heads else None
         head_dim = config.maybe_integer(self.head_dim) if self.head_dim else None
-        if head_dim is None:
-            width = config.integer("hidden_size")
-            head_dim = width // heads
-            if head_dim == 0:
-                raise config.error("hidden_size", width, f"at least the number of attention heads ({heads})")
-        return AttentionDims(
-            num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim
-        )
+        return equal_dims(heads, kv_heads, head_dim or shared_width(config, heads))
 
     def layers(self, config: Config, cross: bool) -> tuple[Layer, ...]:
         """Equal layers, whose cross attention has the dims of their self attention."""
         dims = self.dims(config)
-        layer: Layer = (dims.full(), CrossAttention(**asdict(dims))) if cross else (dims.full(),)
+        layer: Layer = (dims.full(), dims.cross()) if cross else (dims.full(),)
         return (layer,) * self.number_of_layers(config)
 
 
@@ -114,7 +92,7 @@ class EncoderDecoder(Record):
         """The layers of the decoder, or layers that keep nothing for a class that is the encoder alone."""
         decoder = self._decoder(config)
         _set_aside(config)
-        name = architecture(config)
+        name = architecture_of(config.raw) or ""
         if name.endswith("EncoderModel"):
             return self._encoder_alone(decoder, name)
         cross = self.crosses and not name.endswith("ForCausalLM")
@@ -209,7 +187,7 @@ class Bart(EncoderDecoder):
     def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
         """All blocks of a class of this form."""
         width = config.integer("hidden_size")
-        tied = tied_head(config, top)
+        tied = blocks.tied_head(config, top)
         out = (self.tables or self.shared_tables)(config, width, kind, tied)
         if kind != "decoder":
             out += self._stack(config, width, "encoder", encoder_layers(config, minimum=0))
@@ -226,7 +204,7 @@ class Bart(EncoderDecoder):
             tables += [Block(kind="embedding", weights=embedding(f"{side}.embed_tokens", vocab, width)) for side in sides]
         headed = kind in {"both", "decoder"}
         own_head = not tied or (kind == "decoder" and not self.decoder_is_tied)
-        return tables + (output_head("lm_head", width, vocab) if headed and own_head else [])
+        return tables + (blocks.output_head("lm_head", width, vocab) if headed and own_head else [])
 
     def _stack(self, config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> list[Block]:
         """Positions, norms and layers of one side."""
@@ -236,7 +214,7 @@ class Bart(EncoderDecoder):
         if self.positions is not None and config.flag("use_learned_position_embeddings", default=True):
             rows = config.integer(self.encoder_positions if encoder else self.decoder_positions) + self.positions
             outside += embedding(f"{side}.embed_positions", rows, width)
-        if switched(config, self.embedding_norm):
+        if blocks.switched(config, self.embedding_norm):
             outside += layer_norm(f"{side}.layernorm_embedding", width)
         if self.final_norm:
             outside += layer_norm(f"{side}.layer_norm", width)
@@ -245,16 +223,16 @@ class Bart(EncoderDecoder):
         step = (config.maybe_integer(f"{side}_sparse_step", minimum=0) or 0) if self.sparse else 0
         places = [(layer, step > 0 and (i + 1) % step == 0) for i, layer in enumerate(layers)]
         out = [Block(kind="embedding", weights=outside, part=part)] if outside else []
-        return out + repeated(places, lambda place: self._layer(config, width, side, *place), part)
+        return out + blocks.repeated(places, lambda place: self._layer(config, width, side, *place), part)
 
     def _layer(self, config: Config, width: int, side: str, layer: Layer, routed: bool) -> Iterator[Named]:
         encoder = side == "encoder"
         own = self.encoder_attention(config, width) if encoder and self.encoder_attention else None
-        own = own or self._attention(config, "self_attn", width, own_dims(layer, width))
+        own = own or self._attention(config, "self_attn", width, blocks.own_dims(layer, width))
         yield "attention", own + layer_norm("self_attn_layer_norm", width)
         if not encoder:
             source = config.maybe_integer("cross_attention_hidden_size") if self.decoder_only else None
-            cross = self._attention(config, "encoder_attn", width, cross_dims(layer, width), source)
+            cross = self._attention(config, "encoder_attn", width, blocks.cross_dims(layer, width), source)
             yield "cross_attention", cross + layer_norm("encoder_attn_layer_norm", width)
         inner = config.integer(f"{side}_ffn_dim")
         mlp = linear("fc1", width, inner, bias=True) + linear("fc2", inner, width, bias=True)
@@ -268,8 +246,8 @@ class Bart(EncoderDecoder):
         yield "norm", layer_norm("final_layer_norm", width)
 
     def _attention(self, config: Config, path: str, width: int, dims: Dims, source: int | None = None) -> Weighed:
-        biased = ("kvqo" if self.key_bias else "vqo") if switched(config, self.bias) else ""
-        return projections(path, width, dims, KVQO, source=source, biased=biased)
+        biased = ("kvqo" if self.key_bias else "vqo") if blocks.switched(config, self.bias) else ""
+        return blocks.projections(path, width, dims, blocks.KVQO, source=source, biased=biased)
 
 
 def _two_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list[Block]:
@@ -279,7 +257,7 @@ def _two_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list
         return out
     vocab = config.integer("tgt_vocab_size")
     out.append(Block(kind="embedding", weights=embedding("decoder.embed_tokens", vocab, width)))
-    return out + output_head("output_projection", width, vocab)
+    return out + blocks.output_head("output_projection", width, vocab)
 
 
 def _own_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list[Block]:
@@ -293,14 +271,14 @@ def _own_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list
         for side, size in sizes.items()
         if kind in ("both", "body", side)
     ]
-    return out + (output_head("lm_head", width, target) if not tied and kind in ("both", "decoder") else [])
+    return out + (blocks.output_head("lm_head", width, target) if not tied and kind in ("both", "decoder") else [])
 
 
 def _bigbird(config: Config, width: int) -> Weighed:
     names = {"q": "query", "k": "key", "v": "value"}
     biased = "qkvo" if config.flag("use_bias") else ""
     path = "self_attn"
-    own = projections(f"{path}.self", width, square(width), names, biased=biased)
+    own = blocks.projections(f"{path}.self", width, blocks.square(width), names, biased=biased)
     return own + linear(f"{path}.output", width, width, bias=bool(biased))
 
 
@@ -310,17 +288,15 @@ def _longformer(config: Config, width: int) -> Weighed:
     own: Weighed = ()
     for end in ("", "_global"):
         names = {"q": f"query{end}", "k": f"key{end}", "v": f"value{end}"}
-        own += projections(path, width, square(width), names, biased="qkv")
+        own += blocks.projections(path, width, blocks.square(width), names, biased="qkv")
     return own + linear("self_attn.output", width, width, bias=True)
 
 
 def _global_norm(config: Config, width: int) -> Weighed:
     """Pegasus-X has a second norm for the global tokens."""
-    return projections("self_attn", width, square(width), KVQO) + layer_norm("global_self_attn_layer_norm", width)
-
-
-def _global_tokens(config: Config, width: int) -> Weighed:
-    return embedding("encoder.embed_global", config.integer("num_global_tokens"), width)
+    return blocks.projections("self_attn", width, blocks.square(width), blocks.KVQO) + layer_norm(
+        "global_self_attn_layer_norm", width
+    )
 
 
 def _subsampler(config: Config, width: int) -> Weighed:
@@ -350,11 +326,11 @@ def _prophetnet(config: Config, top: Config, reading: Reading, kind: str) -> lis
     if kind != "decoder":
         out += _prophetnet_side(config, width, "encoder", encoder_layers(config, "num_encoder_layers"))
     out += _prophetnet_side(config, width, "decoder", reading.layers)
-    if tied_head(config, top):
+    if blocks.tied_head(config, top):
         return out
     # Without tying, each side has the table once more.
     out += [Block(kind="embedding", weights=embedding(f"{side}.word_embeddings", vocab, width)) for side in sides]
-    return out if kind == "body" else out + output_head("lm_head", width, vocab)
+    return out if kind == "body" else out + blocks.output_head("lm_head", width, vocab)
 
 
 def _prophetnet_side(config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> list[Block]:
@@ -371,10 +347,10 @@ def _prophetnet_side(config: Config, width: int, side: str, layers: tuple[Layer,
         norm += linear("self_attn.relative_pos_embeddings", width, buckets, bias=True)
         after = layer_norm("cross_attn_layer_norm", width)
         cross = Attends(path="cross_attn", names=_PROPHETNET_NAMES, cross=True, biased="kvqo", norms=after)
-        out += stack(layers, width, cross_attention=cross) if config.flag("add_cross_attention") else []
+        out += blocks.stack(layers, width, cross_attention=cross) if config.flag("add_cross_attention") else []
     own = Attends(path="self_attn", names=_PROPHETNET_NAMES, biased="kvqo", norms=norm)
     out.append(Block(kind="embedding", weights=outside, part=part))
-    return out + stack(layers, width, part, attention=own, mlp=mlp + layer_norm("feed_forward_layer_norm", width))
+    return out + blocks.stack(layers, width, part, attention=own, mlp=mlp + layer_norm("feed_forward_layer_norm", width))
 
 
 BART: Final = Bart()
@@ -396,7 +372,12 @@ MBART: Final = Bart(final_norm=True)
 MVP: Final = Bart(uncounted_with="use_prompt")
 NLLB_MOE: Final = Bart(positions=None, embedding_norm=False, final_norm=True, sparse=True)
 PEGASUS_X: Final = Bart(
-    positions=None, embedding_norm=False, final_norm=True, bias=False, encoder_attention=_global_norm, front=_global_tokens
+    positions=None,
+    embedding_norm=False,
+    final_norm=True,
+    bias=False,
+    encoder_attention=_global_norm,
+    front=lambda config, width: embedding("encoder.embed_global", config.integer("num_global_tokens"), width),
 )
 SPEECH2TEXT: Final = Bart(positions=None, embedding_norm=False, final_norm=True, own_tables=False, front=_subsampler)
 # A document of this type alone has no weights here: PP_FORMULANET in images.py counts them.

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from msgspec.structs import asdict
-
 from hwcalc.errors import ConfigError, UnknownArchitectureError
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SlidingAttention
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
@@ -229,7 +227,7 @@ def _with_cross(layer: Layer) -> Layer:
     if any(isinstance(kind, CrossAttention) for kind in layer):
         return layer
     own = tuple(kind for kind in layer if isinstance(kind, (FullAttention, SlidingAttention)))
-    return (*layer, CrossAttention(**asdict(dims_of(own)))) if own else layer
+    return (*layer, dims_of(own).cross()) if own else layer
 
 
 def _weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:

@@ -12,22 +12,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.formulas import CrossAttention, Layer
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    convolution,
-    embedding,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Attends, Weighed, bart_attention, output_head, rms_norms, stack, tied_head
-from hwcalc.parsers.config import MAX_LAYERS, Config, architecture
+from hwcalc.parsers.config import MAX_LAYERS, Config, architecture_of
 from hwcalc.parsers.encoder_decoder.bart import BART_KEYS, EncoderDecoder, Keys, encoder_layers
 from hwcalc.parsers.reading import Reading, attention_dims
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, linears, needed
@@ -39,17 +28,19 @@ def parakeet(config: Config, path: str) -> tuple[Block, ...]:
     bias, conv_bias = config.flag("attention_bias"), config.flag("convolution_bias")
     heads = config.integer("num_attention_heads")
     size = config.maybe_integer("head_dim") or max(1, width // heads)
-    layer = layer_norm("norm_out", width)
+    layer = w.layer_norm("norm_out", width)
     for name in ("feed_forward1", "feed_forward2"):
-        layer += plain_mlp(width, inner, bias=bias, path=name, names=("linear1", "linear2")) + layer_norm(f"norm_{name}", width)
+        layer += w.plain_mlp(width, inner, bias=bias, path=name, names=("linear1", "linear2")) + w.layer_norm(
+            f"norm_{name}", width
+        )
     layer += linears("self_attn", LLAMA_NAMES[:3], width, heads * size, bias=bias)
-    layer += linear("self_attn.o_proj", heads * size, width, bias=bias)
-    layer += linear("self_attn.relative_k_proj", width, heads * size) + layer_norm("norm_self_att", width)
-    layer += parameter("self_attn.bias_u", heads, size) + parameter("self_attn.bias_v", heads, size)
-    layer += convolution("conv.pointwise_conv1", 2 * width, 1, inputs=width, bias=conv_bias)
-    layer += convolution("conv.depthwise_conv", width, config.integer("conv_kernel_size"), bias=conv_bias)
-    layer += layer_norm("conv.norm", width)
-    layer += convolution("conv.pointwise_conv2", width, 1, inputs=width, bias=conv_bias) + layer_norm("norm_conv", width)
+    layer += w.linear("self_attn.o_proj", heads * size, width, bias=bias)
+    layer += w.linear("self_attn.relative_k_proj", width, heads * size) + w.layer_norm("norm_self_att", width)
+    layer += w.parameter("self_attn.bias_u", heads, size) + w.parameter("self_attn.bias_v", heads, size)
+    layer += w.convolution("conv.pointwise_conv1", 2 * width, 1, inputs=width, bias=conv_bias)
+    layer += w.convolution("conv.depthwise_conv", width, config.integer("conv_kernel_size"), bias=conv_bias)
+    layer += w.layer_norm("conv.norm", width)
+    layer += w.convolution("conv.pointwise_conv2", width, 1, inputs=width, bias=conv_bias) + w.layer_norm("norm_conv", width)
     return (
         Block(kind="convolution", weights=_subsampling(config, width, path), part=Part.ENCODER),
         Block(kind="encoder_layer", weights=layer, part=Part.ENCODER, count=config.number_of_layers()),
@@ -66,7 +57,7 @@ def _subsampling(config: Config, width: int, path: str) -> Weighed:
         weights += conv(f"{base}.layers.{3 * i - 1}", channels, 1, kernel, kernel)
         weights += conv(f"{base}.layers.{3 * i}", channels, channels, 1, 1)
     bins = config.integer("num_mel_bins") // stride**layers
-    return weights + linear(f"{base}.linear", channels * max(1, bins), width, bias=True)
+    return weights + w.linear(f"{base}.linear", channels * max(1, bins), width, bias=True)
 
 
 def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
@@ -75,7 +66,7 @@ def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
         return None
     width = config.integer("hidden_size")
     front = wav2vec2_front(config, width, f"{path}.feature_extractor", f"{path}.feature_projection", f"{path}.encoder")
-    front += layer_norm(f"{path}.encoder.layer_norm", width) + masked_span(config, width, path)
+    front += w.layer_norm(f"{path}.encoder.layer_norm", width) + masked_span(config, width, path)
     style = Style(
         attention="attention",
         mlp=("feed_forward.intermediate_dense", "feed_forward.output_dense"),
@@ -91,14 +82,14 @@ def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
 def wav2vec2_front(config: Config, width: int, extractor: str, projection: str, encoder: str) -> Weighed:
     """What comes before the layers of wav2vec 2.0: convolutions over samples, a projection, and a convolution for positions."""
     last = (config.integers("conv_dim", minimum=1) or [1])[-1]
-    front = _convolutions(config, extractor) + layer_norm(f"{projection}.layer_norm", last)
-    front += linear(f"{projection}.projection", last, width, bias=True)
+    front = _convolutions(config, extractor) + w.layer_norm(f"{projection}.layer_norm", last)
+    front += w.linear(f"{projection}.projection", last, width, bias=True)
     # A grouped convolution. Its weight is stored as a direction and a length for each tap.
     kernel, groups = config.integer("num_conv_pos_embeddings"), config.integer("num_conv_pos_embedding_groups")
     path = f"{encoder}.pos_conv_embed.conv"
-    front += parameter(f"{path}.parametrizations.weight.original0", 1, 1, kernel)
-    front += parameter(f"{path}.parametrizations.weight.original1", width, width // groups, kernel, role=WeightRole.CONV)
-    return front + parameter(f"{path}.bias", width, role=WeightRole.BIAS)
+    front += w.parameter(f"{path}.parametrizations.weight.original0", 1, 1, kernel)
+    front += w.parameter(f"{path}.parametrizations.weight.original1", width, width // groups, kernel, role=WeightRole.CONV)
+    return front + w.parameter(f"{path}.bias", width, role=WeightRole.BIAS)
 
 
 def _convolutions(config: Config, path: str) -> Weighed:
@@ -111,16 +102,16 @@ def _convolutions(config: Config, path: str) -> Weighed:
     weights: Weighed = ()
     for i, (width, kernel) in enumerate(zip(widths, kernels, strict=True)):
         inputs = widths[i - 1] if i else 1
-        weights += convolution(f"{path}.conv_layers.{i}.conv", width, kernel, inputs=inputs, bias=config.flag("conv_bias"))
+        weights += w.convolution(f"{path}.conv_layers.{i}.conv", width, kernel, inputs=inputs, bias=config.flag("conv_bias"))
         if everywhere or i == 0:
-            weights += layer_norm(f"{path}.conv_layers.{i}.layer_norm", width)
+            weights += w.layer_norm(f"{path}.conv_layers.{i}.layer_norm", width)
     return weights
 
 
 def masked_span(config: Config, width: int, path: str) -> Weighed:
     """The embedding that hides spans in training, unless both probabilities are zero."""
     masks = config.number("mask_time_prob", 0.05) > 0 or config.number("mask_feature_prob", 0.0) > 0
-    return parameter(f"{path}.masked_spec_embed", width) if masks else ()
+    return w.parameter(f"{path}.masked_spec_embed", width) if masks else ()
 
 
 def conformer(config: Config, path: str) -> tuple[Block, ...] | None:
@@ -130,10 +121,10 @@ def conformer(config: Config, path: str) -> tuple[Block, ...] | None:
         return None
     width, inner = config.integer("hidden_size"), config.integer("speech_encoder_intermediate_size")
     features = config.integer("feature_projection_input_dim")
-    outside = layer_norm(f"{path}.feature_projection.layer_norm", features)
-    outside += linear(f"{path}.feature_projection.projection", features, width, bias=True)
-    outside += layer_norm(f"{path}.encoder.layer_norm", width) + _feed_forward(f"{path}.intermediate_ffn", width, inner)
-    outside += layer_norm(f"{path}.inner_layer_norm", width)
+    outside = w.layer_norm(f"{path}.feature_projection.layer_norm", features)
+    outside += w.linear(f"{path}.feature_projection.projection", features, width, bias=True)
+    outside += w.layer_norm(f"{path}.encoder.layer_norm", width) + _feed_forward(f"{path}.intermediate_ffn", width, inner)
+    outside += w.layer_norm(f"{path}.inner_layer_norm", width)
     layer, count = _conformer_layer(config, width, inner, second), config.integer("speech_encoder_layers", maximum=MAX_LAYERS)
     out = [
         Block(kind="encoder_layer", weights=layer, part=Part.ENCODER, count=count),
@@ -152,26 +143,26 @@ def _conformer_layer(config: Config, width: int, inner: int, second: bool) -> We
     if second:
         reach = config.integer("left_max_position_embeddings", minimum=0)
         rows = reach + config.integer("right_max_position_embeddings", minimum=0) + 1
-        layer += embedding("self_attn.distance_embedding", rows, size)
+        layer += w.embedding("self_attn.distance_embedding", rows, size)
     else:
-        layer += linear("self_attn.linear_pos", width, width)
-        layer += parameter("self_attn.pos_bias_u", heads, size) + parameter("self_attn.pos_bias_v", heads, size)
-    layer += layer_norm("self_attn_layer_norm", width) + layer_norm("final_layer_norm", width)
+        layer += w.linear("self_attn.linear_pos", width, width)
+        layer += w.parameter("self_attn.pos_bias_u", heads, size) + w.parameter("self_attn.pos_bias_v", heads, size)
+    layer += w.layer_norm("self_attn_layer_norm", width) + w.layer_norm("final_layer_norm", width)
     for name in ("ffn1", "ffn2"):
-        layer += _feed_forward(name, width, inner) + layer_norm(f"{name}_layer_norm", width)
-    layer += convolution("conv_module.pointwise_conv1", 2 * width, 1, inputs=width)
-    layer += convolution("conv_module.depthwise_conv", width, config.integer("conv_depthwise_kernel_size"))
-    layer += layer_norm("conv_module.depthwise_layer_norm" if second else "conv_module.batch_norm", width)
-    layer += convolution("conv_module.pointwise_conv2", width, 1, inputs=width)
-    return layer + layer_norm("conv_module.layer_norm", width)
+        layer += _feed_forward(name, width, inner) + w.layer_norm(f"{name}_layer_norm", width)
+    layer += w.convolution("conv_module.pointwise_conv1", 2 * width, 1, inputs=width)
+    layer += w.convolution("conv_module.depthwise_conv", width, config.integer("conv_depthwise_kernel_size"))
+    layer += w.layer_norm("conv_module.depthwise_layer_norm" if second else "conv_module.batch_norm", width)
+    layer += w.convolution("conv_module.pointwise_conv2", width, 1, inputs=width)
+    return layer + w.layer_norm("conv_module.layer_norm", width)
 
 
 def _seamless_adapter(config: Config, width: int, inner: int) -> Weighed:
     kernel = config.integer("adaptor_kernel_size")
-    weights = _square_attention("self_attn", width) + _feed_forward("ffn", width, inner) + layer_norm("ffn_layer_norm", width)
+    weights = _square_attention("self_attn", width) + _feed_forward("ffn", width, inner) + w.layer_norm("ffn_layer_norm", width)
     for name in ("residual", "self_attn"):
-        weights += layer_norm(f"{name}_layer_norm", width)
-        weights += convolution(f"{name}_conv", 2 * width, kernel, inputs=width, bias=True)
+        weights += w.layer_norm(f"{name}_layer_norm", width)
+        weights += w.convolution(f"{name}_conv", 2 * width, kernel, inputs=width, bias=True)
     return weights
 
 
@@ -180,16 +171,16 @@ def _square_attention(path: str, width: int) -> Weighed:
 
 
 def _feed_forward(path: str, width: int, inner: int) -> Weighed:
-    return plain_mlp(width, inner, path=path, names=("intermediate_dense", "output_dense"))
+    return w.plain_mlp(width, inner, path=path, names=("intermediate_dense", "output_dense"))
 
 
 def _seamless(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
     """One embedding table for all, NLLB's text encoder or a conformer, and NLLB's decoder."""
     width, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-    out = [Block(kind="embedding", weights=embedding("shared", vocab, width))]
+    out = [Block(kind="embedding", weights=w.embedding("shared", vocab, width))]
     if kind == "text":
         out += _text_stack(config, "encoder", encoder_layers(config))
-    elif architecture(config).endswith("ForSpeechToText"):
+    elif (architecture_of(config.raw) or "").endswith("ForSpeechToText"):
         speech = conformer(config, "speech_encoder")
         if speech is None:
             return None
@@ -200,7 +191,7 @@ def _seamless(config: Config, top: Config, reading: Reading, kind: str) -> list[
     if tied_head(config, top):
         return out
     sides = ("text_encoder", "text_decoder") if kind == "text" else ("text_decoder",)
-    out += [Block(kind="embedding", weights=embedding(f"{side}.embed_tokens", vocab, width)) for side in sides]
+    out += [Block(kind="embedding", weights=w.embedding(f"{side}.embed_tokens", vocab, width)) for side in sides]
     return out + output_head("lm_head", width, vocab)
 
 
@@ -208,34 +199,34 @@ def _text_stack(config: Config, side: str, layers: tuple[Layer, ...]) -> list[Bl
     """Layers with a norm before each block, and one norm after the last layer."""
     width, encoder = config.integer("hidden_size"), side == "encoder"
     part = Part.ENCODER if encoder else Part.LANGUAGE
-    mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="ffn") + layer_norm("ffn_layer_norm", width)
+    mlp = w.plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="ffn") + w.layer_norm("ffn_layer_norm", width)
     cross = bart_attention("cross_attention", width, cross=True)
     return [
         *stack(layers, width, part, attention=bart_attention("self_attn", width), mlp=mlp),
-        Block(kind="norm", weights=layer_norm(f"text_{side}.layer_norm", width), part=part),
+        Block(kind="norm", weights=w.layer_norm(f"text_{side}.layer_norm", width), part=part),
         *(() if encoder else stack(layers, width, cross_attention=cross)),
     ]
 
 
 def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
     """SpeechT5: wav2vec's front, one table of relative positions for all encoder layers, and computed positions elsewhere."""
-    if not architecture(config).endswith("ForSpeechToText"):
+    if not (architecture_of(config.raw) or "").endswith("ForSpeechToText"):
         return None
     width, vocab, path = config.integer("hidden_size"), config.integer("vocab_size"), "encoder.prenet"
     front = wav2vec2_front(config, width, f"{path}.feature_encoder", f"{path}.feature_projection", path)
-    front += masked_span(config, width, path) + layer_norm("encoder.wrapped_encoder.layer_norm", width)
+    front += masked_span(config, width, path) + w.layer_norm("encoder.wrapped_encoder.layer_norm", width)
     heads, rows = config.integer("encoder_attention_heads"), 2 * config.integer("encoder_max_relative_position")
-    front += embedding("encoder.wrapped_encoder.embed_positions.pe_k", rows, max(1, width // heads))
+    front += w.embedding("encoder.wrapped_encoder.embed_positions.pe_k", rows, max(1, width // heads))
     out = [
         Block(kind="convolution", weights=front, part=Part.ENCODER),
-        Block(kind="embedding", weights=embedding("decoder.prenet.embed_tokens", vocab, width)),
+        Block(kind="embedding", weights=w.embedding("decoder.prenet.embed_tokens", vocab, width)),
     ]
     names = ("intermediate_dense", "output_dense")
     for side, layers, path in (("encoder", encoder_layers(config), "attention"), ("decoder", reading.layers, "self_attn")):
-        mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="feed_forward", names=names)
+        mlp = w.plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="feed_forward", names=names)
         part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
         own = bart_attention(path, width, norm="self_attn")
-        out += stack(layers, width, part, attention=own, mlp=mlp + layer_norm("final_layer_norm", width))
+        out += stack(layers, width, part, attention=own, mlp=mlp + w.layer_norm("final_layer_norm", width))
     out += stack(reading.layers, width, cross_attention=bart_attention("encoder_attn", width, cross=True))
     return out if tied_head(config, top) else out + output_head("text_decoder_postnet.lm_head", width, vocab)
 
@@ -243,24 +234,24 @@ def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[
 def _moonshine(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
     """Moonshine: three convolutions over the samples. The decoder's MLP is gated, and norms have no bias."""
     width, inner, vocab = config.integer("hidden_size"), config.integer("intermediate_size"), config.integer("vocab_size")
-    front = convolution("encoder.conv1", width, 127) + convolution("encoder.conv2", 2 * width, 7, inputs=width, bias=True)
-    front += convolution("encoder.conv3", width, 3, inputs=2 * width, bias=True) + layer_norm("encoder.groupnorm", width)
+    front = w.convolution("encoder.conv1", width, 127) + w.convolution("encoder.conv2", 2 * width, 7, inputs=width, bias=True)
+    front += w.convolution("encoder.conv3", width, 3, inputs=2 * width, bias=True) + w.layer_norm("encoder.groupnorm", width)
     own = Attends(path="self_attn", biased="qkv" if config.flag("attention_bias") else "")
     norms = rms_norms(width, "input_layernorm", "post_attention_layernorm")
-    gate = linear("mlp.fc1", width, 2 * inner, bias=True) + linear("mlp.fc2", inner, width, bias=True)
+    gate = w.linear("mlp.fc1", width, 2 * inner, bias=True) + w.linear("mlp.fc2", inner, width, bias=True)
     encoder = _moonshine_keys("encoder").layers(config, cross=False)
     out = [
-        Block(kind="convolution", weights=front + rms_norm("encoder.layer_norm", width), part=Part.ENCODER),
-        *stack(encoder, width, Part.ENCODER, attention=own, mlp=plain_mlp(width, inner), norm=norms),
+        Block(kind="convolution", weights=front + w.rms_norm("encoder.layer_norm", width), part=Part.ENCODER),
+        *stack(encoder, width, Part.ENCODER, attention=own, mlp=w.plain_mlp(width, inner), norm=norms),
         *stack(
             reading.layers,
             width,
             cross_attention=replace(own, path="encoder_attn", cross=True),
             attention=own,
             mlp=gate,
-            norm=norms + rms_norm("final_layernorm", width),
+            norm=norms + w.rms_norm("final_layernorm", width),
         ),
-        Block(kind="embedding", weights=embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.norm", width)),
+        Block(kind="embedding", weights=w.embedding("decoder.embed_tokens", vocab, width) + w.rms_norm("decoder.norm", width)),
     ]
     return out if tied_head(config, top) else out + output_head("proj_out", width, vocab)
 
@@ -273,11 +264,11 @@ def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> li
     """Canary and Cohere's ASR: a decoder after a Parakeet encoder. The head has a bias, tied or not."""
     encoder, decoder = needed(config, "encoder_config"), reading.config
     width, vocab = decoder.integer("hidden_size"), decoder.integer("vocab_size")
-    outside = embedding("decoder.embed_tokens", vocab, width)
-    outside += layer_norm("decoder.norm", width) + layer_norm("decoder.embedding_layernorm", width)
+    outside = w.embedding("decoder.embed_tokens", vocab, width)
+    outside += w.layer_norm("decoder.norm", width) + w.layer_norm("decoder.embedding_layernorm", width)
     if decoder is config:  # Cohere's
-        outside += embedding("decoder.pos_emb", decoder.integer("max_position_embeddings"), width)
-        outside += linear("decoder.proj", encoder.integer("hidden_size"), width, bias=True)
+        outside += w.embedding("decoder.pos_emb", decoder.integer("max_position_embeddings"), width)
+        outside += w.linear("decoder.proj", encoder.integer("hidden_size"), width, bias=True)
     heard = parakeet(encoder, "encoder")
     own = Attends(path="self_attn", biased="qkvo" if decoder.flag("attention_bias") else "")
     norms = ("input_layernorm", "post_attention_layernorm", "final_layernorm")
@@ -289,8 +280,8 @@ def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> li
             width,
             attention=own,
             cross_attention=replace(own, path="encoder_attn", cross=True),
-            mlp=plain_mlp(width, decoder.integer("intermediate_size")),
-            norm=tuple(weight for name in norms for weight in layer_norm(name, width)),
+            mlp=w.plain_mlp(width, decoder.integer("intermediate_size")),
+            norm=tuple(weight for name in norms for weight in w.layer_norm(name, width)),
         ),
         *output_head("proj_out", width, vocab, tied=tied_head(decoder, top), bias=True),
     ]
@@ -317,17 +308,17 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
     channels = decoder.integer("num_channels") * decoder.integer("vocab_size")
 
     def mlp(side: Config, width: int) -> Weighed:
-        return gated_mlp(width, side.integer("intermediate_size"), fused="gate_up_proj")
+        return w.gated_mlp(width, side.integer("intermediate_size"), fused="gate_up_proj")
 
     own = Attends(path="self_attention")
     norms = rms_norms(width, "pre_sa_norm", "post_sa_norm")
     layers: tuple[Layer, ...] = ((attention_dims(encoder).full(),),) * encoder.number_of_layers()
-    table = embedding("encoder.embedding", encoder.integer("vocab_size"), width)
+    table = w.embedding("encoder.embedding", encoder.integer("vocab_size"), width)
     return [
         Block(kind="embedding", weights=table, part=Part.ENCODER),
         *stack(layers, width, Part.ENCODER, attention=own, mlp=mlp(encoder, width), norm=norms),
-        Block(kind="norm", weights=rms_norm("encoder.norm", width), part=Part.ENCODER),
-        Block(kind="embedding", weights=embedding("decoder.embeddings.embed", channels, wide)),
+        Block(kind="norm", weights=w.rms_norm("encoder.norm", width), part=Part.ENCODER),
+        Block(kind="embedding", weights=w.embedding("decoder.embeddings.embed", channels, wide)),
         *stack(
             reading.layers,
             wide,
@@ -336,7 +327,7 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
             mlp=mlp(decoder, wide),
             norm=rms_norms(wide, "pre_sa_norm", "pre_ca_norm", "pre_mlp_norm"),
         ),
-        Block(kind="norm", weights=rms_norm("decoder.norm", wide)),
+        Block(kind="norm", weights=w.rms_norm("decoder.norm", wide)),
         *output_head("logits_dense", wide, channels),
     ]
 
@@ -347,12 +338,12 @@ def _musicgen(config: Config, top: Config, reading: Reading, kind: str) -> list[
     own = bart_attention("self_attn", width, biased="")
     cross = bart_attention("encoder_attn", width, cross=True, biased="")
     inner = config.integer("ffn_dim")
-    mlp = linear("fc1", width, inner) + linear("fc2", inner, width) + layer_norm("final_layer_norm", width)
+    mlp = w.linear("fc1", width, inner) + w.linear("fc2", inner, width) + w.layer_norm("final_layer_norm", width)
     return [
-        Block(kind="embedding", weights=embedding("decoder.embed_tokens", vocab + 1, width), count=books),
-        Block(kind="norm", weights=layer_norm("decoder.layer_norm", width)),
+        Block(kind="embedding", weights=w.embedding("decoder.embed_tokens", vocab + 1, width), count=books),
+        Block(kind="norm", weights=w.layer_norm("decoder.layer_norm", width)),
         *stack(reading.layers, width, attention=own, mlp=mlp),
-        Block(kind="head", weights=linear("lm_heads", width, vocab, role=WeightRole.HEAD), count=books),
+        Block(kind="head", weights=w.linear("lm_heads", width, vocab, role=WeightRole.HEAD), count=books),
         *(stack(reading.layers, width, cross_attention=cross) if config.model_type == "musicgen_decoder" else ()),
     ]
 

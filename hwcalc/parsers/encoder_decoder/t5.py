@@ -10,22 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgspec.structs import asdict
-
-from hwcalc.formulas import CrossAttention, Layer
+from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
-from hwcalc.parsers.blocks import (
-    Attends,
-    Named,
-    Weighed,
-    cross_dims,
-    output_head,
-    own_dims,
-    projections,
-    repeated,
-    stack,
-    tied_head,
-)
+from hwcalc.parsers import blocks
+from hwcalc.parsers.blocks import Attends, Named, Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.bart import EncoderDecoder, Keys
 from hwcalc.parsers.reading import Reading, attention_dims, build_layers, every, full_layer, read_layer_types, windowed_layer
@@ -55,12 +43,12 @@ class _T5(EncoderDecoder):
         """All blocks of a class of this form."""
         width, vocab = config.integer("d_model"), config.integer("vocab_size")
         out = [Block(kind="embedding", weights=embedding("shared", vocab, width))]
-        untied = not tied_head(config, top) if self.sparse else config.get("tie_word_embeddings") is False
+        untied = not blocks.tied_head(config, top) if self.sparse else config.get("tie_word_embeddings") is False
         if self.sparse and untied:
             sides = ("encoder",) if kind == "encoder" else ("encoder", "decoder")
             out += [Block(kind="embedding", weights=embedding(f"{side}.embed_tokens", vocab, width)) for side in sides]
         if kind == "both" and (untied if self.headed is None else self.headed):
-            out += output_head("lm_head", width, vocab)
+            out += blocks.output_head("lm_head", width, vocab)
         encoder: tuple[Layer, ...] = ((_KEYS.dims(config).full(),),) * config.number_of_layers("num_layers")
         if self.before is not None:
             out += self.before(config, width)
@@ -75,13 +63,13 @@ class _T5(EncoderDecoder):
         step = _sparse_step(config, len(layers), side) if self.sparse else 0
         sparse = [step > 0 and (step == 1 or i % step == 1) for i in range(len(layers))]
         places = [(layer, i == 0 or self.biases_everywhere, sparse[i]) for i, layer in enumerate(layers)]
-        out = repeated(places, lambda place: self._layer(config, width, side, *place), part)
+        out = blocks.repeated(places, lambda place: self._layer(config, width, side, *place), part)
         return [*out, Block(kind="norm", weights=rms_norm(f"{side}.final_layer_norm", width), part=part)]
 
     def _layer(self, config: Config, width: int, side: str, layer: Layer, biased: bool, routed: bool) -> Iterator[Named]:
-        encoder, dims, path = side == "encoder", own_dims(layer, width), "layer.0.SelfAttention"
+        encoder, dims, path = side == "encoder", blocks.own_dims(layer, width), "layer.0.SelfAttention"
         spread = encoder and self.spreads and config.text("encoder_attention_type") == "transient-global"
-        own = projections(path, width, dims, _QKVO)
+        own = blocks.projections(path, width, dims, _QKVO)
         if spread:
             own += rms_norm(f"{path}.global_input_layer_norm", width)
         yield "attention", own + rms_norm("layer.0.layer_norm", width)
@@ -90,7 +78,7 @@ class _T5(EncoderDecoder):
             heads = dims.num_attention_heads
             yield "positions", tuple(weight for name in names for weight in _biases(config, f"{path}.{name}", heads))
         if not encoder:
-            cross = projections("layer.1.EncDecAttention", width, cross_dims(layer, width), _QKVO)
+            cross = blocks.projections("layer.1.EncDecAttention", width, blocks.cross_dims(layer, width), _QKVO)
             yield "cross_attention", cross + rms_norm("layer.1.layer_norm", width)
         yield ("moe", self._experts(config, width)) if routed else ("mlp", self._mlp(config, width, "layer.2.DenseReluDense"))
         yield "norm", rms_norm("layer.2.layer_norm", width)
@@ -172,13 +160,13 @@ def _pix2struct_decoder(reading: Reading, top: Config) -> list[Block]:
     names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "attention.output"}
 
     both: Weighed = ()
-    for place, dims in (("self_attention", own_dims), ("encoder_decoder_attention", cross_dims)):
-        both += projections(place, width, dims(reading.layers[0], width), names) + rms_norm(f"{place}.layer_norm", width)
+    for place, dims in (("self_attention", blocks.own_dims), ("encoder_decoder_attention", blocks.cross_dims)):
+        both += blocks.projections(place, width, dims(reading.layers[0], width), names) + rms_norm(f"{place}.layer_norm", width)
     mlp = _gated(width, text.integer("d_ff"), "mlp.DenseReluDense") + rms_norm("mlp.layer_norm", width)
     outside = embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.final_layer_norm", width)
     outside += _biases(text, "layer.0.self_attention.attention.relative_attention_bias", text.integer("num_heads"))
-    out = [Block(kind="embedding", weights=outside), *stack(reading.layers, width, attention=both, mlp=mlp)]
-    return out if tied_head(text, top) else out + output_head("decoder.lm_head", width, vocab)
+    out = [Block(kind="embedding", weights=outside), *blocks.stack(reading.layers, width, attention=both, mlp=mlp)]
+    return out if blocks.tied_head(text, top) else out + blocks.output_head("decoder.lm_head", width, vocab)
 
 
 # T5Gemma.
@@ -195,7 +183,7 @@ def _windowed(period: int) -> Callable[[Config, bool], tuple[Layer, ...]]:
             types = every(pattern, count, "full_attention", "sliding_attention")
         config.ignore("sliding_window_pattern", "_sliding_window_pattern")
         own = build_layers(config, types, {"full_attention": full_layer, "sliding_attention": windowed_layer})
-        over = CrossAttention(**asdict(attention_dims(config)))
+        over = attention_dims(config).cross()
         return tuple((*layer, over) if cross else layer for layer in own)
 
     return layers
@@ -223,11 +211,11 @@ def _gemma_side(
     own = Attends(path="self_attn", biased=biased, head_norms=head_norms)
     mlp = gated_mlp(width, config.integer("intermediate_size"))
     norms = tuple(weight for name in names for when in ("pre", "post") for weight in rms_norm(f"{when}_{name}_layernorm", width))
-    out = stack(layers, width, part, attention=own, mlp=mlp, norm=norms)
+    out = blocks.stack(layers, width, part, attention=own, mlp=mlp, norm=norms)
     out.append(Block(kind="norm", weights=rms_norm(f"{path}.norm", width), part=part))
     if source is not None:
         cross = Attends(path="cross_attn", cross=True, source=source, biased=biased)
-        out += stack(layers, width, part, cross_attention=cross)
+        out += blocks.stack(layers, width, part, cross_attention=cross)
     return out
 
 
@@ -239,8 +227,8 @@ def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[B
         return out
     out.append(_gemma_table(decoder, "decoder", Part.LANGUAGE))
     out += _gemma_side(decoder, reading.layers, "decoder", Part.LANGUAGE, source=encoder.integer("hidden_size"))
-    if kind == "both" and not tied_head(decoder, top):
-        out += output_head("lm_head.out_proj", decoder.integer("hidden_size"), decoder.integer("vocab_size"))
+    if kind == "both" and not blocks.tied_head(decoder, top):
+        out += blocks.output_head("lm_head.out_proj", decoder.integer("hidden_size"), decoder.integer("vocab_size"))
     return out
 
 
@@ -264,7 +252,7 @@ def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[
     projector = parameter(f"{path}.mm_input_projection_weight", seen, width, role=WeightRole.LINEAR)
     out.append(Block(kind="projector", weights=projector + rms_norm(f"{path}.mm_soft_emb_norm", seen), part=Part.PROJECTOR))
     out += _gemma_side(reading.config, reading.layers, "decoder", Part.LANGUAGE, head_norms=True)
-    return out if tied_head(reading.config, top) else None
+    return out if blocks.tied_head(reading.config, top) else None
 
 
 T5: Final = _T5()

@@ -125,7 +125,8 @@ def _indexer(heads: int, length: int, top: int | None) -> Keys:
 
 def _state_keys(source: Source) -> Keys:
     if mamba := source.first(formulas.Mamba1):
-        rank = source.number("time_step_rank", "dt_rank", "mamba_dt_rank") if _plain_rank(source) else None
+        names = ("time_step_rank", "dt_rank", "mamba_dt_rank")
+        rank = None if isinstance(source.get(*names), str) else source.number(*names)
         return _ssm(mamba.d_conv, mamba.d_inner, mamba.d_state, rank or -(-source.width // 16))
     if mamba2 := source.first(formulas.Mamba2):
         inner = mamba2.num_heads * mamba2.head_dim
@@ -140,10 +141,6 @@ def _state_keys(source: Source) -> Keys:
     if short := source.first(formulas.ShortConvolution):
         return {"shortconv.l_cache": short.d_conv}
     return {}
-
-
-def _plain_rank(source: Source) -> bool:
-    return not isinstance(source.get("time_step_rank", "dt_rank", "mamba_dt_rank"), str)
 
 
 def _ssm(kernel: int, inner: int, state: int, rank: int) -> Keys:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import ConfigError, UnsupportedError
 from hwcalc.model import FIDELITY, GGUF_ARCHITECTURE, VOCABULARY, ModelSpec
+from hwcalc.parsers.config import architecture_of
 from hwcalc.parsers.gguf import converters as do
 from hwcalc.parsers.gguf.converter_keys import common_keys, source_of
 from hwcalc.text import shown
@@ -219,11 +220,6 @@ def _by_class() -> dict[str, Row]:
     return {name: row for row in ROWS for name in row.classes}
 
 
-def row_of(name: str | None) -> Row | None:
-    """The row of a model class; ``None`` for one that the converter or kvplan does not know."""
-    return _by_class().get(name or "")
-
-
 @lru_cache(maxsize=1)
 def _by_type() -> dict[str, Row]:
     from hwcalc.parsers.registry import model_type_of_architecture
@@ -234,11 +230,6 @@ def _by_type() -> dict[str, Row]:
             if model_type is not None:
                 rows.setdefault(model_type, row)
     return rows
-
-
-def row_of_type(model_type: str | None) -> Row | None:
-    """The row of the classes of a model type, for a config that names no class."""
-    return _by_type().get(model_type or "")
 
 
 _FILE_TYPES = {"bf16": 32}
@@ -305,16 +296,16 @@ def row_for(model: ModelSpec) -> Row:
 
     A config that was put together from other sources may name a class that the published file does not: there, too, the type counts.
     """
-    top, inner = _class(model.config), None
+    top = architecture_of(model.config)
     level: Mapping[str, Any] = next((each for key in _LEVELS if isinstance(each := model.config.get(key), Mapping)), {})
     if isinstance(deeper := level.get("text_config"), Mapping) and "thinker_config" in model.config:
         level = deeper
-    inner = _class(level)
+    inner = architecture_of(level)
     name = top if top in _TOP_FIRST or inner is None else inner
-    row = row_of(name)
+    row = _by_class().get(name or "")
     reconstructed = any(note.code == FIDELITY for note in model.notes)
     if row is None and (name is None or reconstructed or (level and inner is None)):
-        row = row_of_type(_type(level)) or row_of_type(_type(model.config))
+        row = _by_type().get(_type(level) or "") or _by_type().get(_type(model.config) or "")
     if row is None:
         what = f"The class {shown(name, 60)}" if name else f"model_type {shown(_type(model.config) or 'none', 60)}"
         raise UnsupportedError(
@@ -322,12 +313,6 @@ def row_for(model: ModelSpec) -> Row:
             hint="Plan it with another engine: --engine reference, or see kvplan engines",
         )
     return row
-
-
-def _class(config: Mapping[str, Any]) -> str | None:
-    names = config.get("architectures")
-    first = names[0] if isinstance(names, (list, tuple)) and names else None
-    return first if isinstance(first, str) else None
 
 
 def _type(config: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from hwcalc import formulas
 from hwcalc.errors import ConfigError
@@ -20,14 +20,13 @@ from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import (
     GGUF_ARCHITECTURE,
     VOCABULARY,
-    Definition,
     GgufFacts,
     GgufTensor,
     ModelFacts,
     ModelSpec,
     Parameters,
     RawModel,
-    WeightFacts,
+    gguf_weights,
 )
 from hwcalc.parsers.config import check_size
 from hwcalc.parsers.gguf.architectures import States
@@ -158,7 +157,9 @@ def _published(read: Hparams, layer: int) -> Layer:
     if row.recurrence == "no-keys-no-ffn" and read.n_ff[layer]:
         return NOTHING
     kinds.insert(0, _attention(read, layer, _published_window(read, layer)))
-    return (*kinds, *_indexer(read, layer))
+    # Beside each key there is a gate.
+    indexer = (_indexer(read, extra=1, quantized=row.memory != "msa"),) if has_indexer(read, layer) else ()
+    return (*kinds, *indexer)
 
 
 def _published_window(read: Hparams, layer: int) -> int | None:
@@ -186,6 +187,15 @@ def _alike(kind: type[LayerKind], **numbers: int) -> LayerKind:
     return kind(**numbers)
 
 
+def _softmax(read: Hparams, heads: Mapping[str, int], window: int | None) -> LayerKind:
+    """Keys and values of all tokens, or of those in a window."""
+    if window is None:
+        return _alike(FullAttention, **heads)
+    if read.chunked:
+        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
+    return _alike(formulas.SlidingAttention, **heads, window=window)
+
+
 def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
     """Keys and values of one layer, or its latent."""
     row = read.architecture
@@ -196,11 +206,7 @@ def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
     heads = _heads(read, layer)
     if not all(heads.values()):
         return NoCache()
-    if window is None:
-        return _alike(FullAttention, **heads)
-    if read.chunked:
-        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
-    return _alike(formulas.SlidingAttention, **heads, window=window)
+    return _softmax(read, heads, window)
 
 
 def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
@@ -245,18 +251,14 @@ def has_indexer(read: Hparams, layer: int) -> bool:
     return layer < read.n_layer and read.indexer_full[layer] and not read.is_recurrent[layer] and bool(read.indexer_top_k)
 
 
-def _indexer(read: Hparams, layer: int) -> Layer:
-    if not has_indexer(read, layer):
-        return ()
-    return (
-        formulas.SparseIndexer(
-            index_n_heads=max(1, read.indexer_n_head),
-            index_head_dim=read.indexer_head_size,
-            # Pools of tokens are scored with a gate beside each key, as wide as the key.
-            index_extra_elements=read.indexer_head_size if read.indexer_kpool else 0,
-            index_topk=read.indexer_top_k or None,
-            index_quantized=read.architecture.memory != "msa",
-        ),
+def _indexer(read: Hparams, *, extra: int, quantized: bool) -> LayerKind:
+    """An indexer. Where it scores pools of tokens, so many vectors as wide as a key lie beside each key."""
+    return formulas.SparseIndexer(
+        index_n_heads=max(1, read.indexer_n_head),
+        index_head_dim=read.indexer_head_size,
+        index_extra_elements=extra * read.indexer_head_size if read.indexer_kpool else 0,
+        index_topk=read.indexer_top_k or None,
+        index_quantized=quantized,
     )
 
 
@@ -334,7 +336,7 @@ def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:
     if _has_state(read, layer, drafts=drafts):
         kinds.append(_state(read))
     if _has_cached_indexer(read, layer, drafts=drafts):
-        kinds += _cached_indexer(read)
+        kinds.append(_indexer(read, extra=2, quantized=False))
     return tuple(kinds)
 
 
@@ -374,18 +376,6 @@ def _has_cached_indexer(read: Hparams, layer: int, *, drafts: bool) -> bool:
     return has_indexer(read, layer)
 
 
-def _cached_indexer(read: Hparams) -> Layer:
-    return (
-        formulas.SparseIndexer(
-            index_n_heads=max(1, read.indexer_n_head),
-            index_head_dim=read.indexer_head_size,
-            index_extra_elements=2 * read.indexer_head_size if read.indexer_kpool else 0,
-            index_topk=read.indexer_top_k or None,
-            index_quantized=False,
-        ),
-    )
-
-
 def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
     row = read.architecture
     if read.kv_from_start is not None and layer >= read.kv_from_start:
@@ -408,11 +398,7 @@ def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
             v_head_dim=read.value_length_mla,
             window=window,
         )
-    if window is None:
-        return _alike(FullAttention, **heads)
-    if read.chunked:
-        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
-    return _alike(formulas.SlidingAttention, **heads, window=window)
+    return _softmax(read, heads, window)
 
 
 _READING: Final = "llamacpp"
@@ -434,7 +420,11 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
         published, cached = published_layers(read), cached_layers(read)
     except ValueError as error:
         raise ConfigError(f"the metadata of {read.arch} do not make sense: {error}.") from error
-    counted = counted_weights(read, raw.tensors)
+    counted, files = counted_weights(read, raw.tensors), keys.get("split.count")
+    weights = gguf_weights(raw.tensors, max(1, files) if type(files) is int else 1, "GGUF header") if raw.tensors else None
+    parameters = raw.parameters
+    if parameters is None and counted is not None:
+        parameters = Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None)
     spec = ModelSpec(
         id=raw.id,
         source=raw.source,
@@ -447,8 +437,8 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
         max_position_embeddings=read.n_ctx_train or None,
         hidden_size=read.n_embd,
         vocab_size=read.n_vocab or None,
-        parameters=raw.parameters or _parameters(counted),
-        weights=raw.weights or _weights(keys, raw.tensors),
+        parameters=parameters,
+        weights=raw.weights or weights,
         counted=counted,
         notes=raw.notes,
         readings={_READING: Stack(cached)} if published != cached else {},
@@ -463,39 +453,3 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
     )
     check_size((spec,))
     return spec
-
-
-def _number(keys: Mapping[str, Any], key: str) -> int:
-    value = keys.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else -1
-
-
-def _elements(tensor: GgufTensor) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    return count
-
-
-def _weights(keys: Mapping[str, Any], tensors: Sequence[GgufTensor]) -> WeightFacts | None:
-    """Bytes and elements of the file by type."""
-    if not tensors:
-        return None
-    sizes: dict[str, int] = {}
-    elements: dict[str, int] = {}
-    for tensor in tensors:
-        sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.bytes
-        elements[tensor.type] = elements.get(tensor.type, 0) + _elements(tensor)
-    return WeightFacts(
-        bytes_by_dtype=dict(sorted(sizes.items())),
-        elements_by_dtype=dict(sorted(elements.items())),
-        files=max(1, _number(keys, "split.count")),
-        tensors=len(tensors),
-        source="GGUF header",
-    )
-
-
-def _parameters(counted: Weights | None) -> Parameters | None:
-    if counted is None:
-        return None
-    return Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None, definition=Definition.EXACT)

@@ -20,32 +20,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import (
-    AttentionKind,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
-    Layer,
-    LayerKind,
-    ShortConvolution,
-    SparseIndexer,
-)
+from hwcalc import formulas
+from hwcalc.formulas import AttentionKind, LatentAttention, Layer, LayerKind, SparseIndexer
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    convolution,
-    embedding,
-    experts,
-    gated_delta_net,
-    gated_mlp,
-    kimi_delta_attention,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, hyper_connection, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times
@@ -90,7 +69,7 @@ def _delta_layer(config: Config, index: int) -> Layer:
     value_heads = config.maybe_integer("linear_num_value_heads") or config.integer("num_attention_heads")
     key_dim = config.maybe_integer("linear_key_head_dim") or 3 * config.integer("hidden_size") // (4 * key_heads)
     return (
-        GatedDeltaNet(
+        formulas.GatedDeltaNet(
             num_key_heads=key_heads,
             num_value_heads=value_heads,
             key_head_dim=key_dim,
@@ -104,13 +83,13 @@ def _mixer(config: Config, layer: Layer) -> Named:
     """A delta net, or attention with a norm per head whose query projection also gives the output gate."""
     hidden = config.integer("hidden_size")
     kind = layer[0]
-    if isinstance(kind, GatedDeltaNet):
+    if isinstance(kind, formulas.GatedDeltaNet):
         projections = _PROJECTIONS.get(config.model_type or "", "split")
-        return "delta", gated_delta_net(hidden, **kind.numbers(), projections=projections)
+        return "delta", w.gated_delta_net(hidden, **kind.numbers(), projections=projections)
     attending = kind_in(config, layer, AttentionKind)
     bias = config.flag("attention_bias")
     rest = attention_of(attending, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)[2 if bias else 1 :]
-    queries = linear("self_attn.q_proj", hidden, 2 * attending.num_attention_heads * attending.head_dim, bias=bias)
+    queries = w.linear("self_attn.q_proj", hidden, 2 * attending.num_attention_heads * attending.head_dim, bias=bias)
     return "attention", queries + rest
 
 
@@ -130,7 +109,7 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     out = ends(config, top) + repeated(layers, weigh)
     steps = _prediction_steps(config)
     if steps:
-        join = linear("mtp.fc", 2 * hidden, hidden)
+        join = w.linear("mtp.fc", 2 * hidden, hidden)
         join += rms_norms(hidden, "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
         out.append(Block(kind="mtp", weights=join, part=Part.MTP))
         out += repeated([(full_layer(config, count), True)] * steps, weigh, Part.MTP)
@@ -159,7 +138,7 @@ def _routed(config: Config, count: int) -> list[bool]:
 def _feed_forward(config: Config) -> tuple[Named, Named]:
     """The block of experts and the block of the plain MLP. A model that has only one of them gives it twice."""
     width = config.maybe_integer("intermediate_size")
-    dense: Named | None = None if width is None else ("mlp", gated_mlp(config.integer("hidden_size"), width))
+    dense: Named | None = None if width is None else ("mlp", w.gated_mlp(config.integer("hidden_size"), width))
     count = config.maybe_integer("num_experts", minimum=0) or 0
     if config.model_type == "qwen3_5_text" or not count:
         if dense is None:
@@ -173,21 +152,21 @@ def _shared_experts(config: Config, count: int) -> Weighed:
     """Routed experts, and a shared one whose output is gated by one number."""
     hidden = config.integer("hidden_size")
     weights = gated_experts(hidden, config.integer("moe_intermediate_size"), count, config.integer("num_experts_per_tok"))
-    weights += gated_mlp(hidden, config.integer("shared_expert_intermediate_size"), path="mlp.shared_expert")
-    return weights + linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
+    weights += w.gated_mlp(hidden, config.integer("shared_expert_intermediate_size"), path="mlp.shared_expert")
+    return weights + w.linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
 
 
 def _olmo(config: Config, top: Config, reading: Reading) -> list[Block]:
     """OLMo Hybrid: each layer has two norms. The norms of queries and keys span all heads."""
     hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
-    mlp = gated_mlp(hidden, config.integer("intermediate_size"))
+    mlp = w.gated_mlp(hidden, config.integer("intermediate_size"))
 
     def weigh(layer: Layer) -> Iterator[Named]:
         kind = layer[0]
         if isinstance(kind, AttentionKind):
             weights = attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)
-            weights += rms_norm("self_attn.q_norm", kind.num_attention_heads * kind.head_dim)
-            weights += rms_norm("self_attn.k_norm", kind.num_key_value_heads * kind.head_dim)
+            weights += w.rms_norm("self_attn.q_norm", kind.num_attention_heads * kind.head_dim)
+            weights += w.rms_norm("self_attn.k_norm", kind.num_key_value_heads * kind.head_dim)
             yield "attention", weights
             yield "norm", rms_norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm")
         else:
@@ -231,7 +210,7 @@ def _delta_reader(config: Config, count: int) -> LayerReader:
 
     def reader(layer: Config, index: int) -> Layer:
         kinds = _delta_layer(layer, index)
-        return (*kinds, ShortConvolution(channels=streams, d_conv=reach + 1)) if index in embedded else kinds
+        return (*kinds, formulas.ShortConvolution(channels=streams, d_conv=reach + 1)) if index in embedded else kinds
 
     return reader
 
@@ -251,30 +230,30 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
                 path, head = "self_attn.indexer", kind.index_head_dim
                 width = (kind.index_n_heads + config.integer("indexer_kv_heads")) * head
                 norms = rms_norms(head, f"{path}.q_layernorm", f"{path}.k_layernorm")
-                yield "indexer", linear(f"{path}.index_qk_proj", hidden, width) + norms
-            if isinstance(kind, ShortConvolution):
+                yield "indexer", w.linear(f"{path}.index_qk_proj", hidden, width) + norms
+            if isinstance(kind, formulas.ShortConvolution):
                 yield "ngram", _ngram_mixer(config, kind)
 
     out = [block for block in ends(config, top) if block.kind != "norm"] + repeated(reading.layers, weigh)
     out.append(Block(kind="hyper_connection", weights=_hyper_connection(config, "model.hyper_connection_mixer", combine=False)))
-    embedded = [i for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, ShortConvolution)]
+    embedded = [i for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, formulas.ShortConvolution)]
     return out + _ngram_tables(config, embedded)
 
 
 def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> Weighed:
     hidden, count, rank = config.integer("hidden_size"), config.integer("hc_count"), config.integer("hc_lowrank")
     wide = count * hidden
-    weights = rms_norm(f"{path}.hc_norm", wide)
-    weights += linear(f"{path}.input_mix_weight_down", wide, rank) + linear(f"{path}.input_mix_weight_up", rank, wide)
-    return weights + linear(f"{path}.block_inject_weight", wide, count) if combine else weights
+    weights = w.rms_norm(f"{path}.hc_norm", wide)
+    weights += w.linear(f"{path}.input_mix_weight_down", wide, rank) + w.linear(f"{path}.input_mix_weight_up", rank, wide)
+    return weights + w.linear(f"{path}.block_inject_weight", wide, count) if combine else weights
 
 
-def _ngram_mixer(config: Config, kind: ShortConvolution) -> Weighed:
+def _ngram_mixer(config: Config, kind: formulas.ShortConvolution) -> Weighed:
     hidden, wide = config.integer("hidden_size"), kind.channels
     width = config.maybe_integer("ple_embed_dim") or hidden
-    weights = linear("ple.key_proj", width, wide) + linear("ple.value_proj", width, hidden)
+    weights = w.linear("ple.key_proj", width, wide) + w.linear("ple.value_proj", width, hidden)
     weights += rms_norms(wide, "ple.norm_key", "ple.norm_query", "ple.norm_conv")
-    return weights + convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
+    return weights + w.convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
 
 
 def _ngram_tables(config: Config, layers: list[int]) -> list[Block]:
@@ -294,7 +273,7 @@ def _ngram_tables(config: Config, layers: list[int]) -> list[Block]:
     out = []
     for layer in layers:
         rows = sum(next(primes) for _ in range(heads))
-        table = embedding("ple.ple_embedding.ngram_embedding", -(-rows // padding) * padding, width)
+        table = w.embedding("ple.ple_embedding.ngram_embedding", -(-rows // padding) * padding, width)
         out.append(Block(kind="ngram", weights=table, layers=(layer,)))
     return out
 
@@ -373,7 +352,7 @@ class DeltaFamily(Record):
             yield (
                 ("moe", moe_weights(config, _EXPERTS))
                 if sparse
-                else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+                else ("mlp", w.gated_mlp(hidden, config.integer("intermediate_size")))
             )
             yield "norm", norms
             if self.indexed:
@@ -385,16 +364,16 @@ class DeltaFamily(Record):
 
     def _mixer(self, config: Config, kind: LayerKind) -> Iterator[Named]:
         hidden, rank = config.integer("hidden_size"), None if self.bailing else config.maybe_integer("q_lora_rank")
-        if isinstance(kind, KimiDeltaAttention):
+        if isinstance(kind, formulas.KimiDeltaAttention):
             low_rank = not self.bailing
-            yield "delta", kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
+            yield "delta", w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
         elif isinstance(kind, LatentAttention):
-            gate = linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
+            gate = w.linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
             yield "attention", kind_weights(config, kind, rank) + gate
         elif isinstance(kind, SparseIndexer):
             # GLM-5 Next pools tokens, by a gate as wide as the key and a learned position within the pool.
             path, width = "self_attn.indexer.index_kpool_compress", kind.index_head_dim
-            pool = parameter(f"{path}_ape", config.integer("index_kpool"), width) + parameter(f"{path}_gate", width, hidden)
+            pool = w.parameter(f"{path}_ape", config.integer("index_kpool"), width) + w.parameter(f"{path}_gate", width, hidden)
             yield "indexer", kind_weights(config, kind, rank) + pool
 
 
@@ -411,7 +390,7 @@ def _kimi(_config: Config, nested: Config | None, count: int) -> list[str]:
     return [_FULL if number in full else LINEAR for number in range(1, count + 1)]
 
 
-def _delta(config: Config, nested: Config | None, *, bailing: bool) -> KimiDeltaAttention:
+def _delta(config: Config, nested: Config | None, *, bailing: bool) -> formulas.KimiDeltaAttention:
     """The nested ``linear_attn_config`` wins over linear_* keys; Bailing has as many linear heads as query heads."""
 
     def width(nested_key: str, key: str, otherwise: str) -> int:
@@ -422,7 +401,7 @@ def _delta(config: Config, nested: Config | None, *, bailing: bool) -> KimiDelta
             raise config.missing(otherwise if bailing else key)
         return found
 
-    return KimiDeltaAttention(
+    return formulas.KimiDeltaAttention(
         num_heads=width("num_heads", "linear_num_heads", "num_attention_heads"),
         # Where transformers has saved a Bailing config, head_dim is the rotary width: the other keys go first.
         head_dim=width("head_dim", "linear_head_dim", "head_dim"),
@@ -460,11 +439,11 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, sparse = key
         for kind in layer:
-            if isinstance(kind, KimiDeltaAttention):
+            if isinstance(kind, formulas.KimiDeltaAttention):
                 yield "delta", _k3_delta(kind, hidden, full_gate=full_gate)
             else:
                 yield "attention", _attention(text, kind_in(config, (kind,), LatentAttention))
-        yield ("moe", _experts(text)) if sparse else ("mlp", gated_mlp(hidden, text.integer("intermediate_size")))
+        yield ("moe", _experts(text)) if sparse else ("mlp", w.gated_mlp(hidden, text.integer("intermediate_size")))
         yield "norm", norms
         if residuals:
             yield "residual", _residual("self_attention_res", hidden) + _residual("mlp_res", hidden)
@@ -479,38 +458,38 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
 
 
 def _residual(path: str, hidden: int) -> Weighed:
-    return rms_norm(f"{path}_norm", hidden) + parameter(f"{path}_proj.weight", 1, hidden)
+    return w.rms_norm(f"{path}_norm", hidden) + w.parameter(f"{path}_proj.weight", 1, hidden)
 
 
-def _k3_delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
-    weights = kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
+def _k3_delta(kind: formulas.KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
+    weights = w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
     # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
-    padded = parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
+    padded = w.parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
     return tuple(padded[0] if weight.path == "self_attn.A_log" else weight for weight in weights)
 
 
 def _attention(text: Config, kind: LatentAttention) -> Weighed:
     gate = text.integer("hidden_size"), kind.num_attention_heads * kind.v_head_dim
     weights = kind_weights(text, kind, text.maybe_integer("q_lora_rank"))
-    return weights + linear("self_attn.g_proj", *gate) if text.flag("mla_use_output_gate") else weights
+    return weights + w.linear("self_attn.g_proj", *gate) if text.flag("mla_use_output_gate") else weights
 
 
 def _experts(text: Config) -> Weighed:
     hidden, width = text.integer("hidden_size"), text.integer("moe_intermediate_size")
     latent = text.maybe_integer("routed_expert_hidden_size")
     count, path = text.integer("num_experts"), "block_sparse_moe"
-    expert = gated_mlp(latent or hidden, width, path=f"{path}.experts")
-    weights = experts(expert, count, text.integer("num_experts_per_token"))
-    weights += linear(f"{path}.gate", hidden, count, role=WeightRole.ROUTER)
+    expert = w.gated_mlp(latent or hidden, width, path=f"{path}.experts")
+    weights = w.experts(expert, count, text.integer("num_experts_per_token"))
+    weights += w.linear(f"{path}.gate", hidden, count, role=WeightRole.ROUTER)
     shared = (text.maybe_integer("num_shared_experts", minimum=0) or 0) * width
     if shared:
-        weights += gated_mlp(hidden, shared, path=f"{path}.shared_experts")
+        weights += w.gated_mlp(hidden, shared, path=f"{path}.shared_experts")
     if latent is not None:
         # They count as other than linear because the released quantisation leaves them alone without naming them.
-        weights += linear(f"{path}.routed_expert_down_proj", hidden, latent, role=WeightRole.OTHER)
-        weights += linear(f"{path}.routed_expert_up_proj", latent, hidden, role=WeightRole.OTHER)
+        weights += w.linear(f"{path}.routed_expert_down_proj", hidden, latent, role=WeightRole.OTHER)
+        weights += w.linear(f"{path}.routed_expert_up_proj", latent, hidden, role=WeightRole.OTHER)
         if text.flag("latent_moe_use_norm"):
-            weights += rms_norm(f"{path}.routed_expert_norm", latent)
+            weights += w.rms_norm(f"{path}.routed_expert_norm", latent)
     return weights
 
 
@@ -519,20 +498,20 @@ def _vision(vision: Config) -> Iterator[Block]:
     width, inner = vision.integer("vt_hidden_size"), vision.integer("qkv_hidden_size")
     patch = vision.integer("patch_size")
     path = "vision_tower.encoder.blocks"
-    layer = rms_norm(f"{path}.norm0", width) + rms_norm(f"{path}.norm1", width)
-    layer += linear(f"{path}.wqkv", width, 3 * inner) + linear(f"{path}.wo", inner, width)
+    layer = w.rms_norm(f"{path}.norm0", width) + w.rms_norm(f"{path}.norm1", width)
+    layer += w.linear(f"{path}.wqkv", width, 3 * inner) + w.linear(f"{path}.wo", inner, width)
     mlp = vision.integer("vt_intermediate_size")
-    layer += plain_mlp(width, mlp, bias=False, path=f"{path}.mlp", names=("fc0", "fc1"))
+    layer += w.plain_mlp(width, mlp, bias=False, path=f"{path}.mlp", names=("fc0", "fc1"))
     rows, columns = vision.integer("init_pos_emb_height"), vision.integer("init_pos_emb_width")
-    outside = parameter("vision_tower.patch_embed.proj.weight", width, 3, patch, patch, role=WeightRole.CONV)
-    outside += parameter("vision_tower.patch_embed.pos_emb.weight", rows, columns, width, role=WeightRole.EMBEDDING)
-    outside += rms_norm("vision_tower.encoder.final_layernorm", width)
+    outside = w.parameter("vision_tower.patch_embed.proj.weight", width, 3, patch, patch, role=WeightRole.CONV)
+    outside += w.parameter("vision_tower.patch_embed.pos_emb.weight", rows, columns, width, role=WeightRole.EMBEDDING)
+    outside += w.rms_norm("vision_tower.encoder.final_layernorm", width)
     yield Block(kind="vision_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers("vt_num_hidden_layers"))
     yield Block(kind="vision", weights=outside, part=Part.VISION)
     merge = vision.integers("merge_kernel_size", length=2, minimum=1) or [1, 1]
     merged, hidden = merge[0] * merge[1] * width, vision.integer("text_hidden_size")
-    projector = linear("mm_projector.proj.0", merged, merged) + linear("mm_projector.proj.2", merged, hidden)
-    yield Block(kind="projector", weights=projector + rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
+    projector = w.linear("mm_projector.proj.0", merged, merged) + w.linear("mm_projector.proj.2", merged, hidden)
+    yield Block(kind="projector", weights=projector + w.rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
 
 
 KIMI_K3: Final = Readers(layers=lambda config: read_nested(config, "kimi_linear"), weights=_weigh)

@@ -23,22 +23,8 @@ from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import AttentionKind, Layer, Mamba1, Mamba2, NoCache, SharedCache
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    attention,
-    convolution,
-    experts,
-    gated_mlp,
-    layer_norm,
-    linear,
-    mamba1,
-    mamba2,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
@@ -120,7 +106,7 @@ def time_step_rank(config: Config, key: str = "mamba_dt_rank") -> int:
 def mamba1_mixer(config: Config, *, norms: bool = False, heads: int | None = None) -> Callable[..., Weighed]:
     """A function that weighs the Mamba-1 of a hybrid. Its arguments are the fields of :class:`Mamba1`."""
     hidden, bias, conv_bias = config.integer("hidden_size"), config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    more = partial(mamba1, bias=bias, conv_bias=conv_bias, norms=norms, heads=heads, path="mamba")
+    more = partial(w.mamba1, bias=bias, conv_bias=conv_bias, norms=norms, heads=heads, path="mamba")
     return partial(more, hidden, dt_rank=time_step_rank(config))
 
 
@@ -157,12 +143,12 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     mixers: Mixers = {
         Mamba1: (
             "mamba",
-            lambda kind: mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config, "time_step_rank"), **biases),
+            lambda kind: w.mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config, "time_step_rank"), **biases),
         ),
-        Mamba2: ("mamba", lambda kind: mamba2(hidden, **kind.numbers(), **biases)),
+        Mamba2: ("mamba", lambda kind: w.mamba2(hidden, **kind.numbers(), **biases)),
     }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.norm_f")
-    return out + mixed_layers(reading.layers, mixers, ("norm", rms_norm("norm", hidden)))
+    return out + mixed_layers(reading.layers, mixers, ("norm", w.rms_norm("norm", hidden)))
 
 
 # Nemotron-H.
@@ -243,7 +229,7 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
 
     def weigh(key: tuple[str, Layer]) -> list[Named]:
         name, layer = key
-        out = [("norm", rms_norm("norm", hidden))]
+        out = [("norm", w.rms_norm("norm", hidden))]
         if name == "mlp":
             width = config.integer("intermediate_size")
             out.append(("mlp", _two_matrices("mixer", hidden, width, bias=mlp_bias)))
@@ -251,7 +237,7 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
             out.append(("moe", _nemotron_experts(config)))
         for kind in layer:
             if isinstance(kind, Mamba2):
-                out.append(("mamba", mamba2(hidden, **kind.numbers(), bias=bias, conv_bias=conv_bias)))
+                out.append(("mamba", w.mamba2(hidden, **kind.numbers(), bias=bias, conv_bias=conv_bias)))
             elif isinstance(kind, AttentionKind):
                 out.append(("attention", attention_of(kind, hidden, path="mixer")))
         return out
@@ -263,13 +249,13 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
     if not predicted or not set(predicted) <= set(layers):
         return out
     steps = config.integer("num_nextn_predict_layers")
-    join = rms_norms(hidden, "enorm", "hnorm") + linear("eh_proj", 2 * hidden, hidden) + rms_norm("final_layernorm", hidden)
+    join = rms_norms(hidden, "enorm", "hnorm") + w.linear("eh_proj", 2 * hidden, hidden) + w.rms_norm("final_layernorm", hidden)
     out.append(Block(kind="mtp", weights=join, part=Part.MTP, count=steps))
     return out + repeated([(name, layers[name]) for name in predicted * steps], weigh, Part.MTP)
 
 
 def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> Weighed:
-    return plain_mlp(hidden, width, bias=bias, path=path, names=("up_proj", "down_proj"))
+    return w.plain_mlp(hidden, width, bias=bias, path=path, names=("up_proj", "down_proj"))
 
 
 def _nemotron_experts(config: Config) -> Weighed:
@@ -278,13 +264,13 @@ def _nemotron_experts(config: Config) -> Weighed:
     latent = config.maybe_integer("moe_latent_size")
     count = config.integer("n_routed_experts")
     expert = _two_matrices("mixer.experts", latent or hidden, config.integer("moe_intermediate_size"), bias=False)
-    weights = experts(expert, count, config.integer("num_experts_per_tok"))
-    weights += linear("mixer.gate", hidden, count, role=WeightRole.ROUTER)
+    weights = w.experts(expert, count, config.integer("num_experts_per_tok"))
+    weights += w.linear("mixer.gate", hidden, count, role=WeightRole.ROUTER)
     shared = config.integer("moe_shared_expert_intermediate_size")
     weights += _two_matrices("mixer.shared_experts", hidden, shared, bias=bias)
     if latent is not None:
-        weights += linear("mixer.fc1_latent_proj", hidden, latent, bias=bias)
-        weights += linear("mixer.fc2_latent_proj", latent, hidden, bias=bias)
+        weights += w.linear("mixer.fc1_latent_proj", hidden, latent, bias=bias)
+        weights += w.linear("mixer.fc2_latent_proj", latent, hidden, bias=bias)
     return weights
 
 
@@ -333,7 +319,7 @@ def _mixers(config: Config, *, bias: bool, norm: bool = True, out_bias: bool | N
     """Attention and Mamba-2. ``bias`` is that of attention, ``out_bias`` that of Mamba's output if it differs from the input's."""
     hidden = config.integer("hidden_size")
     biases: dict[str, Any] = {"bias": config.flag("mamba_proj_bias"), "conv_bias": config.flag("mamba_conv_bias")}
-    mamba = partial(mamba2, hidden, **biases, out_bias=out_bias, norm=norm, path="mamba")
+    mamba = partial(w.mamba2, hidden, **biases, out_bias=out_bias, norm=norm, path="mamba")
     return {
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)),
         Mamba2: ("mamba", lambda kind: mamba(**kind.numbers())),
@@ -355,7 +341,7 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     def weigh(key: tuple[Layer, bool]) -> list[Named]:
         layer, sparse = key
         moe = gated_experts(hidden, width, count, active, path="feed_forward", router="router")
-        mlp = gated_mlp(hidden, width, path="feed_forward")
+        mlp = w.gated_mlp(hidden, width, path="feed_forward")
         return [("norm", norms), *mixed(layer, mixers), ("moe", moe) if sparse else ("mlp", mlp)]
 
     layers = [(layer, count > 1 and i % period == offset) for i, layer in enumerate(reading.layers)]
@@ -372,7 +358,7 @@ def _bamba(config: Config, top: Config, reading: Reading) -> list[Block]:
         norm=config.flag("mamba_rms_norm") if falcon else True,
         out_bias=config.flag("projectors_bias") if falcon else None,
     )
-    mlp = gated_mlp(hidden, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path="feed_forward")
+    mlp = w.gated_mlp(hidden, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path="feed_forward")
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
     out = ends(config, top, norm="model.final_layernorm")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), before=(("norm", norms),))
@@ -382,7 +368,7 @@ def _granite(config: Config, top: Config, reading: Reading) -> list[Block]:
     """A shared MLP on every layer, with experts beside it if the model has any."""
     hidden, shared = config.integer("hidden_size"), config.integer("shared_intermediate_size")
     count = config.maybe_integer("num_local_experts", minimum=0) or 0
-    mlp = linear("shared_mlp.input_linear", hidden, 2 * shared) + linear("shared_mlp.output_linear", shared, hidden)
+    mlp = w.linear("shared_mlp.input_linear", hidden, 2 * shared) + w.linear("shared_mlp.output_linear", shared, hidden)
     rest: list[Named] = [("norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")), ("mlp", mlp)]
     if count:
         width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
@@ -464,8 +450,8 @@ def _zamba_layers(config: Config, top: Config, reading: Reading, mixer: Callable
         kind = layer[-1]
         if not isinstance(kind, (Mamba1, Mamba2)):
             raise ConfigError(f"a {config.model_type} model has Mamba on every layer.")
-        out = [("mamba", mixer(**kind.numbers())), ("norm", rms_norm("input_layernorm", hidden))]
-        return out if len(layer) == 1 else [*out, ("join", linear("linear", hidden, hidden))]
+        out = [("mamba", mixer(**kind.numbers())), ("norm", w.rms_norm("input_layernorm", hidden))]
+        return out if len(layer) == 1 else [*out, ("join", w.linear("linear", hidden, hidden))]
 
     return ends(config, top, norm="model.final_layernorm") + repeated(reading.layers, weigh)
 
@@ -482,9 +468,9 @@ def _shared(config: Config, kind: AttentionKind, mlp: Weighed, path: str, count:
     hidden = config.integer("hidden_size")
     wide = 2 * hidden
     dims = (kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim)
-    weights = attention(wide, *dims, path=f"{path}.self_attn")[:-1]
-    weights += linear(f"{path}.self_attn.o_proj", kind.num_attention_heads * kind.head_dim, hidden)
-    weights += rms_norm(f"{path}.input_layernorm", wide) + rms_norm(f"{path}.pre_ff_layernorm", hidden)
+    weights = w.attention(wide, *dims, path=f"{path}.self_attn")[:-1]
+    weights += w.linear(f"{path}.self_attn.o_proj", kind.num_attention_heads * kind.head_dim, hidden)
+    weights += w.rms_norm(f"{path}.input_layernorm", wide) + w.rms_norm(f"{path}.pre_ff_layernorm", hidden)
     return [Block(kind="attention", weights=weights, count=count), Block(kind="mlp", weights=mlp, count=count)]
 
 
@@ -492,7 +478,7 @@ def _zamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     out = _zamba_layers(config, top, reading, mamba1_mixer(config, heads=config.integer("n_mamba_heads")))
     attending = _attending(reading)
     if attending:
-        mlp = gated_mlp(config.integer("hidden_size"), config.integer("intermediate_size"), path="shared_transf.feed_forward")
+        mlp = w.gated_mlp(config.integer("hidden_size"), config.integer("intermediate_size"), path="shared_transf.feed_forward")
         out += _shared(config, next(iter(attending.values())), mlp, "shared_transf")
     return out
 
@@ -501,11 +487,11 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
     hidden = config.integer("hidden_size")
     bias = config.flag("add_bias_linear")
     width = config.maybe_integer("intermediate_size") or 4 * hidden
-    out = _zamba_layers(config, top, reading, partial(mamba2, hidden, bias=bias, conv_bias=True, path="mamba"))
+    out = _zamba_layers(config, top, reading, partial(w.mamba2, hidden, bias=bias, conv_bias=True, path="mamba"))
     attending = _attending(reading)
     if attending:
         path = "shared_transformer"
-        mlp = gated_mlp(hidden, width, bias=bias, path=f"{path}.feed_forward", fused="gate_up_proj")
+        mlp = w.gated_mlp(hidden, width, bias=bias, path=f"{path}.feed_forward", fused="gate_up_proj")
         shared = min(config.integer("num_mem_blocks"), len(attending))
         out += _shared(config, next(iter(attending.values())), mlp, path, shared)
         adapter = _adapter(config, path, width)
@@ -515,12 +501,12 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
 
 def _adapter(config: Config, path: str, width: int) -> Weighed:
     hidden, rank = config.integer("hidden_size"), config.integer("adapter_rank")
-    weights = linear(f"{path}.feed_forward.gate_up_proj_adapter_list.0", hidden, rank)
-    weights += linear(f"{path}.feed_forward.gate_up_proj_adapter_list.1", rank, 2 * width)
+    weights = w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.0", hidden, rank)
+    weights += w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.1", rank, 2 * width)
     if config.flag("use_shared_attention_adapter"):
         for name in "qkv":
-            weights += linear(f"{path}.self_attn.linear_{name}_adapter_list.0", 2 * hidden, rank)
-            weights += linear(f"{path}.self_attn.linear_{name}_adapter_list.1", rank, 2 * hidden)
+            weights += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.0", 2 * hidden, rank)
+            weights += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.1", rank, 2 * hidden)
     return weights
 
 
@@ -582,28 +568,28 @@ def _phi4flash_windows(config: Config, count: int) -> list[int | None]:
 def _phi4flash_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     """Layer norms and differential attention. Past the middle, attention has only queries, and Mamba only a gate and an output."""
     hidden = config.integer("hidden_size")
-    out = ends(config, top, norm=layer_norm("model.final_layernorm", hidden))
+    out = ends(config, top, norm=w.layer_norm("model.final_layernorm", hidden))
     # A layer that reads another layer's cache has the dims of that layer, but its own kind does not hold them.
     dims = attention_dims(config)
     width = config.integer("intermediate_size")
-    mlp = linear("mlp.fc1", hidden, 2 * width) + linear("mlp.fc2", width, hidden)
+    mlp = w.linear("mlp.fc1", hidden, 2 * width) + w.linear("mlp.fc2", width, hidden)
     queries, keys = dims.num_attention_heads * dims.head_dim, dims.num_key_value_heads * dims.head_dim
     inner = config.integer("mamba_expand") * hidden
 
     def weigh(layer: Layer) -> Iterator[Named]:
         kind = layer[0]
         if isinstance(kind, Mamba1):
-            yield "mamba", mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config), path="attn")
+            yield "mamba", w.mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config), path="attn")
         elif isinstance(kind, NoCache):
-            yield "gate", linear("attn.in_proj", hidden, inner) + linear("attn.out_proj", inner, hidden)
+            yield "gate", w.linear("attn.in_proj", hidden, inner) + w.linear("attn.out_proj", inner, hidden)
         else:
             own = queries + 2 * keys if isinstance(kind, AttentionKind) else queries
-            weights = linear("attn.Wqkv", hidden, own, bias=True) + linear("attn.out_proj", queries, hidden, bias=True)
+            weights = w.linear("attn.Wqkv", hidden, own, bias=True) + w.linear("attn.out_proj", queries, hidden, bias=True)
             for name in ("q1", "k1", "q2", "k2"):
-                weights += parameter(f"attn.inner_cross_attn.lambda_{name}", dims.head_dim)
-            yield "attention", weights + rms_norm("attn.inner_cross_attn.subln", 2 * dims.head_dim)
+                weights += w.parameter(f"attn.inner_cross_attn.lambda_{name}", dims.head_dim)
+            yield "attention", weights + w.rms_norm("attn.inner_cross_attn.subln", 2 * dims.head_dim)
         yield "mlp", mlp
-        yield "norm", layer_norm("input_layernorm", hidden) + layer_norm("post_attention_layernorm", hidden)
+        yield "norm", w.layer_norm("input_layernorm", hidden) + w.layer_norm("post_attention_layernorm", hidden)
 
     return out + repeated(reading.layers, weigh)
 
@@ -647,7 +633,7 @@ def _plamo2_weights(config: Config, top: Config, reading: Reading) -> list[Block
     """Each layer has four norms. Queries and keys have a scale for each channel of each head."""
     hidden = config.integer("hidden_size")
     norms = rms_norms(hidden, "pre_mixer_norm", "post_mixer_norm", "pre_mlp_norm", "post_mlp_norm")
-    mlp = gated_mlp(hidden, config.integer("intermediate_size"), fused="gate_up_proj")
+    mlp = w.gated_mlp(hidden, config.integer("intermediate_size"), fused="gate_up_proj")
 
     mixers: Mixers = {
         Mamba2: ("mamba", lambda kind: _plamo2_mamba(kind, hidden)),
@@ -658,21 +644,21 @@ def _plamo2_weights(config: Config, top: Config, reading: Reading) -> list[Block
 
 def _plamo2_attention(kind: AttentionKind, hidden: int) -> Weighed:
     heads, kv_heads, width = kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim
-    weights = attention(hidden, heads, kv_heads, width, path="mixer", fused="qkv_proj")
-    weights += parameter("mixer.q_weight", heads, width, role=WeightRole.NORM)
-    return weights + parameter("mixer.k_weight", kv_heads, width, role=WeightRole.NORM)
+    weights = w.attention(hidden, heads, kv_heads, width, path="mixer", fused="qkv_proj")
+    weights += w.parameter("mixer.q_weight", heads, width, role=WeightRole.NORM)
+    return weights + w.parameter("mixer.k_weight", kv_heads, width, role=WeightRole.NORM)
 
 
 def _plamo2_mamba(kind: Mamba2, hidden: int) -> Weighed:
     """The heads of Mamba-2 with the projections of Mamba-1: B, C and the time step come from x, each with a norm."""
     inner, state = kind.num_heads * kind.head_dim, kind.d_state
     rank = max(64, hidden // 16)
-    weights = linear("mixer.in_proj", hidden, 2 * inner) + convolution("mixer.conv1d", inner, kind.d_conv)
-    weights += linear("mixer.bcdt_proj", inner, rank + 2 * state) + linear("mixer.dt_proj", rank, kind.num_heads)
-    weights += parameter("mixer.dt_bias", kind.num_heads, role=WeightRole.BIAS)
-    weights += parameter("mixer.A_log", kind.num_heads) + parameter("mixer.D", kind.num_heads)
+    weights = w.linear("mixer.in_proj", hidden, 2 * inner) + w.convolution("mixer.conv1d", inner, kind.d_conv)
+    weights += w.linear("mixer.bcdt_proj", inner, rank + 2 * state) + w.linear("mixer.dt_proj", rank, kind.num_heads)
+    weights += w.parameter("mixer.dt_bias", kind.num_heads, role=WeightRole.BIAS)
+    weights += w.parameter("mixer.A_log", kind.num_heads) + w.parameter("mixer.D", kind.num_heads)
     weights += rms_norms(rank, "mixer.dt_norm") + rms_norms(state, "mixer.B_norm", "mixer.C_norm")
-    return weights + linear("mixer.out_proj", inner, hidden)
+    return weights + w.linear("mixer.out_proj", inner, hidden)
 
 
 def _plamo3(config: Config) -> Reading:

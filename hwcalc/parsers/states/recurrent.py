@@ -19,29 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas import (
-    AttentionKind,
-    LatentAttention,
-    Layer,
-    LightningAttention,
-    MatrixLSTM,
-    RealGatedLRU,
-    Rwkv4,
-    RwkvMatrix,
-    ShortConvolution,
-)
-from hwcalc.formulas.weights import (
-    Block,
-    WeightRole,
-    gated_mlp,
-    layer_norm,
-    lightning_attention,
-    linear,
-    matrix_lstm,
-    parameter,
-    rg_lru,
-    rwkv4,
-)
+from hwcalc import formulas
+from hwcalc.formulas import AttentionKind, Layer
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
@@ -70,19 +51,15 @@ def _minimax(config: Config) -> Reading:
     flags = config.integers("attn_type_list", length=count)
     spelled = spelled_layer_types(config, count)
     types = spelled or ([FULL if flag else LINEAR for flag in flags] if flags else alternating)
-    readers = {LINEAR: _lightning_layer, FULL: full_layer}
+    readers = {LINEAR: lambda level, _index: _lightning(attention_dims(level)), FULL: full_layer}
     layers = build_layers(config, types, readers)
     # The class in transformers does not read attn_type_list.
     readings = {"transformers": build_layers(config, alternating, readers)} if flags and not spelled else {}
     return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
 
 
-def _lightning_layer(config: Config, index: int) -> Layer:
-    return _lightning(attention_dims(config))
-
-
 def _lightning(dims: AttentionDims) -> Layer:
-    return (LightningAttention(num_heads=dims.num_attention_heads, head_dim=dims.head_dim),)
+    return (formulas.LightningAttention(num_heads=dims.num_attention_heads, head_dim=dims.head_dim),)
 
 
 def _minimax_text(config: Config) -> Reading:
@@ -103,10 +80,10 @@ def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Bloc
     moe = gated_experts(hidden, width, count, active)
     shared = 0 if config.has_class else config.maybe_integer("shared_intermediate_size", minimum=0) or 0
     if shared:
-        moe += gated_mlp(hidden, shared, path="shared_mlp") + linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
+        moe += w.gated_mlp(hidden, shared, path="shared_mlp") + w.linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
 
     mixers: Mixers = {
-        LightningAttention: ("lightning", lambda kind: lightning_attention(hidden, **kind.numbers())),
+        formulas.LightningAttention: ("lightning", lambda kind: w.lightning_attention(hidden, **kind.numbers())),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
     }
     norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
@@ -121,7 +98,7 @@ def _bailing_moe_linear(config: Config) -> Reading:
     rank = config.maybe_integer("kv_lora_rank")
     if rank is not None:
         softmax = (
-            LatentAttention(
+            formulas.LatentAttention(
                 num_attention_heads=dims.num_attention_heads,
                 kv_lora_rank=rank,
                 qk_rope_head_dim=config.integer("qk_rope_head_dim", minimum=0),
@@ -153,7 +130,7 @@ def _recurrent_gemma(config: Config) -> Reading:
 
     def recurrent(layer: Config, index: int) -> Layer:
         width = layer.maybe_integer("lru_width") or layer.integer("hidden_size")
-        return (RealGatedLRU(lru_width=width, d_conv=layer.integer("conv1d_width")),)
+        return (formulas.RealGatedLRU(lru_width=width, d_conv=layer.integer("conv1d_width")),)
 
     def attention(layer: Config, index: int) -> Layer:
         return (attention_dims(layer).sliding(window),)
@@ -165,11 +142,11 @@ def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> l
     """``intermediate_size`` is the width of gate and up together."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     bias = config.flag("attention_bias")
-    mlp = gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
+    mlp = w.gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
 
     norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
     mixers: Mixers = {
-        RealGatedLRU: ("rg_lru", lambda kind: rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
+        formulas.RealGatedLRU: ("rg_lru", lambda kind: w.rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block")),
     }
     out = ends(config, top, norm="model.final_norm")
@@ -182,7 +159,7 @@ def _xlstm(config: Config) -> Reading:
     hidden = config.maybe_integer("hidden_size") or config.integer("embedding_dim")
     count = config.maybe_integer("num_hidden_layers") or config.integer("num_blocks")
     queries, values = (_share(config, hidden, key, share, 64) for key, share in _SHARES)
-    kind = MatrixLSTM(num_heads=heads, qk_head_dim=queries // heads, v_head_dim=values // heads)
+    kind = formulas.MatrixLSTM(num_heads=heads, qk_head_dim=queries // heads, v_head_dim=values // heads)
     config.ignore(
         "autocast_kernel_dtype", "chunk_size", "chunkwise_kernel", "head_dim", "inference_state_dtype", "max_inference_chunksize",
         "return_last_states",
@@ -197,11 +174,13 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     hidden, bias = config.integer("hidden_size"), config.flag("use_bias")
     width = _share(config, hidden, "ffn_proj_factor", 2.667, config.integer("ffn_round_up_to_multiple_of"))
     queries, values = (_share(config, hidden, key, share) for key, share in _SHARES)
-    mlp = linear("ffn.proj_up_gate", hidden, width, bias=bias) + linear("ffn.proj_up", hidden, width, bias=bias)
-    mlp += linear("ffn.proj_down", width, hidden, bias=bias)
-    norms = layer_norm("norm_mlstm", hidden, bias=bias) + layer_norm("norm_ffn", hidden, bias=bias)
+    mlp = w.linear("ffn.proj_up_gate", hidden, width, bias=bias) + w.linear("ffn.proj_up", hidden, width, bias=bias)
+    mlp += w.linear("ffn.proj_down", width, hidden, bias=bias)
+    norms = w.layer_norm("norm_mlstm", hidden, bias=bias) + w.layer_norm("norm_ffn", hidden, bias=bias)
 
-    mixers: Mixers = {MatrixLSTM: ("mlstm", lambda kind: matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))}
+    mixers: Mixers = {
+        formulas.MatrixLSTM: ("mlstm", lambda kind: w.matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))
+    }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.out_norm")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
@@ -221,7 +200,7 @@ def _share(config: Config, hidden: int, key: str, default: float, multiple: int 
 
 def _rwkv4(config: Config) -> Reading:
     hidden = config.integer("hidden_size")
-    kind = Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
+    kind = formulas.Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
     return Reading(layers=((kind,),) * config.number_of_layers(), config=config)
 
 
@@ -256,14 +235,14 @@ def _matrix_layer(config: Config, hidden: int, width: int, head_dim: int) -> Lay
     heads = width // head_dim
     if heads * head_dim != width:
         raise config.error("head_dim", head_dim, f"a divisor of the attention's width ({width})")
-    return (RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
+    return (formulas.RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
 
 
 def _softmax_layer(attention: Config, hidden: int) -> Layer:
     heads = attention.integer("num_heads")
     dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
     # A token shift is a convolution of two taps.
-    shift = ShortConvolution(channels=hidden, d_conv=2)
+    shift = formulas.ShortConvolution(channels=hidden, d_conv=2)
     return (dims.within(attention.maybe_integer("window_size")), shift)
 
 
@@ -273,29 +252,32 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     The MLP of RWKV-4 is 4 times as wide as the model, that of RWKV-5 is 3.5 times as wide, rounded down to a multiple of 32.
     """
     hidden = config.integer("hidden_size")
-    usual = 4 * hidden if isinstance(reading.layers[0][0], Rwkv4) else int(hidden * 3.5) // 32 * 32
+    usual = 4 * hidden if isinstance(reading.layers[0][0], formulas.Rwkv4) else int(hidden * 3.5) // 32 * 32
     width = config.maybe_integer("intermediate_size") or usual
     path = "feed_forward"
-    mlp = parameter(f"{path}.time_mix_key", 1, 1, hidden) + parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
-    mlp += linear(f"{path}.key", hidden, width) + linear(f"{path}.receptance", hidden, hidden)
-    mlp += linear(f"{path}.value", width, hidden)
+    mlp = w.parameter(f"{path}.time_mix_key", 1, 1, hidden) + w.parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
+    mlp += w.linear(f"{path}.key", hidden, width) + w.linear(f"{path}.receptance", hidden, hidden)
+    mlp += w.linear(f"{path}.value", width, hidden)
 
-    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: rwkv4(**kind.numbers())), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
-    norms = layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
-    outer = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
+    mixers: Mixers = {
+        formulas.Rwkv4: ("rwkv", lambda kind: w.rwkv4(**kind.numbers())),
+        formulas.RwkvMatrix: ("rwkv", _rwkv5_mixing),
+    }
+    norms = w.layer_norm("ln1", hidden) + w.layer_norm("ln2", hidden)
+    outer = w.layer_norm("rwkv.blocks.0.pre_ln", hidden) + w.layer_norm("rwkv.ln_out", hidden)
     out = ends(config, top, embed="rwkv.embeddings", norm=outer, head="head")
     return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-def _rwkv5_mixing(kind: RwkvMatrix) -> Weighed:
+def _rwkv5_mixing(kind: formulas.RwkvMatrix) -> Weighed:
     """Time mixing of RWKV-4 with heads, a gate and a group norm."""
     hidden, inner = kind.hidden_size, kind.num_heads * kind.head_dim
     weights: Weighed = ()
     for name in ("time_decay", "time_faaaa"):
-        weights += parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
+        weights += w.parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
     for name in ("key", "value", "receptance", "gate"):
-        weights += parameter(f"attention.time_mix_{name}", 1, 1, hidden) + linear(f"attention.{name}", hidden, inner)
-    return weights + linear("attention.output", inner, hidden) + layer_norm("attention.ln_x", inner)
+        weights += w.parameter(f"attention.time_mix_{name}", 1, 1, hidden) + w.linear(f"attention.{name}", hidden, inner)
+    return weights + w.linear("attention.output", inner, hidden) + w.layer_norm("attention.ln_x", inner)
 
 
 def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block] | None:
@@ -313,27 +295,27 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     width = config.maybe_integer("intermediate_size") or config.checked_integer(
         "hidden_ratio", -(-int(hidden * ratio) // 32) * 32
     )
-    mlp = parameter("ffn.x_k", hidden) + linear("ffn.key", hidden, width) + linear("ffn.value", width, hidden)
+    mlp = w.parameter("ffn.x_k", hidden) + w.linear("ffn.key", hidden, width) + w.linear("ffn.value", width, hidden)
 
     def low_rank(name: str, rank: int, *, bias: bool = True) -> Weighed:
-        return linear(f"attn.{name}_lora.lora.0", hidden, rank) + linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
+        return w.linear(f"attn.{name}_lora.lora.0", hidden, rank) + w.linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
-        kind = kind_in(config, layer, RwkvMatrix)
-        weights = tuple(parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
-        weights += parameter("attn.k_k", hidden) + parameter("attn.k_a", hidden)
-        weights += parameter("attn.r_k", kind.num_heads, kind.head_dim)
+        kind = kind_in(config, layer, formulas.RwkvMatrix)
+        weights = tuple(w.parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
+        weights += w.parameter("attn.k_k", hidden) + w.parameter("attn.k_a", hidden)
+        weights += w.parameter("attn.r_k", kind.num_heads, kind.head_dim)
         for name in "rkvo":
-            weights += linear(f"attn.{name}_proj", hidden, hidden)
+            weights += w.linear(f"attn.{name}_proj", hidden, hidden)
         weights += low_rank("w", decay) + low_rank("a", rate) + low_rank("g", gate, bias=False)
         if not first:
             weights += low_rank("v", value)
-        yield "rwkv", weights + layer_norm("attn.g_norm", hidden)
+        yield "rwkv", weights + w.layer_norm("attn.g_norm", hidden)
         yield "mlp", mlp
-        yield "norm", layer_norm("attn_norm", hidden, bias=bias) + layer_norm("ffn_norm", hidden, bias=bias)
+        yield "norm", w.layer_norm("attn_norm", hidden, bias=bias) + w.layer_norm("ffn_norm", hidden, bias=bias)
 
-    norms = layer_norm("model.layers.0.pre_norm", hidden, bias=bias) + layer_norm("model.norm", hidden, bias=bias)
+    norms = w.layer_norm("model.layers.0.pre_norm", hidden, bias=bias) + w.layer_norm("model.norm", hidden, bias=bias)
     layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
     return ends(config, top, embed="model.embeddings", norm=norms) + repeated(layers, weigh)
 

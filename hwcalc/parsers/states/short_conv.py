@@ -14,18 +14,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.formulas import AttentionKind, FullAttention, Layer, ShortConvolution
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    convolution,
-    experts,
-    gated_mlp,
-    linear,
-    parameter,
-    rms_norm,
-    short_convolution,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
@@ -57,11 +47,6 @@ def _lfm2_types(config: Config, count: int) -> list[str]:
     return [FULL if i in attending else _CONV for i in range(count)]
 
 
-def _lfm3_types(config: Config, count: int) -> list[str]:
-    """Convolutions on odd layers and on the first. The other layers alternate between full attention and a window."""
-    return [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)]
-
-
 def _conv_layer(config: Config, index: int) -> Layer:
     return (ShortConvolution(channels=config.integer("hidden_size"), d_conv=config.integer("conv_L_cache")),)
 
@@ -79,7 +64,7 @@ def _lfm(config: Config, top: Config, reading: Reading) -> list[Block]:
         if isinstance(kind, AttentionKind):
             yield "attention", _lfm_attention(config, kind)
         else:
-            yield "conv", short_convolution(hidden, kind_in(config, layer, ShortConvolution).d_conv, bias=bias)
+            yield "conv", w.short_convolution(hidden, kind_in(config, layer, ShortConvolution).d_conv, bias=bias)
         yield ("moe", _lfm_experts(config)) if sparse else ("mlp", _lfm_mlp(hidden, _lfm_width(config), "feed_forward"))
         yield "norm", rms_norms(hidden, *names)
 
@@ -108,22 +93,22 @@ def _lfm_attention(config: Config, kind: AttentionKind) -> Weighed:
         bias = config.flag("attention_bias")
         weights = attention_of(kind, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)
         gated = config.flag("use_attention_gate")
-        return weights + (linear("self_attn.g_proj", hidden, kind.num_attention_heads) if gated else ())
+        return weights + (w.linear("self_attn.g_proj", hidden, kind.num_attention_heads) if gated else ())
     weights = attention_of(kind, hidden)[:-1]
-    weights += linear("self_attn.out_proj", kind.num_attention_heads * kind.v_head_dim, hidden)
+    weights += w.linear("self_attn.out_proj", kind.num_attention_heads * kind.v_head_dim, hidden)
     return weights + rms_norms(kind.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
 
 
 def _lfm_experts(config: Config) -> Weighed:
     hidden, count = config.integer("hidden_size"), config.integer("num_experts")
     expert = _lfm_mlp(hidden, config.integer("moe_intermediate_size"), "feed_forward.experts")
-    router = linear("feed_forward.gate", hidden, count, role=WeightRole.ROUTER)
-    return experts(expert, count, config.integer("num_experts_per_tok")) + router
+    router = w.linear("feed_forward.gate", hidden, count, role=WeightRole.ROUTER)
+    return w.experts(expert, count, config.integer("num_experts_per_tok")) + router
 
 
 def _lfm_mlp(hidden: int, width: int, path: str) -> Weighed:
     """Gate, up and down with the names of LFM."""
-    return linear(f"{path}.w1", hidden, width) + linear(f"{path}.w3", hidden, width) + linear(f"{path}.w2", width, hidden)
+    return w.linear(f"{path}.w1", hidden, width) + w.linear(f"{path}.w3", hidden, width) + w.linear(f"{path}.w2", width, hidden)
 
 
 _LFM_READERS: Final = {_CONV: _conv_layer, FULL: full_layer, SLIDING: windowed_layer}
@@ -138,7 +123,8 @@ LFM2: Final = Interleaved(
     dtype_keys=(),
 )  # fmt: skip
 LFM3: Final = Interleaved(
-    types=_lfm3_types,
+    # Convolutions on odd layers and on the first. The other layers alternate between full attention and a window.
+    types=lambda _, count: [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)],
     readers=_LFM_READERS,
     weights=_lfm,
     ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
@@ -171,7 +157,7 @@ def _inkling_layer(config: Config, index: int, *, sliding: bool) -> Layer:
 
 def _inkling_ends(config: Config, top: Config) -> list[Block]:
     """Embeddings, head and norms. There is one norm more, for the embeddings."""
-    embedded = rms_norm("model.embed_tokens.embed_norm", config.integer("hidden_size"))
+    embedded = w.rms_norm("model.embed_tokens.embed_norm", config.integer("hidden_size"))
     return [*ends(config, top), Block(kind="norm", weights=embedded)]
 
 
@@ -181,9 +167,9 @@ def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
     # If a file gives the dense width by a key of its own, intermediate_size is the width of the experts.
     width = config.integer("intermediate_size" if named is not None else "moe_intermediate_size")
     count, shared = config.integer("n_routed_experts"), config.integer("n_shared_experts")
-    moe = experts(gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
-    moe += experts(gated_mlp(hidden, width, path="mlp.shared_experts"), shared, shared)
-    moe += linear("mlp.gate", hidden, count + shared, role=WeightRole.ROUTER) + parameter("mlp.gate.global_scale", 1)
+    moe = w.experts(w.gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
+    moe += w.experts(w.gated_mlp(hidden, width, path="mlp.shared_experts"), shared, shared)
+    moe += w.linear("mlp.gate", hidden, count + shared, role=WeightRole.ROUTER) + w.parameter("mlp.gate.global_scale", 1)
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, sparse = key
@@ -194,7 +180,7 @@ def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
             yield "moe", moe
         else:
             dense = named if named is not None else config.integer("intermediate_size")
-            yield "mlp", gated_mlp(hidden, dense) + parameter("mlp.global_scale", 1)
+            yield "mlp", w.gated_mlp(hidden, dense) + w.parameter("mlp.global_scale", 1)
         yield "norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
     dense = config.maybe_integer("dense_mlp_idx", minimum=0) or 0
@@ -202,7 +188,7 @@ def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
     out = _inkling_ends(config, top) + repeated(zip(reading.layers, sparse, strict=True), weigh)
     predicting = _inkling_predicting(config, top)
     if predicting:
-        join = rms_norms(hidden, "mtp.embed_norm", "mtp.hidden_norm") + linear("mtp.input_proj", 2 * hidden, hidden)
+        join = rms_norms(hidden, "mtp.embed_norm", "mtp.hidden_norm") + w.linear("mtp.input_proj", 2 * hidden, hidden)
         out.append(Block(kind="mtp", weights=join, part=Part.MTP, count=len(predicting)))
         out += repeated([(layer, False) for layer in predicting], weigh, Part.MTP)
     return out
@@ -221,8 +207,8 @@ def _inkling_predicting(config: Config, top: Config) -> tuple[Layer, ...]:
 def _relative(config: Config, kind: AttentionKind) -> Weighed:
     depth = config.integer("d_rel")
     extent = config.integer("rel_extent" if isinstance(kind, FullAttention) else "sliding_window")
-    weights = linear("self_attn.r_proj", config.integer("hidden_size"), kind.num_attention_heads * depth)
-    return weights + parameter("self_attn.rel_logits_proj.proj", depth, extent)
+    weights = w.linear("self_attn.r_proj", config.integer("hidden_size"), kind.num_attention_heads * depth)
+    return weights + w.parameter("self_attn.rel_logits_proj.proj", depth, extent)
 
 
 def _convolutions(layer: Layer, names: tuple[str, ...]) -> Weighed:
@@ -231,7 +217,7 @@ def _convolutions(layer: Layer, names: tuple[str, ...]) -> Weighed:
     return tuple(
         weight
         for name, kind in zip(names, kinds[-len(names) :], strict=True)
-        for weight in convolution(f"{name}.conv1d", kind.channels, kind.d_conv)
+        for weight in w.convolution(f"{name}.conv1d", kind.channels, kind.d_conv)
     )
 
 
@@ -249,9 +235,9 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
         kind = kind_in(config, layer, AttentionKind)
         full, heads = isinstance(kind, FullAttention), kind.num_attention_heads
         weights = attention_of(kind, hidden) + _relative(config, kind)
-        weights += linear("self_attn.gate_proj", hidden, heads * kind.head_dim) + linear("self_attn.sink_proj", hidden, heads)
-        weights += parameter("self_attn.q_l2_clip.scale", heads, kind.head_dim)
-        weights += parameter("self_attn.rel_l2_clip.scale", heads, config.integer("d_rel"))
+        weights += w.linear("self_attn.gate_proj", hidden, heads * kind.head_dim) + w.linear("self_attn.sink_proj", hidden, heads)
+        weights += w.parameter("self_attn.q_l2_clip.scale", heads, kind.head_dim)
+        weights += w.parameter("self_attn.rel_l2_clip.scale", heads, config.integer("d_rel"))
         yield "attention", weights
         after = ("post_attention_convolution", "post_mlp_convolution")
         names = after if full else ("self_attn.k_sconv", "self_attn.v_sconv", *after)
@@ -259,12 +245,12 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
         yield "moe", moe
         before = ("q_input_layernorm", "k_input_layernorm", "v_input_layernorm") if full else ("input_layernorm",)
         yield "norm", rms_norms(hidden, *before, "post_attention_layernorm")
-        queries = parameter("mlp_input.query", hidden)
+        queries = w.parameter("mlp_input.query", hidden)
         if not first:
-            queries += parameter("attention_input.query", 3, hidden) if full else parameter("attention_input.query", hidden)
+            queries += w.parameter("attention_input.query", 3, hidden) if full else w.parameter("attention_input.query", hidden)
         yield "residual", queries
 
-    last = Block(kind="residual", weights=parameter("model.final_input.query", hidden))
+    last = Block(kind="residual", weights=w.parameter("model.final_input.query", hidden))
     return [*_inkling_ends(config, top), *repeated(_marked_first(reading), weigh), last]
 
 
@@ -275,8 +261,8 @@ def _dynamic(config: Config, kind: AttentionKind) -> Weighed:
         weight
         for name in ("self_attn.k_sconv", "self_attn.v_sconv")
         for weight in (
-            *parameter(f"{name}.static_weight", kernel, heads * kind.head_dim, role=WeightRole.CONV),
-            *linear(f"{name}.weight_proj", config.integer("hidden_size"), heads * kernel),
+            *w.parameter(f"{name}.static_weight", kernel, heads * kind.head_dim, role=WeightRole.CONV),
+            *w.linear(f"{name}.weight_proj", config.integer("hidden_size"), heads * kernel),
         )
     )
 
@@ -316,7 +302,7 @@ def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
     moe = _zaya_experts(config, router)
     vectors = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
     scales = tuple(
-        parameter(f"post_{place}_residual_scale.{name}", hidden)[0] for place in ("attention", "mlp") for name in vectors
+        w.parameter(f"post_{place}_residual_scale.{name}", hidden)[0] for place in ("attention", "mlp") for name in vectors
     )
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
@@ -324,39 +310,39 @@ def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
         kind = kind_in(config, layer, AttentionKind)
         yield "attention", _zaya_attention(config, kind, bias=bias)
         yield "moe", moe
-        yield "router", () if first else parameter("mlp.gate.router_states_scale", router, role=WeightRole.ROUTER)
+        yield "router", () if first else w.parameter("mlp.gate.router_states_scale", router, role=WeightRole.ROUTER)
         yield "norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
         yield "residual", scales
 
-    scaled = parameter("model.input_hidden_states_scale", hidden) + parameter("model.input_hidden_states_bias", hidden)
+    scaled = w.parameter("model.input_hidden_states_scale", hidden) + w.parameter("model.input_hidden_states_bias", hidden)
     out = [*ends(config, top), *repeated(_marked_first(reading), weigh), Block(kind="residual", weights=scaled)]
     if config.flag("lm_head_bias"):
         vocab = config.integer("vocab_size")
-        out.append(Block(kind="head", weights=parameter("lm_head.bias", vocab, role=WeightRole.BIAS)))
+        out.append(Block(kind="head", weights=w.parameter("lm_head.bias", vocab, role=WeightRole.BIAS)))
     return out
 
 
 def _zaya_experts(config: Config, router: int) -> Weighed:
     hidden, count, width = config.integer("hidden_size"), config.integer("num_experts"), config.integer("moe_intermediate_size")
-    weights = experts(gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
-    weights += linear("mlp.gate.down_proj", hidden, router, bias=True, role=WeightRole.ROUTER)
-    weights += rms_norm("mlp.gate.router_mlp.norm", router)
+    weights = w.experts(w.gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
+    weights += w.linear("mlp.gate.down_proj", hidden, router, bias=True, role=WeightRole.ROUTER)
+    weights += w.rms_norm("mlp.gate.router_mlp.norm", router)
     for name in ("fc1", "fc2"):
-        weights += linear(f"mlp.gate.router_mlp.{name}", router, router, bias=True, role=WeightRole.ROUTER)
-    return weights + linear("mlp.gate.router_mlp.out_proj", router, count + 1, role=WeightRole.ROUTER)
+        weights += w.linear(f"mlp.gate.router_mlp.{name}", router, router, bias=True, role=WeightRole.ROUTER)
+    return weights + w.linear("mlp.gate.router_mlp.out_proj", router, count + 1, role=WeightRole.ROUTER)
 
 
 def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> Weighed:
     hidden, heads, kv_heads = config.integer("hidden_size"), kind.num_attention_heads, kind.num_key_value_heads
     path, queries, keys = "self_attn.qkv_proj", heads * kind.head_dim, kv_heads * kind.head_dim
-    weights = linear(f"{path}.q_proj", hidden, queries, bias=bias) + linear(f"{path}.k_proj", hidden, keys, bias=bias)
+    weights = w.linear(f"{path}.q_proj", hidden, queries, bias=bias) + w.linear(f"{path}.k_proj", hidden, keys, bias=bias)
     for name in ("current", "delayed"):
-        weights += linear(f"{path}.v_proj_{name}", hidden, keys // 2, bias=bias)
+        weights += w.linear(f"{path}.v_proj_{name}", hidden, keys // 2, bias=bias)
     channels = queries + keys
-    weights += convolution(f"{path}.conv_qk_depthwise", channels, config.integer("cca_time0"), bias=True)
+    weights += w.convolution(f"{path}.conv_qk_depthwise", channels, config.integer("cca_time0"), bias=True)
     grouped = config.integer("cca_time1")
-    weights += convolution(f"{path}.conv_qk_grouped", channels, grouped, inputs=kind.head_dim, bias=True)
-    return weights + linear("self_attn.o_proj", queries, hidden, bias=bias) + parameter("self_attn.qk_norm.temp", kv_heads)
+    weights += w.convolution(f"{path}.conv_qk_grouped", channels, grouped, inputs=kind.head_dim, bias=True)
+    return weights + w.linear("self_attn.o_proj", queries, hidden, bias=bias) + w.parameter("self_attn.qk_norm.temp", kv_heads)
 
 
 ZAYA: Final = Interleaved(

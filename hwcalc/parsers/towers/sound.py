@@ -72,17 +72,15 @@ def _marks(config: Config, path: str, width: int) -> Weighed:
     return embedding(f"{path}.audio_bos_eos_token", 2, out) + linear(f"{path}.proj", width, out, bias=True)
 
 
-def _two_layers(config: Config, path: str, width: int) -> Weighed:
-    return mlp_chain(path, (width, width, config.integer("output_dim")), ("proj1", "proj2"))
-
-
 _NO_KEY_BIAS: Final = (True, False, True, True)
 _STYLE: Final = Style(bias=_NO_KEY_BIAS, mlp=("fc1", "fc2"), norms=("self_attn_layer_norm", "final_layer_norm"))
 
 WHISPER: Final = Encoder(style=_STYLE, stem=_mel_and_positions, norms=("layer_norm",), part=_AUDIO)
 QWEN25_OMNI: Final = replace(WHISPER, stem=mel_convolutions, norms=("ln_post",), joint=_marks)
 QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))
-QWEN3_OMNI: Final = replace(QWEN3_ASR, joint=_two_layers)
+QWEN3_OMNI: Final = replace(
+    QWEN3_ASR, joint=lambda config, path, width: mlp_chain(path, (width, width, config.integer("output_dim")), ("proj1", "proj2"))
+)
 GLM_ASR: Final = Encoder(
     style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True), stem=mel_convolutions, norms=("norm",), part=_AUDIO
 )

@@ -10,19 +10,9 @@ from collections import Counter
 from itertools import combinations, pairwise
 from typing import Final
 
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    embedding,
-    experts,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import (
@@ -59,22 +49,22 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
     )
     base = f"{path}.blocks"
     own = encoder_layer(config, style, base, width, 0, heads=heads)
-    dense = gated_mlp(width, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path=f"{base}.mlp")
-    expert = gated_mlp(width, config.integer("moe_intermediate_size"), path=f"{base}.mlp.experts")
+    dense = w.gated_mlp(width, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path=f"{base}.mlp")
+    expert = w.gated_mlp(width, config.integer("moe_intermediate_size"), path=f"{base}.mlp.experts")
     active = config.maybe_integer("num_experts_per_tok") or config.maybe_integer("capacity_factor") or 2
-    embeddings = patch_conv(config, f"{path}.patch_embed.proj", width) + rms_norm(f"{path}.patch_embed.norm", width)
+    embeddings = patch_conv(config, f"{path}.patch_embed.proj", width) + w.rms_norm(f"{path}.patch_embed.norm", width)
     out = (*block("embedding", embeddings), *block("attention", own, count=count))
     for number, layers in sorted(Counter(_dots_experts(config, count)).items()):
         if number == 0:
             out += block("mlp", dense, count=layers)
             continue
-        router = linear(f"{base}.mlp.gate", width, number, role=WeightRole.ROUTER)
-        out += block("moe", (*experts(expert, number, min(active, number)), *router), count=layers)
+        router = w.linear(f"{base}.mlp.gate", width, number, role=WeightRole.ROUTER)
+        out += block("moe", (*w.experts(expert, number, min(active, number)), *router), count=layers)
     source = config.integer("adapter_in_dim")
     merged = source * config.integer("adapter_merge_size") ** 2
-    merger = layer_norm(f"{path}.merger.ln_q", source)
+    merger = w.layer_norm(f"{path}.merger.ln_q", source)
     merger += mlp_chain(f"{path}.merger", (merged, merged, config.integer("adapter_out_dim")), ("mlp.0", "mlp.2"))
-    return (*out, *block("norm", rms_norm(f"{path}.norm", width)), *block("merger", merger, Part.PROJECTOR))
+    return (*out, *block("norm", w.rms_norm(f"{path}.norm", width)), *block("merger", merger, Part.PROJECTOR))
 
 
 def _dots_experts(config: Config, count: int) -> list[int]:
@@ -101,19 +91,19 @@ def lfm3(config: Config, path: str) -> tuple[Block, ...]:
     convolutions = types.count("conv")
     style = Style(bias=4 * (False,), norms=(), heads="split", kv_heads=True, qk_norm="head")
     short = (
-        *linear(f"{base}.conv.in_proj", width, 3 * width),
+        *w.linear(f"{base}.conv.in_proj", width, 3 * width),
         *conv(f"{base}.conv.spatial_conv", width, 1, kernel, kernel, bias=False),
-        *linear(f"{base}.conv.out_proj", width, width),
+        *w.linear(f"{base}.conv.out_proj", width, width),
     )
     inner = config.integer("intermediate_size")
     common = (
         *mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False),
-        *linear(f"{base}.feed_forward.w3", width, inner),
+        *w.linear(f"{base}.feed_forward.w3", width, inner),
         *norms("rms", base, ("operator_norm", "ffn_norm"), width),
     )
     embeddings = patch_linear(config, f"{path}.patch_embed", width, bias=False, frames="temporal_patch_size")
     return (
-        *block("embedding", (*embeddings, *rms_norm(f"{path}.embedding_norm", width))),
+        *block("embedding", (*embeddings, *w.rms_norm(f"{path}.embedding_norm", width))),
         *block("convolution", short, count=convolutions),
         *block("attention", encoder_layer(config, style, base, width, 0), count=count - convolutions),
         *block("mlp", common, count=count),
@@ -129,10 +119,10 @@ def inkling(config: Config, path: str) -> tuple[Block, ...]:
         last = i == len(scales) - 2
         folded = start[2] * (end[0] // start[0]) * (end[1] // start[1]) ** 2
         width = out if last else end[2]
-        weights += linear(f"{path}.encoder_layers.projection", folded, width)
+        weights += w.linear(f"{path}.encoder_layers.projection", folded, width)
         if not last:
-            weights += rms_norm(f"{path}.encoder_layers.layer_norm", width)
-    return block("folding", (*weights, *rms_norm(f"{path}.final_norm", out)))
+            weights += w.rms_norm(f"{path}.encoder_layers.layer_norm", width)
+    return block("folding", (*weights, *w.rms_norm(f"{path}.final_norm", out)))
 
 
 def _inkling_scales(config: Config) -> list[tuple[int, int, int]]:
@@ -199,18 +189,18 @@ def muse_spark_audio(config: Config, path: str) -> tuple[Block, ...]:
     blocks: tuple[Block, ...] = ()
     embedder, base = f"{path}.layers.patch_embedder", f"{path}.layers.conv_blocks"
     for width, patch, depth in zip(widths, patches, depths, strict=True):
-        folded = linear(f"{embedder}.proj", source * patch, width, bias=True) + rms_norm(f"{embedder}.norm", width)
+        folded = w.linear(f"{embedder}.proj", source * patch, width, bias=True) + w.rms_norm(f"{embedder}.norm", width)
         layer = (
             *conv(f"{base}.conv", width, 1, kernel),
-            *rms_norm(f"{base}.norm", width),
+            *w.rms_norm(f"{base}.norm", width),
             *mlp_chain(f"{base}.mlp", (width, ratio_width(config, width), width), ("fc1", "fc2")),
         )
         blocks += (*block("embedding", folded, Part.AUDIO), *block("layer", layer, Part.AUDIO, depth))
         source = width
     ends = (
-        *rms_norm(f"{path}.norm", source),
-        *linear(f"{path}.proj", source, out, bias=True),
-        *rms_norm(f"{path}.post_proj_norm", out),
+        *w.rms_norm(f"{path}.norm", source),
+        *w.linear(f"{path}.proj", source, out, bias=True),
+        *w.rms_norm(f"{path}.post_proj_norm", out),
     )
     return (*blocks, *block("projector", ends, Part.PROJECTOR))
 
@@ -219,7 +209,7 @@ def inkling_audio(config: Config, path: str) -> tuple[Block, ...]:
     """Inkling: each mel bin of a frame is a token of a codebook of its own."""
     width = config.integer("text_hidden_size")
     rows = config.integer("n_mel_bins") * config.integer("mel_vocab_size")
-    weights = (*embedding(f"{path}.embed_audio_tokens", rows, width), *rms_norm(f"{path}.norm", width))
+    weights = (*w.embedding(f"{path}.embed_audio_tokens", rows, width), *w.rms_norm(f"{path}.norm", width))
     return block("embedding", weights, Part.AUDIO)
 
 
@@ -253,7 +243,7 @@ class Residual(Record):
         weights += _normed(f"{path}.pw_exp", inner, channels, 1)
         weights += _normed(f"{path}.dw_mid", inner, 1, self.between) if self.between else ()
         weights += _normed(f"{path}.pw_proj", self.out, inner, 1)
-        return weights + parameter(f"{path}.layer_scale", self.out)
+        return weights + w.parameter(f"{path}.layer_scale", self.out)
 
 
 class Attention(Record):
@@ -267,18 +257,18 @@ class Attention(Record):
     def weigh(self, path: str, channels: int) -> Weighed:
         """The tensors, for an input of so many channels."""
         inner = self.heads * self.head_dim
-        weights = rms_norm(f"{path}.norm", channels) + conv(f"{path}.attn.query.proj", inner, channels, 1, 1, bias=False)
+        weights = w.rms_norm(f"{path}.norm", channels) + conv(f"{path}.attn.query.proj", inner, channels, 1, 1, bias=False)
         for name in ("key", "value"):
             if self.thins:
                 weights += _normed(f"{path}.attn.{name}.down_conv", channels, 1, 3)
             weights += conv(f"{path}.attn.{name}.proj", self.head_dim, channels, 1, 1, bias=False)
         weights += conv(f"{path}.attn.output.proj", self.out, inner, 1, 1, bias=False)
-        return weights + parameter(f"{path}.layer_scale", self.out)
+        return weights + w.parameter(f"{path}.layer_scale", self.out)
 
 
 def _normed(path: str, out: int, channels: int, side: int) -> Weighed:
     """A square convolution without a bias, and a norm."""
-    return conv(path, out, channels, side, side, bias=False) + rms_norm(f"{path}.bn", out)
+    return conv(path, out, channels, side, side, bias=False) + w.rms_norm(f"{path}.bn", out)
 
 
 _STAGES: Final[tuple[tuple[Residual | Attention, ...], ...]] = (
@@ -307,7 +297,7 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
     if config.text("architecture") != "mobilenetv5_300m_enc":
         raise UnknownTowerError(config.model_type)
     base, out = f"{path}.timm_model", config.integer("hidden_size")
-    stem = conv(f"{base}.conv_stem.conv", _STEM, 3, 3, 3) + rms_norm(f"{base}.conv_stem.bn", _STEM)
+    stem = conv(f"{base}.conv_stem.conv", _STEM, 3, 3, 3) + w.rms_norm(f"{base}.conv_stem.bn", _STEM)
     weights: Weighed = ()
     channels, ends = _STEM, []
     for stage in _STAGES:
@@ -316,4 +306,4 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
             channels = layer.out
         ends.append(channels)
     joined = Residual(ratio=2, out=out).weigh(f"{base}.msfa.ffn", sum(ends[-_FUSED_STAGES:]))[:-1]
-    return (*block("embedding", stem), *block("layer", weights), *block("extra", joined + rms_norm(f"{base}.msfa.norm", out)))
+    return (*block("embedding", stem), *block("layer", weights), *block("extra", joined + w.rms_norm(f"{base}.msfa.norm", out)))

@@ -13,45 +13,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    embedding,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas import weights as w
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Weighed, norm, projections, square
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.towers.build import (
-    GATED,
-    LLAMA,
-    LLAMA_NAMES,
-    Encoder,
-    Style,
-    Weigh,
-    block,
-    conv,
-    encoder_layer,
-    grid,
-    integers,
-    mlp_chain,
-    needed,
-    norms,
-    pair,
-    patch_conv,
-    patch_linear,
-    patches,
-    ratio_width,
-    split_width,
-    tower,
-)
+from hwcalc.parsers.towers import build
+from hwcalc.parsers.towers.build import GATED, LLAMA, LLAMA_NAMES, Encoder, Style, Weigh
 
-_WITH_CLASS: Final = partial(grid, extra=1)
+_WITH_CLASS: Final = partial(build.grid, extra=1)
 _SCALED: Final = ("lambda_1", "lambda_2")
 _BEFORE_AFTER: Final = ("layernorm_before", "layernorm_after")
 
@@ -65,24 +34,24 @@ def _pooling_head(config: Config, path: str, width: int) -> Weighed:
         return ()
     head = f"{path}.head"
     return (
-        *parameter(f"{head}.probe", width),
-        *parameter(f"{head}.attention.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
-        *parameter(f"{head}.attention.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *linear(f"{head}.attention.out_proj", width, width, bias=True),
-        *layer_norm(f"{head}.layernorm", width),
-        *plain_mlp(width, config.integer("intermediate_size"), path=f"{head}.mlp"),
+        *w.parameter(f"{head}.probe", width),
+        *w.parameter(f"{head}.attention.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
+        *w.parameter(f"{head}.attention.in_proj_bias", 3 * width, role=WeightRole.BIAS),
+        *w.linear(f"{head}.attention.out_proj", width, width, bias=True),
+        *w.layer_norm(f"{head}.layernorm", width),
+        *w.plain_mlp(width, config.integer("intermediate_size"), path=f"{head}.mlp"),
     )
 
 
 def _window_merger(config: Config, path: str, width: int) -> Weighed:
     """MiniCPM-V's merger between two layers: attention within a window, then an MLP over the window."""
-    down, across = pair(config, "window_kernel_size")
+    down, across = build.pair(config, "window_kernel_size")
     base, merged = f"{path}.vit_merger", down * across * width
     sizes = (merged, down * across * config.integer("intermediate_size"), width)
     return (
-        *encoder_layer(config, Style(norms=("layer_norm1",)), base, width, 0),
-        *layer_norm(f"{base}.pre_norm", merged),
-        *mlp_chain(base, sizes, ("linear_1", "linear_2")),
+        *build.encoder_layer(config, Style(norms=("layer_norm1",)), base, width, 0),
+        *w.layer_norm(f"{base}.pre_norm", merged),
+        *build.mlp_chain(base, sizes, ("linear_1", "linear_2")),
     )
 
 
@@ -90,35 +59,35 @@ def _docling_connector(config: Config, path: str, width: int) -> Weighed:
     """Granite Docling's two routes from patches to tokens, a coarse and a fine one."""
     base, out, factor = f"{path}.connector", config.integer("out_hidden_size"), config.integer("scale_factor")
     taps = config.sequence("deepstack_visual_indexes", most=MAX_LAYERS)
-    weights = layer_norm(f"{base}.ln_in", width)
+    weights = w.layer_norm(f"{base}.ln_in", width)
     routes = {"coarse": factor} | ({"fine": factor // 2} if config.flag("use_fine_route") else {})
     for route, scale in routes.items():
         merged, tap = width * scale**2, f"{base}.{route}.deepstack_mergers"
-        weights += linear(f"{base}.{route}.projection", merged, out)
+        weights += w.linear(f"{base}.{route}.projection", merged, out)
         for _ in range(3 if taps is None else len(taps)):
-            weights += layer_norm(f"{tap}.layer_norm", merged)
-            weights += mlp_chain(tap, (merged, out, out), ("linear_1", "linear_2"))
-    weights += layer_norm(f"{base}.ln_mid", out) + linear(f"{base}.mlp_fc2", out, out)
-    return weights + layer_norm(f"{base}.ln_out", out)
+            weights += w.layer_norm(f"{tap}.layer_norm", merged)
+            weights += build.mlp_chain(tap, (merged, out, out), ("linear_1", "linear_2"))
+    weights += w.layer_norm(f"{base}.ln_mid", out) + w.linear(f"{base}.mlp_fc2", out, out)
+    return weights + w.layer_norm(f"{base}.ln_out", out)
 
 
-SIGLIP: Final = Encoder(stem=patches(positions=grid), layers="encoder.layers", norms=("post_layernorm",))
+SIGLIP: Final = Encoder(stem=build.patches(positions=build.grid), layers="encoder.layers", norms=("post_layernorm",))
 SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
-SIGLIP2_BARE: Final = replace(SIGLIP, stem=patches(embed=patch_linear, positions="num_patches"))
+SIGLIP2_BARE: Final = replace(SIGLIP, stem=build.patches(embed=build.patch_linear, positions="num_patches"))
 SIGLIP2: Final = replace(SIGLIP2_BARE, extra=_pooling_head)
-NO_POSITIONS: Final = replace(SIGLIP, stem=patches())
+NO_POSITIONS: Final = replace(SIGLIP, stem=build.patches())
 DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
 MINICPM: Final = replace(SIGLIP, extra=_window_merger)
 CLIP: Final = replace(
-    SIGLIP, stem=patches(bias=False, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm", "post_layernorm")
+    SIGLIP, stem=build.patches(bias=False, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm", "post_layernorm")
 )
-CLIP_BEHIND_SAM: Final = replace(CLIP, stem=patches(embed=None, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm",))
+CLIP_BEHIND_SAM: Final = replace(CLIP, stem=build.patches(embed=None, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm",))
 BLIP: Final = replace(
     SIGLIP,
-    stem=patches(positions=_WITH_CLASS, vectors=1),
+    stem=build.patches(positions=_WITH_CLASS, vectors=1),
     style=Style(names=("qkv", "projection"), bias=("qkv_bias", True, True, True)),
 )
-MINIMAX: Final = Encoder(stem=patches(bias=False, frames="temporal_patch_size"), norms=("pre_layrnorm",))
+MINIMAX: Final = Encoder(stem=build.patches(bias=False, frames="temporal_patch_size"), norms=("pre_layrnorm",))
 
 # InternVL and Janus.
 
@@ -136,20 +105,20 @@ _INTERN: Final = Style(
 def _internvl_extra(config: Config, path: str, width: int) -> Weighed:
     weights: Weighed = ()
     if config.flag("use_absolute_position_embeddings"):
-        weights += embedding(f"{path}.embeddings.position_embeddings", grid(config, 1), width)
+        weights += w.embedding(f"{path}.embeddings.position_embeddings", build.grid(config, 1), width)
     if config.flag("use_mask_token"):
-        weights += parameter(f"{path}.embeddings.mask_token", width)
+        weights += w.parameter(f"{path}.embeddings.mask_token", width)
     if not config.flag("use_mean_pooling"):
-        weights += layer_norm(f"{path}.layernorm", width)
+        weights += w.layer_norm(f"{path}.layernorm", width)
     return weights
 
 
-QIANFAN: Final = Encoder(style=_INTERN, stem=patches(vectors=1), extra=_internvl_extra)
+QIANFAN: Final = Encoder(style=_INTERN, stem=build.patches(vectors=1), extra=_internvl_extra)
 INTERNVL: Final = replace(QIANFAN, layers="encoder.layer")
 JANUS: Final = replace(
     SIGLIP,
     style=replace(_INTERN, attention="self_attn", norms=Style().norms, qk_norm_kind="layer", scales=()),
-    mlp_width=ratio_width,
+    mlp_width=build.ratio_width,
 )
 
 # Towers with root-mean-square norms and gated MLPs.
@@ -163,7 +132,7 @@ _PIXTRAL: Final = Style(
     norms=("attention_norm", "ffn_norm"),
     norm="rms",
 )
-PIXTRAL: Final = Encoder(style=_PIXTRAL, stem=patches(bias=False), layers="transformer.layers", norms=("ln_pre",))
+PIXTRAL: Final = Encoder(style=_PIXTRAL, stem=build.patches(bias=False), layers="transformer.layers", norms=("ln_pre",))
 
 
 def _ovis_head(config: Config, path: str, width: int) -> Weighed:
@@ -173,9 +142,9 @@ def _ovis_head(config: Config, path: str, width: int) -> Weighed:
         raise config.error("vocab_size", config.get("vocab_size"), "more than num_visual_indicator_tokens")
     stride = config.integer("hidden_stride")
     return (
-        *rms_norm(f"{path}.transformer.embeddings.rms_norm", width),
-        *linear(f"{path}.head_linear", width * stride**2, words),
-        *layer_norm(f"{path}.head_norm", words),
+        *w.rms_norm(f"{path}.transformer.embeddings.rms_norm", width),
+        *w.linear(f"{path}.head_linear", width * stride**2, words),
+        *w.layer_norm(f"{path}.head_norm", words),
     )
 
 
@@ -188,7 +157,7 @@ OVIS: Final = Encoder(
         mlp_bias=("mlp_bias", "mlp_bias"),
         norms=("rms_norm1", "rms_norm2"),
     ),
-    stem=patches(positions=grid),
+    stem=build.patches(positions=build.grid),
     layers="transformer.encoder.layers",
     norms=("transformer.rms_norm",),
     extra=_ovis_head,
@@ -198,9 +167,9 @@ OVIS: Final = Encoder(
 def _kosmos_patches(config: Config, path: str, width: int) -> Weighed:
     rows = config.integer("max_num_patches")
     return (
-        *linear(f"{path}.embeddings.patch_projection", config.integer("patch_embed_hidden_size"), width, bias=True),
-        *embedding(f"{path}.embeddings.row_embedder", rows, width),
-        *embedding(f"{path}.embeddings.column_embedder", rows, width),
+        *w.linear(f"{path}.embeddings.patch_projection", config.integer("patch_embed_hidden_size"), width, bias=True),
+        *w.embedding(f"{path}.embeddings.row_embedder", rows, width),
+        *w.embedding(f"{path}.embeddings.column_embedder", rows, width),
     )
 
 
@@ -223,8 +192,8 @@ def _gemma4_stem(config: Config, path: str, width: int) -> Weighed:
     """Patches of three colours, and positions by row and by column."""
     base, patch = f"{path}.patch_embedder", config.integer("patch_size")
     return (
-        *linear(f"{base}.input_proj", 3 * patch**2, width),
-        *embedding(f"{base}.position_embedding_table", 2 * config.integer("position_embedding_size"), width),
+        *w.linear(f"{base}.input_proj", 3 * patch**2, width),
+        *w.embedding(f"{base}.position_embedding_table", 2 * config.integer("position_embedding_size"), width),
     )
 
 
@@ -248,13 +217,13 @@ def gemma4_unified(config: Config, path: str) -> tuple[Block, ...]:
     width = config.integer("mm_embed_dim")
     patch = 3 * (config.integer("patch_size") * config.integer("pooling_kernel_size")) ** 2
     weights = (
-        *layer_norm(f"{path}.patch_ln1", patch),
-        *linear(f"{path}.patch_dense", patch, width, bias=True),
-        *layer_norm(f"{path}.patch_ln2", width),
-        *embedding(f"{path}.pos_embedding", 2 * config.integer("mm_posemb_size"), width),
-        *layer_norm(f"{path}.pos_norm", width),
+        *w.layer_norm(f"{path}.patch_ln1", patch),
+        *w.linear(f"{path}.patch_dense", patch, width, bias=True),
+        *w.layer_norm(f"{path}.patch_ln2", width),
+        *w.embedding(f"{path}.pos_embedding", 2 * config.integer("mm_posemb_size"), width),
+        *w.layer_norm(f"{path}.pos_norm", width),
     )
-    return block("embedding", weights)
+    return build.block("embedding", weights)
 
 
 # Towers whose tables of positions are as large as the largest image.
@@ -272,36 +241,36 @@ def _first_rows_and_columns(config: Config) -> int:
 
 KIMI: Final = Encoder(
     style=Style(attention="attn", names=("q_proj", "k_proj", "v_proj", "proj"), norms=("norm1", "norm2")),
-    stem=patches(positions=_rows_and_columns),
+    stem=build.patches(positions=_rows_and_columns),
     norms=("final_layernorm",),
 )
-MOONVIT: Final = replace(KIMI, stem=patches(positions=_first_rows_and_columns))
+MOONVIT: Final = replace(KIMI, stem=build.patches(positions=_first_rows_and_columns))
 """Kimi VL's tower, as vLLM's ``moonvit.py`` builds it: that of Kimi K2.5 for single images."""
 MUSE: Final = replace(
     KIMI,
-    stem=patches(embed=patch_linear, bias=False, frames="patch_temporal", positions=_rows_and_columns),
+    stem=build.patches(embed=build.patch_linear, bias=False, frames="patch_temporal", positions=_rows_and_columns),
     norms=("ln_pre", "ln_post"),
 )
 
 
 def _hunyuan_merger(config: Config, path: str, width: int) -> Weighed:
-    base, merge, out = f"{path}.patch_merger", *integers(config, "spatial_merge_size", "text_hidden_size")
+    base, merge, out = f"{path}.patch_merger", *build.integers(config, "spatial_merge_size", "text_hidden_size")
     return (
-        *conv(f"{base}.proj_conv", 2 * width, width, merge, merge),
-        *conv(f"{base}.proj_out", 4 * width, 2 * width, 1, 1),
-        *linear(f"{base}.mlp", 4 * width, out, bias=True),
-        *parameter(f"{base}.image_newline", 4 * width),
-        *parameter(f"{base}.image_marks", 3, out),
-        *rms_norm(f"{base}.before_rms", width),
-        *rms_norm(f"{base}.after_rms", out),
+        *build.conv(f"{base}.proj_conv", 2 * width, width, merge, merge),
+        *build.conv(f"{base}.proj_out", 4 * width, 2 * width, 1, 1),
+        *w.linear(f"{base}.mlp", 4 * width, out, bias=True),
+        *w.parameter(f"{base}.image_newline", 4 * width),
+        *w.parameter(f"{base}.image_marks", 3, out),
+        *w.rms_norm(f"{base}.before_rms", width),
+        *w.rms_norm(f"{base}.after_rms", out),
     )
 
 
-def _hunyuan_positions(config: Config) -> int:
-    return (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1
-
-
-HUNYUAN: Final = Encoder(style=Style(names=LLAMA_NAMES), stem=patches(positions=_hunyuan_positions), extra=_hunyuan_merger)
+HUNYUAN: Final = Encoder(
+    style=Style(names=LLAMA_NAMES),
+    stem=build.patches(positions=lambda config: (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1),
+    extra=_hunyuan_merger,
+)
 
 
 def _molmo_positions(config: Config) -> int:
@@ -309,13 +278,13 @@ def _molmo_positions(config: Config) -> int:
     if given is not None:
         return given
     patch = config.integer("patch_size")
-    sides = pair(config, "image_size") if config.get("image_size") is not None else (378, 378)
+    sides = build.pair(config, "image_size") if config.get("image_size") is not None else (378, 378)
     return (sides[0] // patch) * (sides[1] // patch)
 
 
 MOLMO2: Final = Encoder(
     style=Style(names=LLAMA_NAMES, bias=4 * ("attention_bias",), heads="own", kv_heads=True),
-    stem=patches(embed=patch_linear, positions=_molmo_positions),
+    stem=build.patches(embed=build.patch_linear, positions=_molmo_positions),
 )
 
 
@@ -323,13 +292,13 @@ def _radio_patches(config: Config, path: str, width: int) -> Weighed:
     """RADIO has its own tables: one projection for images, one for videos, and registers beside the class vectors."""
     base, size = f"{path}.embeddings", config.integer("patch_size")
     side, patch = config.integer("max_img_size") // size, config.integer("num_channels") * size**2
-    weights = linear(f"{base}.patch_projection", patch, width)
+    weights = w.linear(f"{base}.patch_projection", patch, width)
     frames = config.maybe_integer("video_temporal_patch_size")
     if frames is not None:
-        weights += linear(f"{base}.video_patch_projection", patch * frames, width)
-    weights += embedding(f"{base}.position_embedding", side * side, width)
+        weights += w.linear(f"{base}.video_patch_projection", patch * frames, width)
+    weights += w.embedding(f"{base}.position_embedding", side * side, width)
     rows = config.integer("num_cls_tokens", minimum=0) + config.integer("num_registers", minimum=0)
-    return weights + parameter(f"{base}.cls_register_token", rows, width)
+    return weights + w.parameter(f"{base}.cls_register_token", rows, width)
 
 
 RADIO: Final = Encoder(
@@ -341,7 +310,7 @@ RADIO: Final = Encoder(
         scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     ),
     layers="encoder.layer",
-    mlp_width=ratio_width,
+    mlp_width=build.ratio_width,
     extra=_radio_patches,
 )
 
@@ -350,14 +319,14 @@ RADIO: Final = Encoder(
 
 def _downsamplers(config: Config, path: str, width: int) -> Weighed:
     """Two convolutions, each of which halves the sides and doubles the channels."""
-    first = conv(f"{path}.downsampler1", 2 * width, width, 3, 3)
-    return first + conv(f"{path}.downsampler2", 4 * width, 2 * width, 3, 3)
+    first = build.conv(f"{path}.downsampler1", 2 * width, width, 3, 3)
+    return first + build.conv(f"{path}.downsampler2", 4 * width, 2 * width, 3, 3)
 
 
 STEP: Final = Encoder(
     style=Style(norms=_BEFORE_AFTER, scales=_SCALED),
-    stem=patches(bias=False, positions=grid),
-    mlp_width=ratio_width,
+    stem=build.patches(bias=False, positions=build.grid),
+    mlp_width=build.ratio_width,
     norms=("pre_layernorm",),
     extra=_downsamplers,
 )
@@ -365,14 +334,16 @@ STEP: Final = Encoder(
 
 def _inkling_merger(config: Config, path: str, width: int) -> Weighed:
     merged = width * config.integer("spatial_merge_size") ** 2
-    sizes = (merged, *integers(config, "projection_hidden_dim", "text_hidden_size"))
-    return mlp_chain(f"{path}.merger", sizes, ("linear_1", "linear_2"), bias=config.flag("projector_bias"))
+    sizes = (merged, *build.integers(config, "projection_hidden_dim", "text_hidden_size"))
+    return build.mlp_chain(f"{path}.merger", sizes, ("linear_1", "linear_2"), bias=config.flag("projector_bias"))
 
 
 INKLING2: Final = replace(
     STEP,
-    stem=patches(embed=patch_linear, bias=False, positions=lambda config: config.integer("posemb_grid_size") ** 2, vectors=2),
-    mlp_width=lambda config, width: config.maybe_integer("intermediate_size") or ratio_width(config, width),
+    stem=build.patches(
+        embed=build.patch_linear, bias=False, positions=lambda config: config.integer("posemb_grid_size") ** 2, vectors=2
+    ),
+    mlp_width=lambda config, width: config.maybe_integer("intermediate_size") or build.ratio_width(config, width),
     extra=_inkling_merger,
 )
 
@@ -382,17 +353,17 @@ _ENDS: Final = ("layernorm_pre", "layernorm_post")
 
 def _stem4(config: Config, path: str, width: int) -> Weighed:
     return (
-        *parameter(f"{path}.class_embedding", width),
-        *embedding(f"{path}.positional_embedding_vlm", grid(config, 1), width),
-        *patch_linear(config, f"{path}.patch_embedding.linear", width, bias=False),
+        *w.parameter(f"{path}.class_embedding", width),
+        *w.embedding(f"{path}.positional_embedding_vlm", build.grid(config, 1), width),
+        *build.patch_linear(config, f"{path}.patch_embedding.linear", width, bias=False),
     )
 
 
 def _adapter(config: Config, path: str, width: int) -> Weighed:
     """An MLP over shuffled pixels, which are as wide as the tower's own MLP."""
     base, out = f"{path}.vision_adapter.mlp", config.integer("projector_output_dim")
-    first = linear(f"{base}.fc1", config.integer("intermediate_size"), config.integer("projector_input_dim"))
-    return first + linear(f"{base}.fc2", out, out)
+    first = w.linear(f"{base}.fc1", config.integer("intermediate_size"), config.integer("projector_input_dim"))
+    return first + w.linear(f"{base}.fc2", out, out)
 
 
 LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_ENDS, joint=_adapter, joint_kind="adapter")
@@ -400,19 +371,19 @@ LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_
 
 def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
     """Positions per tile and per aspect ratio, each behind a gate."""
-    patches, tiles = grid(config, 1), config.integer("max_num_tiles")
+    patches, tiles = build.grid(config, 1), config.integer("max_num_tiles")
     ratios = config.sequence("supported_aspect_ratios")
     rows, gated = 1 + (8 if ratios is None else len(ratios)), f"{path}.gated_positional_embedding"
     weights = (
-        *parameter(f"{path}.class_embedding", width),
-        *patch_conv(config, f"{path}.patch_embedding", width, bias=False),
-        *parameter(f"{gated}.gate", 1),
-        *parameter(f"{gated}.embedding", patches, width),
-        *embedding(f"{gated}.tile_embedding", rows, tiles * patches * width),
+        *w.parameter(f"{path}.class_embedding", width),
+        *build.patch_conv(config, f"{path}.patch_embedding", width, bias=False),
+        *w.parameter(f"{gated}.gate", 1),
+        *w.parameter(f"{gated}.embedding", patches, width),
+        *w.embedding(f"{gated}.tile_embedding", rows, tiles * patches * width),
     )
     for name in ("pre", "post"):
         base = f"{path}.{name}_tile_positional_embedding"
-        weights += (*parameter(f"{base}.gate", 1), *embedding(f"{base}.embedding", rows, tiles * width))
+        weights += (*w.parameter(f"{base}.gate", 1), *w.embedding(f"{base}.embedding", rows, tiles * width))
     return weights
 
 
@@ -422,8 +393,8 @@ _TILED: Final = Encoder(style=replace(LLAMA, bias=4 * (False,)), stem=_tiled_ste
 def mllama(config: Config, path: str) -> tuple[Block, ...]:
     """Llama 3.2 Vision: after its layers some more of the same shape, each with two gates."""
     embeddings, layer, norms = _TILED(config, path)
-    gates = parameter(f"{path}.global_transformer.layers.gates", 2)
-    more = block("global layer", layer.weights + gates, count=config.number_of_layers("num_global_layers"))
+    gates = w.parameter(f"{path}.global_transformer.layers.gates", 2)
+    more = build.block("global layer", layer.weights + gates, count=config.number_of_layers("num_global_layers"))
     return (embeddings, layer, *more, norms)
 
 
@@ -431,7 +402,7 @@ def _mlp_merger(config: Config, path: str, width: int, *, out: str = "out_hidden
     """A norm over patches, then two linear layers over what was merged."""
     merged = width * config.integer("spatial_merge_size") ** 2
     weights = norm(kind, f"{path}.merger.ln_q", width)
-    return weights + mlp_chain(f"{path}.merger", (merged, merged, config.integer(out)), ("mlp.0", "mlp.2"))
+    return weights + build.mlp_chain(f"{path}.merger", (merged, merged, config.integer(out)), ("mlp.0", "mlp.2"))
 
 
 def _deepstack(config: Config, path: str, width: int) -> Weighed:
@@ -440,7 +411,7 @@ def _deepstack(config: Config, path: str, width: int) -> Weighed:
     merged = width * config.integer("spatial_merge_size") ** 2
     for _ in config.sequence("deepstack_visual_indexes", most=MAX_LAYERS) or ():
         sizes = (merged, merged, config.integer("out_hidden_size"))
-        weights += layer_norm(f"{tap}.norm", merged) + mlp_chain(tap, sizes, ("linear_fc1", "linear_fc2"))
+        weights += w.layer_norm(f"{tap}.norm", merged) + build.mlp_chain(tap, sizes, ("linear_fc1", "linear_fc2"))
     return weights
 
 
@@ -448,24 +419,28 @@ def _gated_merger(inner: tuple[str, ...], names: tuple[str, ...]) -> Weigh:
     """A strided convolution that merges, then a gated MLP as wide as the product of the keys ``inner``; norms of the tower."""
 
     def merger(config: Config, path: str, width: int) -> Weighed:
-        out, merge = integers(config, "out_hidden_size", "spatial_merge_size")
-        weights = conv(f"{path}.downsample", out, width, merge, merge)
-        weights += linear(f"{path}.merger.proj", out, out)
-        weights += layer_norm(f"{path}.merger.post_projection_norm", out)
-        weights += gated_mlp(out, prod(integers(config, *inner)), path=f"{path}.merger")
-        return weights + norms("rms", path, names, width)
+        out, merge = build.integers(config, "out_hidden_size", "spatial_merge_size")
+        weights = build.conv(f"{path}.downsample", out, width, merge, merge)
+        weights += w.linear(f"{path}.merger.proj", out, out)
+        weights += w.layer_norm(f"{path}.merger.post_projection_norm", out)
+        weights += w.gated_mlp(out, prod(build.integers(config, *inner)), path=f"{path}.merger")
+        return weights + build.norms("rms", path, names, width)
 
     return merger
 
 
-_stem = partial(patches, "patch_embed.proj", frames="temporal_patch_size", table="pos_embed")
+_stem = partial(build.patches, "patch_embed.proj", frames="temporal_patch_size", table="pos_embed")
 _QKV: Final = Style(attention="attn", names=("qkv", "proj"), norms=("norm1", "norm2"), heads="split")
 _GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
 
 _MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
 
 QWEN2: Final = replace(
-    _MERGING, stem=_stem(bias=False), width="embed_dim", mlp_width=ratio_width, joint=partial(_mlp_merger, out="hidden_size")
+    _MERGING,
+    stem=_stem(bias=False),
+    width="embed_dim",
+    mlp_width=build.ratio_width,
+    joint=partial(_mlp_merger, out="hidden_size"),
 )
 QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))
 QWEN25_SPLIT: Final = replace(QWEN25, style=replace(_GATED_QKV, names=("q", "k", "v", "proj")))
@@ -480,7 +455,7 @@ QWEN35: Final = replace(QWEN3, joint=_mlp_merger)
 GLM4V: Final = replace(
     _MERGING,
     style=replace(_GATED_QKV, bias=("attention_bias", False, False, False), mlp_bias=(False, False)),
-    stem=_stem(positions=grid),
+    stem=_stem(positions=build.grid),
     mlp_width="out_hidden_size",
     joint=_gated_merger(("intermediate_size",), ("post_conv_layernorm", "post_layernorm")),
 )
@@ -492,7 +467,9 @@ GLM_OCR: Final = replace(
 )
 GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
 ERNIE: Final = replace(
-    _MERGING, stem=_stem(embed=patch_linear, bias=False, frames=""), joint=lambda _, path, width: layer_norm(f"{path}.ln", width)
+    _MERGING,
+    stem=_stem(embed=build.patch_linear, bias=False, frames=""),
+    joint=lambda _, path, width: w.layer_norm(f"{path}.ln", width),
 )
 
 
@@ -508,7 +485,7 @@ def instructed(config: Config, path: str) -> tuple[Block, ...]:
 
 def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...]:
     """Some layers have cross attention to the tower. If the model reads text, each layer has a second MLP for it."""
-    width, middle = integers(config, "hidden_size", "intermediate_size")
+    width, middle = build.integers(config, "hidden_size", "intermediate_size")
     count, base = config.number_of_layers(), f"{path}.encoder.layer"
     layer = _attention(f"{base}.attention", width, width) + _mlp(base, width, middle, "_query")
     if reads_text:
@@ -516,21 +493,21 @@ def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...
     crossing = -(-count // config.integer("cross_attention_frequency"))
     cross = _attention(f"{base}.crossattention", width, config.integer("encoder_hidden_size"))
     return (
-        *block("norm", layer_norm(f"{path}.layernorm", width), Part.PROJECTOR),
-        *block("layer", layer, Part.PROJECTOR, count),
-        *block("cross attention", cross, Part.PROJECTOR, crossing),
+        *build.block("norm", w.layer_norm(f"{path}.layernorm", width), Part.PROJECTOR),
+        *build.block("layer", layer, Part.PROJECTOR, count),
+        *build.block("cross attention", cross, Part.PROJECTOR, crossing),
     )
 
 
 def _attention(path: str, width: int, source: int) -> Weighed:
     names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "output.dense"}
     weights = projections(path, width, square(width), names, source=source, biased="qkvo")
-    return weights + layer_norm(f"{path}.output.LayerNorm", width)
+    return weights + w.layer_norm(f"{path}.output.LayerNorm", width)
 
 
 def _mlp(path: str, width: int, middle: int, suffix: str) -> Weighed:
-    weights = plain_mlp(width, middle, path=path, names=(f"intermediate{suffix}.dense", f"output{suffix}.dense"))
-    return weights + layer_norm(f"{path}.output{suffix}.LayerNorm", width)
+    weights = w.plain_mlp(width, middle, path=path, names=(f"intermediate{suffix}.dense", f"output{suffix}.dense"))
+    return weights + w.layer_norm(f"{path}.output{suffix}.LayerNorm", width)
 
 
 _STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))
@@ -539,13 +516,13 @@ _STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias",
 def encoder(config: Config, path: str) -> tuple[Block, ...]:
     """SAM's encoder."""
     width, side = config.integer("hidden_size"), _side(config)
-    embeddings = patch_conv(config, f"{path}.patch_embed.projection", width)
+    embeddings = build.patch_conv(config, f"{path}.patch_embed.projection", width)
     if config.flag("use_abs_pos"):
-        embeddings += embedding(f"{path}.pos_embed", side * side, width)
+        embeddings += w.embedding(f"{path}.pos_embed", side * side, width)
     return (
-        *block("embedding", embeddings),
+        *build.block("embedding", embeddings),
         *sam_layers(config, f"{path}.layers"),
-        *block("neck", neck(f"{path}.neck", width, config.integer("output_channels"))),
+        *build.block("neck", neck(f"{path}.neck", width, config.integer("output_channels"))),
     )
 
 
@@ -561,28 +538,28 @@ def sam_layers(
 
     ``table`` is how the path of such a table ends.
     """
-    width, heads = integers(config, "hidden_size", "num_attention_heads")
+    width, heads = build.integers(config, "hidden_size", "num_attention_heads")
     count, side = config.number_of_layers(), _side(config)
-    layer = encoder_layer(config, _STYLE, path, width, config.maybe_integer("mlp_dim") or ratio_width(config, width))
+    layer = build.encoder_layer(config, _STYLE, path, width, config.maybe_integer("mlp_dim") or build.ratio_width(config, width))
     everywhere = sum(1 for index in set(config.integers("global_attn_indexes") or ()) if index < count)
     window = config.integer("window_size", minimum=0)
     out: tuple[Block, ...] = ()
     for kind, layers, reach in zip(kinds, (everywhere, count - everywhere), (side, window or side), strict=True):
         relative: Weighed = ()
         for axis in "hw" if config.flag("use_rel_pos") else "":
-            shape = (2 * reach - 1, split_width(config, width, heads))
-            relative += parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
-        out += block(kind, layer + relative, count=layers)
+            shape = (2 * reach - 1, build.split_width(config, width, heads))
+            relative += w.parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
+        out += build.block(kind, layer + relative, count=layers)
     return out
 
 
 def neck(path: str, width: int, out: int) -> Weighed:
     """Two convolutions, each with a norm. ``out`` is the number of channels that leave SAM's encoder."""
     return (
-        *conv(f"{path}.conv1", out, width, 1, 1, bias=False),
-        *layer_norm(f"{path}.layer_norm1", out),
-        *conv(f"{path}.conv2", out, out, 3, 3, bias=False),
-        *layer_norm(f"{path}.layer_norm2", out),
+        *build.conv(f"{path}.conv1", out, width, 1, 1, bias=False),
+        *w.layer_norm(f"{path}.layer_norm1", out),
+        *build.conv(f"{path}.conv2", out, out, 3, 3, bias=False),
+        *w.layer_norm(f"{path}.layer_norm2", out),
     )
 
 
@@ -590,13 +567,13 @@ def downsampled(config: Config, path: str) -> tuple[Block, ...]:
     """SAM's encoder and two convolutions, each of which halves the sides."""
     first, second = (config.integers("downsample_channels", length=2, minimum=1) or (512, 1024))[:2]
     weights = (
-        *conv(f"{path}.proj.conv1", first, config.integer("output_channels"), 3, 3, bias=False),
-        *conv(f"{path}.proj.conv2", second, first, 3, 3, bias=False),
+        *build.conv(f"{path}.proj.conv1", first, config.integer("output_channels"), 3, 3, bias=False),
+        *build.conv(f"{path}.proj.conv2", second, first, 3, 3, bias=False),
     )
-    return (*encoder(config, path), *block("downsampling", weights))
+    return (*encoder(config, path), *build.block("downsampling", weights))
 
 
 def two_in_a_row(config: Config, path: str) -> tuple[Block, ...]:
     """SAM's encoder, and one like CLIP that reads SAM's tokens."""
-    sam = tower(needed(config, "sam_config"), f"{path}.sam_encoder")
-    return sam + tower(needed(config, "encoder_config"), f"{path}.vision_encoder")
+    sam = build.tower(build.needed(config, "sam_config"), f"{path}.sam_encoder")
+    return sam + build.tower(build.needed(config, "encoder_config"), f"{path}.vision_encoder")

@@ -13,42 +13,21 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    attention,
-    embedding,
-    gated_mlp,
-    layer_norm,
-    linear,
-    parameter,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
-from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import (
-    LLAMA,
-    LLAMA_NAMES,
-    UnknownTowerError,
-    block,
-    conv,
-    encoder_layer,
-    integers,
-    linears,
-    mlp_chain,
-    needed,
-    norms,
-    pair,
-    tower,
-)
+from hwcalc.parsers.config import Config, architecture_of
+from hwcalc.parsers.towers import build
+from hwcalc.parsers.towers.build import LLAMA, LLAMA_NAMES, UnknownTowerError
 
 JOINT: Final = Part.PROJECTOR
 PATH: Final = "multi_modal_projector"
 
 # The language model alone: such a class leaves out the other parts that its document describes.
-_TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+_TEXT_ONLY: Final = tuple(
+    f"{name}ForCausalLM" for name in ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+)
 
 
 class Joined(Record):
@@ -112,7 +91,7 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
     """
 
     def weigh(top: Config, language: Config) -> tuple[Block, ...] | None:
-        if _text_only(top):
+        if architecture_of(top.raw) in _TEXT_ONLY:
             return ()
         told = {"text_hidden_size": language.integer("hidden_size")} if told_width else {}
         joined = Joined(top=top, language=language)
@@ -123,8 +102,8 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
                 if config is None:
                     continue
                 joined = replace(joined, towers=(*joined.towers, config))
-                out += tower(config, part.path)
-                out += block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
+                out += build.tower(config, part.path)
+                out += build.block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
                 if part.then is not None:
                     out += part.then(joined)
         except UnknownTowerError:
@@ -132,12 +111,6 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
         return out
 
     return weigh
-
-
-def _text_only(top: Config) -> bool:
-    """Whether the class that the document names is the language model alone."""
-    names = top.raw.get("architectures")
-    return isinstance(names, (list, tuple)) and list(names[:1]) in [[f"{name}ForCausalLM"] for name in _TEXT_ONLY]
 
 
 # Widths.
@@ -178,12 +151,14 @@ def shuffled(width: Size) -> Size:
 
 def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
     """Linear layers between the given widths."""
-    return lambda joined: mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
+    return lambda joined: build.mlp_chain(
+        path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias)
+    )
 
 
 def matrix(source: Size, out: Size = "text", *, bias: Switch = True, path: str = PATH) -> Piece:
     """One linear layer."""
-    return lambda joined: linear(path, _size(joined, source), _size(joined, out), bias=switched(joined.top, bias))
+    return lambda joined: w.linear(path, _size(joined, source), _size(joined, out), bias=switched(joined.top, bias))
 
 
 def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer", switch: Switch = True) -> Piece:
@@ -193,7 +168,7 @@ def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer",
 
 def vector(path: str) -> Piece:
     """A learned vector that stands among the language model's tokens."""
-    return lambda joined: parameter(path, joined.out)
+    return lambda joined: w.parameter(path, joined.out)
 
 
 # Towers that have a projector of their own, and tokenisers.
@@ -223,12 +198,14 @@ QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
 
 OVIS: Final = wrapper(
     vision(
-        lambda joined: embedding("visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size"))
+        lambda joined: w.embedding(
+            "visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size")
+        )
     )
 )
 GEMMA3: Final = wrapper(
     vision(
-        lambda joined: parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
+        lambda joined: w.parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
         normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
     )
 )
@@ -253,10 +230,10 @@ def _soft_and_hard(path: str) -> Piece:
 
     def weigh(joined: Joined) -> Weighed:
         width = joined.width
-        weights = embedding(f"{path}.embedding", joined.tower.integer("vocab_size"), width)
+        weights = w.embedding(f"{path}.embedding", joined.tower.integer("vocab_size"), width)
         for name in ("hard_embedding_norm", "soft_embedding_norm"):
-            weights += rms_norm(f"{path}.{name}", width)
-        return weights + linear(f"{path}.embedding_projection", width, joined.out)
+            weights += w.rms_norm(f"{path}.{name}", width)
+        return weights + w.linear(f"{path}.embedding_projection", width, joined.out)
 
     return weigh
 
@@ -352,7 +329,7 @@ def _swiglu(joined: Joined) -> Weighed:
     """Aya and Command A Vision: half of the first layer's output gates the other half."""
     middle = joined.top.maybe_integer("alignment_intermediate_size") or joined.out
     first = matrix(_DOWN, lambda _: middle, path=f"{PATH}.linear_1")(joined)
-    return first + linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
+    return first + w.linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
 
 
 AYA: Final = wrapper(vision(normed(_DOWN, f"{PATH}.layernorm"), _swiglu))
@@ -360,10 +337,10 @@ COHERE2: Final = wrapper(vision(_swiglu))
 
 
 def _kimi(joined: Joined) -> Weighed:
-    down, across = pair(joined.tower, "merge_kernel_size")
+    down, across = build.pair(joined.tower, "merge_kernel_size")
     square = joined.width * down * across
-    weights = layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
-    return weights + mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
+    weights = w.layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
+    return weights + build.mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
 
 
 KIMI: Final = wrapper(vision(_kimi))
@@ -371,10 +348,10 @@ KIMI: Final = wrapper(vision(_kimi))
 
 def _kimi_vl(joined: Joined) -> Weighed:
     """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
-    down, across = pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
+    down, across = build.pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
     square = joined.width * down * across
-    weights = layer_norm(f"{PATH}.pre_norm", joined.width)
-    return weights + mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+    weights = w.layer_norm(f"{PATH}.pre_norm", joined.width)
+    return weights + build.mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
 
 
 KIMI_VL: Final = wrapper(vision(_kimi_vl))
@@ -386,7 +363,7 @@ def _minicpm(joined: Joined) -> Weighed:
     weights: Weighed = ()
     for step in range(steps):
         sizes = (four, four, joined.out if step == steps - 1 else joined.width)
-        weights += layer_norm("merger.mlp.pre_norm", four) + mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
+        weights += w.layer_norm("merger.mlp.pre_norm", four) + build.mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
     return weights
 
 
@@ -400,8 +377,8 @@ def _resampler(joined: Joined) -> Weighed:
     weights: Weighed = ()
     for name, source in (("spatial_linear", space), ("temporal_linear", time)):
         base = f"resampler_model.{name}"
-        weights += mlp_chain(base, (source, space, space), ("fc1", "fc2")) + layer_norm(f"{base}.ln", space)
-    return weights + linear("resampler_model.mlp", space, joined.out, bias=True)
+        weights += build.mlp_chain(base, (source, space, space), ("fc1", "fc2")) + w.layer_norm(f"{base}.ln", space)
+    return weights + w.linear("resampler_model.mlp", space, joined.out, bias=True)
 
 
 ERNIE: Final = wrapper(vision(_resampler, normed("text", "resampler_model.after_norm", kind="rms")))
@@ -417,7 +394,7 @@ def _no_parakeet(joined: Joined) -> Weighed:
 def _before_several_tokens(joined: Joined) -> Weighed:
     """If the language model predicts several tokens, a norm precedes the projector."""
     several = joined.language.maybe_integer("num_nextn_predict_layers", minimum=0)
-    return layer_norm("vision_final_layernorm", joined.top.integer("vision_hidden_size")) if several else ()
+    return w.layer_norm("vision_final_layernorm", joined.top.integer("vision_hidden_size")) if several else ()
 
 
 _SHUFFLED: Final = shuffled("top.vision_hidden_size")
@@ -430,15 +407,15 @@ NEMOTRON: Final = wrapper(vision(_no_parakeet, *_NEMOTRON, path="vision_model"))
 def _upsampler(joined: Joined) -> Weighed:
     """GOT-OCR: two strided convolutions, then a linear layer."""
     source = joined.tower.integer("output_channels")
-    weights = conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
-    return weights + conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
+    weights = build.conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
+    return weights + build.conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
 
 
 GOT: Final = wrapper(vision(_upsampler, matrix("text", path=f"{PATH}.multimodal_projector")))
 
 
 def _unlimited_ocr(joined: Joined) -> int:
-    sam, encoder = needed(joined.tower, "sam_config"), needed(joined.tower, "encoder_config")
+    sam, encoder = build.needed(joined.tower, "sam_config"), build.needed(joined.tower, "encoder_config")
     return (sam.integers("downsample_channels", length=2, minimum=1) or [512, 1024])[-1] + encoder.integer("hidden_size")
 
 
@@ -447,18 +424,18 @@ UNLIMITED_OCR: Final = wrapper(vision(matrix(_unlimited_ocr), vector("view_separ
 
 def _molmo2(joined: Joined) -> Weighed:
     """Molmo 2: patches attend to their window, then pass a gated MLP. The adapter has a config of its own."""
-    adapter = needed(joined.top, "adapter_config")
+    adapter = build.needed(joined.top, "adapter_config")
     layers = adapter.sequence("vision_feature_layer") or (24, 18)
-    width, heads, kv_heads = integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
+    width, heads, kv_heads = build.integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
     head_dim, bias = adapter.maybe_integer("head_dim") or width // heads, adapter.flag("attention_bias")
     source, middle = width * len(layers), adapter.integer("intermediate_size")
     pooling, projector = f"{PATH}.image_pooling_2d", f"{PATH}.image_projector"
     return (
-        *linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
-        *linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
-        *linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
-        *linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
-        *linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
+        *w.linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
+        *build.linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
+        *w.linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
+        *build.linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
+        *w.linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
     )
 
 
@@ -469,13 +446,13 @@ def _aria(joined: Joined) -> Weighed:
     """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
     width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
     return (
-        *parameter(f"{PATH}.query", _aria_queries(joined.top), width),
-        *linears(attend, LLAMA_NAMES[:3], width, width),
-        *parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
-        *parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
-        *norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
-        *mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
+        *w.parameter(f"{PATH}.query", _aria_queries(joined.top), width),
+        *build.linears(attend, LLAMA_NAMES[:3], width, width),
+        *w.parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
+        *w.parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
+        *build.linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
+        *build.norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
+        *build.mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
     )
 
 
@@ -494,17 +471,17 @@ ARIA: Final = wrapper(vision(_aria))
 
 def _blip2(joined: Joined) -> tuple[Block, ...]:
     """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
-    former = needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
+    former = build.needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
     width = former.integer("hidden_size")
-    out = tower(former, "qformer")
+    out = build.tower(former, "qformer")
     ends = (
-        *parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
-        *linear("language_projection", width, joined.out, bias=True),
+        *w.parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
+        *w.linear("language_projection", width, joined.out, bias=True),
     )
     if joined.top.model_type != "blip-2":
-        ends += embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
-        ends += embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
-    return (*out, *block("projector", ends, JOINT))
+        ends += w.embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
+        ends += w.embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
+    return (*out, *build.block("projector", ends, JOINT))
 
 
 BLIP2: Final = wrapper(vision(path="vision_model", then=_blip2))
@@ -514,7 +491,7 @@ def _granite_speech(joined: Joined) -> Weighed:
     """Granite Speech: a query transformer that reads each window of audio."""
     width = joined.width
     queries = joined.top.integer("window_size") // joined.top.integer("downsample_rate")
-    return parameter("projector.query", queries, width) + linear("projector.linear", width, joined.out, bias=True)
+    return w.parameter("projector.query", queries, width) + w.linear("projector.linear", width, joined.out, bias=True)
 
 
 GRANITE_SPEECH: Final = wrapper(
@@ -525,21 +502,21 @@ GRANITE_SPEECH: Final = wrapper(
 def _idefics2(joined: Joined) -> tuple[Block, ...]:
     """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
     text, middle = joined.out, joined.language.integer("intermediate_size")
-    config = needed(joined.top, "perceiver_config", hidden_size=text)
+    config = build.needed(joined.top, "perceiver_config", hidden_size=text)
     base = "connector.modality_projection"
-    mlp = linears(base, ("gate_proj", "up_proj"), joined.width, middle) + linear(f"{base}.down_proj", middle, text)
+    mlp = build.linears(base, ("gate_proj", "up_proj"), joined.width, middle) + w.linear(f"{base}.down_proj", middle, text)
     own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
     heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
     layer = (
-        *attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
-        *gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
-        *norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
+        *w.attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
+        *w.gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
+        *build.norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
     )
-    ends = parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + rms_norm(f"{base}.norm", own)
+    ends = w.parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + w.rms_norm(f"{base}.norm", own)
     return (
-        *block("projector", mlp, JOINT),
-        *block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
-        *block("latents", ends, JOINT),
+        *build.block("projector", mlp, JOINT),
+        *build.block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
+        *build.block("latents", ends, JOINT),
     )
 
 
@@ -550,9 +527,9 @@ def _kosmos(joined: Joined) -> Weighed:
     """Kosmos-2 and 2.5: latent queries attend to the patches."""
     text, base = joined.out, "image_to_text_projection"
     return (
-        *parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
-        *linear(f"{base}.dense", joined.width, text, bias=True),
-        *linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
+        *w.parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
+        *w.linear(f"{base}.dense", joined.width, text, bias=True),
+        *build.linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
     )
 
 
@@ -561,13 +538,13 @@ KOSMOS: Final = wrapper(vision(_kosmos, path="vision_model"))
 
 def _fun_asr(joined: Joined) -> tuple[Block, ...]:
     """Fun-ASR: two linear layers and a small transformer between the tower and the language model."""
-    adaptor = needed(joined.top, "adaptor_config")
+    adaptor = build.needed(joined.top, "adaptor_config")
     width = adaptor.integer("hidden_size")
     sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
-    layer = encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
+    layer = build.encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
     return (
-        *block("projector", mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
-        *block("projector layer", layer, JOINT, adaptor.number_of_layers()),
+        *build.block("projector", build.mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
+        *build.block("projector layer", layer, JOINT, adaptor.number_of_layers()),
     )
 
 

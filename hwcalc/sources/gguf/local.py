@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
-from hwcalc.model import GGUF_ARCHITECTURE, GgufTensor, Note, RawModel, WeightFacts
+from hwcalc.model import GGUF_ARCHITECTURE, Note, RawModel, gguf_weights
 from hwcalc.sources.gguf.header import MAGIC, Header, Window, read_header
 from hwcalc.sources.gguf.names import Part, is_gguf, models_of, part_of
 from hwcalc.text import printable, shown
@@ -58,7 +58,7 @@ def raw_model(
         source=source,
         location=location,
         revision=revision,
-        weights=weight_facts(tensors, files or len(parts)) if tensors else None,
+        weights=gguf_weights(tensors, files or len(parts)) if tensors else None,
         notes=tuple(more),
         tensors=tensors,
     )
@@ -115,25 +115,6 @@ def check_whole(header: Header, part: Part | None, name: str) -> None:
             f"{name} is part {_number(header.keys.get('split.no'), 1)} of {count:,} by its own header, and its name does not say so.",
             hint=f"Name the parts as gguf-split does, NAME-00001-of-{min(count, 99999):05}.gguf and so on, in one folder.",
         )
-
-
-def weight_facts(tensors: Sequence[GgufTensor], files: int, source: str = "") -> WeightFacts:
-    """The bytes of tensors by type. A block of 256 numbers in 144 bytes counts as 256 elements."""
-    sizes: dict[str, int] = {}
-    elements: dict[str, int] = {}
-    for tensor in tensors:
-        count = 1
-        for size in tensor.shape:
-            count *= size
-        sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.bytes
-        elements[tensor.type] = elements.get(tensor.type, 0) + count
-    return WeightFacts(
-        bytes_by_dtype=dict(sorted(sizes.items())),
-        elements_by_dtype=dict(sorted(elements.items())),
-        files=files,
-        tensors=len(tensors),
-        source=source or ("GGUF header" if files == 1 else "GGUF headers"),
-    )
 
 
 def given_name(keys: Mapping[str, Any]) -> str | None:

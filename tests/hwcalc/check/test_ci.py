@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from hwcalc.cli.check import OPTIONS
+from hwcalc.cli.options import find_command
 from hwcalc.report.check import FORMATS
 from tests.hwcalc.check.files import PER_TOKEN, check_file
 from tests.hwcalc.command import REPOSITORY
@@ -148,7 +148,7 @@ def test_a_check_file_gives_the_runner_no_commands(tmp_path: Path, monkeypatch: 
 
 def test_every_flag_of_the_action_exists() -> None:
     """And every input is used, by way of a variable: text in the script itself would be run."""
-    flags = {flag for option in OPTIONS for flag in option.flags}
+    flags = {flag for option in find_command("check").options for flag in option.flags}
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", STEP["run"]))
     everything = (REPOSITORY / "action.yml").read_text(encoding="utf-8")
 

@@ -7,14 +7,14 @@ import json
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hwcalc.cli import output
 from hwcalc.cli import run as run_module
-from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.options import COMMANDS, find_command
 from hwcalc.errors import OutputError
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 
@@ -113,7 +113,7 @@ def test_every_command_has_help(capsys: Capture, command: str) -> None:
     assert f"kvplan {command}" in out
     assert all(len(line) <= 100 for line in out.splitlines())
     assert f"  {command} " in run(capsys)[1]
-    for option in import_module(COMMANDS[command]).OPTIONS:
+    for option in find_command(command).options:
         assert option.help.endswith(".")
         assert all(flag in out for flag in option.flags)
 
@@ -280,9 +280,12 @@ def test_interrupts_are_quiet(capsys: Capture, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_full_disk_is_exit_74(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where standard output cannot be written, standard error says so even under ``--json``."""
+    write = output.write
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OutputError("the output could not be written: No space left on device.")
+    def full(stream: Any, *words: Any, **more: Any) -> None:
+        if stream is sys.stdout:
+            raise OutputError("the output could not be written: No space left on device.")
+        write(stream, *words, **more)
 
     monkeypatch.setattr(run_module, "write", full)
     status, out, err = run(capsys, QWEN, "--json")

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc.cli import completion
-from hwcalc.cli.foreign import aliases
-from hwcalc.cli.line import translated
+from hwcalc.cli.line import aliases, translated
 from hwcalc.cli.options import COMMANDS, PLANNING
 from hwcalc.cli.output import wants_json
 from hwcalc.errors import UsageError

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from importlib import import_module
 from typing import Any
 
 import pytest
 
-from hwcalc.cli.foreign import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases
-from hwcalc.cli.line import translated
-from hwcalc.cli.options import COMMANDS, PLANNING
+from hwcalc.cli.line import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases, translated
+from hwcalc.cli.options import COMMANDS, PLANNING, find_command
 from hwcalc.engines.vllm.command import FLAGS
 from tests.hwcalc.command import QWEN, Capture, read, run
 from tests.paths import ROOT
@@ -329,7 +327,7 @@ def test_too_many_words(capsys: Capture) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_reads_its_own_options(command: str) -> None:
     """A line of them is not changed."""
-    for option in import_module(COMMANDS[command]).OPTIONS:
+    for option in find_command(command).options:
         for flag in option.flags:
             words = [command, flag] if option.kind == "flag" else [command, flag, "8"]
 

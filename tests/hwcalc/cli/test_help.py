@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 
 from hwcalc import __version__
 from hwcalc.cli.check import EXAMPLE
-from hwcalc.cli.foreign import VLLM
-from hwcalc.cli.help_text import QUESTIONS, summary
-from hwcalc.cli.options import COMMANDS, GROUPS, PLANNING, Example
+from hwcalc.cli.commands import QUESTIONS, summary
+from hwcalc.cli.line import VLLM
+from hwcalc.cli.options import COMMANDS, GROUPS, PLANNING, Example, find_command
 from hwcalc.engines import ENGINES
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
@@ -25,7 +24,7 @@ from tests.hwcalc.command import Capture, python, run
 from tests.paths import ROOT
 
 EXAMPLES = [
-    *((name, example) for name, module in COMMANDS.items() for example in import_module(module).EXAMPLES),
+    *((name, example) for name in COMMANDS for example in find_command(name).examples),
     *(("", question) for question in QUESTIONS),
 ]
 
@@ -47,7 +46,7 @@ def sections(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_stand_in_groups(capsys: Capture, command: str) -> None:
     """Each option below the title of its group, in 80 columns, no name broken at a hyphen."""
-    options = [option for option in import_module(COMMANDS[command]).OPTIONS if option.flags]
+    options = [option for option in find_command(command).options if option.flags]
     out = run(capsys, command, "--help")[1]
     found = sections(out)
 
@@ -63,7 +62,7 @@ def test_options_stand_in_groups(capsys: Capture, command: str) -> None:
 def test_every_option_has_a_group() -> None:
     """One of those that the help knows."""
     assert {row.group for row in PLAN_OPTIONS} == set(PLAN_GROUPS)
-    assert {option.group for module in COMMANDS.values() for option in import_module(module).OPTIONS} == set(GROUPS)
+    assert {option.group for name in COMMANDS for option in find_command(name).options} == set(GROUPS)
 
 
 def test_vllms_names_stand_beside_ours(capsys: Capture) -> None:
@@ -96,7 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_three_examples(capsys: Capture, name: str) -> None:
     """They are of this command, and the help shows them whole."""
-    examples = import_module(COMMANDS[name]).EXAMPLES
+    examples = find_command(name).examples
     out = run(capsys, name, "--help")[1]
 
     assert len(examples) == 3
@@ -165,5 +164,5 @@ def test_help_reads_no_model_and_no_engine() -> None:
 def test_the_help_of_emit_names_who_has_no_command_line() -> None:
     """Every engine but two; a third would have to be named."""
     assert set(ENGINES) - set(emitters()) == {"reference", "transformers"}
-    (text,) = (option.help for option in import_module(COMMANDS["plan"]).OPTIONS if option.name == "emit")
+    (text,) = (option.help for option in find_command("plan").options if option.name == "emit")
     assert "any engine but reference and transformers" in text

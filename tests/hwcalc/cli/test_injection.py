@@ -11,7 +11,6 @@ import re
 import shlex
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model, plan
-from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.options import COMMANDS, find_command
 from hwcalc.cli.output import View
 from hwcalc.engines.vllm.command import flag_words
 from hwcalc.errors import ConfigError, UsageError
@@ -95,8 +94,8 @@ def harmless(capsys: Capture, *words: str, commands: bool = False, longest: int 
 
 
 def _options() -> Iterator[tuple[str, str]]:
-    for name, module in COMMANDS.items():
-        for option in import_module(module).OPTIONS:
+    for name in COMMANDS:
+        for option in find_command(name).options:
             if option.kind != "flag" and option.name not in {"output", "receipt"}:
                 yield name, option.flags[0] if option.flags else ""
 

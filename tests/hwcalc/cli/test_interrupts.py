@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.cli import main, progress
+from hwcalc.cli import main, output
 from hwcalc.cli.interrupt import GRACE_SECONDS
 from hwcalc.files import SUFFIX, whole_file, write_atomically
 from hwcalc.sources.caches import keep_files
@@ -180,8 +180,8 @@ def gone(process: int) -> bool:
 
 def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shell's next prompt begins an empty line, even if the signal came while the line was written."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.01)
-    with (tmp_path / "terminal").open("w", encoding="utf-8", newline="") as stream, progress.shown(stream):
+    monkeypatch.setattr(output, "PATIENCE", 0.01)
+    with (tmp_path / "terminal").open("w", encoding="utf-8", newline="") as stream, output.shown_progress(stream):
         tell("asking")
         time.sleep(0.3)
         undo_all(130)

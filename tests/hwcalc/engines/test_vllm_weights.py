@@ -184,9 +184,9 @@ def test_widths() -> None:
     assert rank_weights.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B", tp=2)) == 3 * 7_168
     # 8 of 128 experts of 768: what they give, 8 x 2,048, is wider than 8 x 2 x 768; and 8 x 768 goes into the last matrix.
     assert rank_weights.layer_width(*on_a_rank("Qwen/Qwen3-30B-A3B")) == 8 * 2048 + 8 * 768
-    assert rank_weights.encoder_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 0
+    assert rank_weights.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B"), towers=True) == 0
     # SigLIP: 2 x 4,304 in the MLP and four copies of 1,152.
-    assert rank_weights.encoder_width(*on_a_rank("google/gemma-3-27b-it")) == 2 * 4304 + 4 * 1152
+    assert rank_weights.layer_width(*on_a_rank("google/gemma-3-27b-it"), towers=True) == 2 * 4304 + 4 * 1152
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8, 16])

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hwcalc import explain
+from hwcalc import explain, plan
 from hwcalc.engines import ENGINES
+from hwcalc.engines.steps import value_of
 from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, FullSpec, Limits, StateSpec, WindowSpec
 from hwcalc.errors import KvplanError
 from hwcalc.library.explained import names_in, numbers_in
@@ -85,3 +86,30 @@ def test_every_rule_of_blocks_has_meanings() -> None:
             numbers = numbers_in(told.formula, {term.name: term.expected for term in told.terms})
             assert value(numbers) == told.expected == spec.blocks(length, limits)
             assert set(names_in(told.formula)) <= MEANINGS.keys()
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("Qwen/Qwen3-8B", {}),
+        ("openai/gpt-oss-20b", {"tp": 2}),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"tp": 4}),
+        ("deepseek-ai/DeepSeek-V4-Flash", {"tp": 4, "gpu": "b200-180gb"}),
+    ],
+)
+def test_steps_give_what_the_engine_computes(model: str, layout: dict[str, Any], engine: str) -> None:
+    """Where an engine computes a figure in an order of its own, the formula that is told of it gives the same."""
+    for batch in (1, 64):
+        try:
+            planned = plan(model, seq="8k", batch=batch, engine=engine, **{"gpu": "h100", **layout})
+        except KvplanError:
+            continue
+        steps = [] if planned.pool is None else list(planned.pool.steps)
+        if planned.fit is not None and planned.fit.budget is not None:
+            steps += [one for part in planned.fit.budget.parts for one in part.steps]
+        for one in steps:
+            given = value_of(one.formula, {term.name: term.expected for term in one.terms})
+            assert given is not None, one
+            # Bytes are whole.
+            assert abs(given - one.expected) < 1, one

@@ -9,8 +9,7 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.llamacpp.tensors import weight_groups
-from hwcalc.library.candidates import naming
-from hwcalc.library.families import naming_of
+from hwcalc.library.candidates import naming, naming_of
 from hwcalc.library.indexing import formats_at, placed_model
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.profiles.catalog import find_entry, list_models

@@ -15,10 +15,10 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UsageError
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, ModelSpec
-from hwcalc.parsers.assume import nearest
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.known_types import family_of, known_types
 from hwcalc.parsers.registry import find_language_model, known_families
+from hwcalc.parsers.understood import nearest
 from hwcalc.profiles.catalog import built_in
 from tests import paths
 from tests.hwcalc.command import Capture, run

@@ -133,7 +133,7 @@ def test_any_values_for_known_keys(data: st.DataObject) -> None:
 def test_damaged_real_configs(seed: int) -> None:
     """Real configs with keys dropped, values replaced, and values moved to other keys."""
     chance = random.Random(seed)  # noqa: S311
-    for config in chance.sample([*configs().values()], 25):
+    for config in chance.sample([*configs().values()], 12):
         for _ in range(4):
             damaged = copy.deepcopy(dict(config))
             for _ in range(chance.choice((1, 1, 2, 5))):
@@ -168,9 +168,9 @@ def _is_integer(value: object) -> bool:
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_model_type_stands_every_strange_value(model_type: str) -> None:
-    """Alone, with each strange value for the keys that matter most, the type is planned or refused."""
+    """Alone, with a quarter of the strange values for each key that matters most, the type is planned or refused."""
     for key in ("num_hidden_layers", "num_attention_heads", "hidden_size", "head_dim", "layer_types", "sliding_window"):
-        for value in STRANGE[:: 1 + len(model_type) % 3]:
+        for value in STRANGE[len(model_type + key) % 4 :: 4]:
             _read_or_refused({"model_type": model_type, key: value}, REQUESTS[::3], seq=100)
 
 

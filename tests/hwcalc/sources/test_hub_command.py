@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.cli import progress
+from hwcalc.cli import output
 from hwcalc.sources.request import tell
 from tests.hub.repositories import COMMIT, MODEL, TEXT, sharded
 from tests.hub.server import Hub
@@ -165,9 +165,9 @@ class Terminal(io.StringIO):
 
 def test_progress_is_shown_late_and_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, after a while; the line is empty in the end."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(output, "PATIENCE", 0.05)
     terminal = Terminal()
-    with progress.shown(terminal):
+    with output.shown_progress(terminal):
         tell("asking")
         assert terminal.getvalue() == ""
         deadline = time.monotonic() + 5
@@ -184,7 +184,7 @@ def test_progress_is_shown_late_and_wiped(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_quick_is_not_shown() -> None:
     """An answer within half a second leaves the terminal as it was."""
     terminal = Terminal()
-    with progress.shown(terminal):
+    with output.shown_progress(terminal):
         tell("asking")
     tell("after the end")
 
@@ -193,7 +193,7 @@ def test_what_is_quick_is_not_shown() -> None:
 
 def test_no_progress_in_a_pipe(hub: Path, loopback: Hub, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes."""
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(output, "PATIENCE", 0.0)
     loopback.add("org/name", MODEL)
 
     assert run(capsys, "org/name", "--json")[2] == ""

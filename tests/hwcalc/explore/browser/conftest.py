@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def page_file(shared: Path, browser: Any) -> Path:
     """The page of all models. The first process that asks makes it, the others wait."""
-    return made(shared / "kvplan-page.html", MODELS, gpu="l4,h100,b200,mi300x")
+    return made(shared / "kvplan-page.html", MODELS, gpu="l4,h100,b200")
 
 
 @pytest.fixture(scope="session")

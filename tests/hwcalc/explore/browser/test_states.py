@@ -13,8 +13,8 @@ from tests.hwcalc.explore.browser.models import MODELS
 from tests.hwcalc.explore.browser.watched import opened
 from tests.hwcalc.explore.planned import agree, planned
 
-EACH = 104
-"""States of each of the 20 models: 2,080 in all."""
+EACH = 40
+"""States of each of the 20 models: 800 in all."""
 _BATCHES = (1, 1, 2, 3, 4, 7, 8, 16, 33, 64, 100, 256, 1000)
 
 

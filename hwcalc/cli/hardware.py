@@ -1,41 +1,21 @@
-"""``kvplan gpus``: list the known accelerators, or show all facts about one."""
+"""``kvplan gpus`` and ``kvplan instances``: known accelerators, and the machines that have them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from hwcalc.cli.options import OUTPUT, Example, Option, view_of
-from hwcalc.cli.output import Answer, View, answer
-from hwcalc.documents import document_of
+from hwcalc.cli.options import OUTPUT, Option, command, view_of
+from hwcalc.cli.output import Answer, View, answer_lists
 from hwcalc.model import Note
-from hwcalc.text import shown
+from hwcalc.text import shell_word, shown
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
-    from hwcalc.report.hardware import GpuInfo
+    from hwcalc.report.hardware import GpuInfo, InstanceInfo
 
-__all__ = ["EXAMPLES", "OPTIONS", "run"]
-
-OPTIONS = (
-    Option(
-        "search",
-        (),
-        "[SEARCH]...",
-        "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind. local: this machine's.",
-        "list",
-        complete="gpus",
-    ),
-    *OUTPUT,
-)
-EXAMPLES: Final = (
-    Example("All of them", "kvplan gpus"),
-    Example("One with its sources", "kvplan gpus h100"),
-    Example("Those with a word in the name", "kvplan gpus rtx"),
-)
 
 _MIB = 1024**2
 _TABLE = ("accelerator", "vendor", "GB", "tool MiB", "seen MiB", "GB/s", "bf16", "fp8", "FP8 KV")
@@ -47,7 +27,25 @@ _CSV = (
 )  # fmt: skip
 
 
-def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
+@command(
+    (
+        Option(
+            "search",
+            (),
+            "[SEARCH]...",
+            "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind. local: this machine's.",
+            "list",
+            complete="gpus",
+        ),
+        *OUTPUT,
+    ),
+    {
+        "All of them": "kvplan gpus",
+        "One with its sources": "kvplan gpus h100",
+        "Those with a word in the name": "kvplan gpus rtx",
+    },
+)
+def gpus(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List the accelerators, or show one with its sources.
 
     With their memory and speed, and the instances that have them.
@@ -62,12 +60,8 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         infos = _infos(gpus, notes)
     remarks = tuple(note.message for note in notes if note.code == LEFT_OUT or not view.quiet)
     if view.format == "json":
-        from hwcalc.documents import SCHEMA_VERSION
-
         left_out = tuple(note.message for note in notes if note.code == LEFT_OUT)
-        return replace(
-            answer({"schema_version": SCHEMA_VERSION, "gpus": [document_of(info) for info in infos]}), remarks=left_out
-        )
+        return answer_lists(left_out, gpus=infos)
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {shown(words)} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
@@ -126,10 +120,8 @@ def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
 
 
 def _listed(infos: Sequence[GpuInfo], view: View) -> str:
-    from hwcalc.report.listing import listing
-
     if view.format == "csv":
-        return listing(_CSV, [_csv_row(info) for info in infos], format_="csv")
+        return view.table(_CSV, [_csv_row(info) for info in infos])
     header, first, rows = (_MARKDOWN, 3, []) if view.format == "markdown" else (_TABLE, 2, [])
     for info in infos:
         cells = [
@@ -145,7 +137,7 @@ def _listed(infos: Sequence[GpuInfo], view: View) -> str:
         ]
         rows.append([cells[0], info.name, *cells[1:]] if view.format == "markdown" else cells)
     numbers = range(first, len(header) - 1)
-    return listing(header, rows, format_=view.format, right=numbers, color=view.color, width=view.width)
+    return view.table(header, rows, right=numbers)
 
 
 def _csv_row(info: GpuInfo) -> list[str]:
@@ -161,8 +153,6 @@ def _csv_row(info: GpuInfo) -> list[str]:
 
 def _one(info: GpuInfo, view: View) -> str:
     """All known facts about one accelerator, one on each line."""
-    from hwcalc.report.listing import listing
-
     seen = info.torch_total_mib_seen
     rates = [f"{name} {_number(rate)}" for name, rate in info.tflops_dense.items() if rate is not None]
     link = info.interconnect
@@ -196,7 +186,7 @@ def _one(info: GpuInfo, view: View) -> str:
         ("source", info.source),
     ]
     rows = [fact for fact in facts if fact[1]]
-    return listing(("", ""), rows, format_=view.format, color=view.color, width=view.width)
+    return view.table(("", ""), rows)
 
 
 def _other_names(info: GpuInfo) -> list[str]:
@@ -233,3 +223,125 @@ def _sized(value: float | None, unit: str) -> str:
 
 def _based(size: str, basis: str | None) -> str:
     return f"{size} ({basis})" if size and basis else size
+
+
+_HEADER = ("instance", "accelerator", "count", "visible each", "fabric")
+_INSTANCES_CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_bytes_each", "fabric", "note")
+
+
+@command(
+    (
+        Option(
+            "search",
+            (),
+            "[SEARCH]...",
+            "A name shows that one; else words that must all occur in the name, the cloud, the accelerator or what joins them.",
+            "list",
+            complete="instances",
+        ),
+        *OUTPUT,
+    ),
+    {
+        "All of them": "kvplan instances",
+        "Those with an accelerator": "kvplan instances h100",
+        "One with its source": "kvplan instances p5.48xlarge",
+    },
+)
+def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
+    """List cloud instances and boxes with their accelerators.
+
+    All, those that have an accelerator (h100), or one with its source.
+    """
+    from hwcalc.hardware.profiles import profile_errors
+
+    view = view_of(**output)
+    notes: list[Note] = []
+    with profile_errors():
+        found, exact = _instances_chosen(" ".join(search or ()).strip(), notes)
+    left_out = tuple(note.message for note in notes)
+    if view.format == "json":
+        return answer_lists(left_out, instances=found)
+    if exact and view.format != "csv":
+        return Answer(text=_instances_one(found[0], view))
+    from hwcalc.report.text import plural
+
+    if view.format == "csv":
+        count = () if view.quiet else (plural(len(found), "instance"),)
+        rows = [[_cell(getattr(info, column)) for column in _INSTANCES_CSV] for info in found]
+        return Answer(text=view.table(_INSTANCES_CSV, rows), remarks=(*left_out, *count))
+    rows = [[info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), info.fabric or ""] for info in found]
+    text = view.table(_HEADER, rows, right=(2, 3))
+    more = () if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
+    return Answer(text=text, remarks=(*left_out, *more))
+
+
+def _instances_chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
+    """The chosen instances, and whether the words name exactly one."""
+    from hwcalc.hardware.named import gpu_named, instance_device, instance_named
+    from hwcalc.hardware.profiles import known_instances, leaving_out
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
+    from hwcalc.report.hardware import instance_info
+
+    if words:
+        try:
+            one = find_instance(words)
+        except (UnknownInstanceError, AmbiguousInstanceError):
+            pass
+        else:
+            return [instance_info(one, instance_device(one))], True
+    terms = words.lower().split()
+    infos = []
+    for name, instance in known_instances(notes):
+        haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
+        if all(term in haystack for term in terms):
+            with leaving_out(notes):
+                infos.append(instance_info(instance, instance_device(instance)))
+    if infos or not words:
+        return infos, False
+    # The words may be an alias of an accelerator: "4090", "trillium".
+    try:
+        gpu = find_gpu(words)
+    except UnknownGpuError:
+        # Raises an error that suggests similar names.
+        instance_named(words)
+        return [], False
+    return _with(gpu_named(gpu.id).id, notes), False
+
+
+def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
+    from hwcalc.errors import UsageError
+    from hwcalc.hardware.named import instance_device
+    from hwcalc.hardware.profiles import known_instances, leaving_out
+    from hwcalc.report.hardware import instance_info
+
+    infos = []
+    for _, instance in known_instances(notes):
+        if instance.accelerator == gpu_id:
+            with leaving_out(notes):
+                infos.append(instance_info(instance, instance_device(instance)))
+    if not infos:
+        raise UsageError(f"no instance with {gpu_id} is known.", hint="All of them: kvplan instances")
+    return infos
+
+
+def _instances_one(info: InstanceInfo, view: View) -> str:
+    facts = [
+        ("instance", info.name),
+        ("its cloud's name", info.id),
+        ("accelerators", f"{info.fraction or f'{info.count:,} x'} {'of ' if info.fraction else ''}{info.accelerator}"),
+        ("visible each", _each(info)),
+        ("fabric", info.fabric or ""),
+        ("note", info.note or ""),
+        ("source", info.source),
+        ("plan with it", f"kvplan MODEL --instance {shell_word(info.name)}"),
+    ]
+    return view.table(("", ""), [fact for fact in facts if fact[1]])
+
+
+def _each(info: InstanceInfo) -> str:
+    return "" if info.visible_bytes_each is None else human_bytes(info.visible_bytes_each)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,231 @@
+"""``kvplan probe`` and ``kvplan reconcile``: a plan beside what a device or an engine's log says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading, view_of
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.probe.more import More, MoreOptions
+    from hwcalc.probe.result import Probed
+    from hwcalc.probe.run import ProbeOptions
+
+
+@command(
+    (
+        MODEL._replace(required=False),
+        *plan_options("probe"),
+        *grouped(
+            "probe",
+            Option("device", ("--device",), "D", "cuda:0, mps or cpu. Default: the best there is.", complete="probe_devices"),
+            Option(
+                "reserve", ("--reserve",), "B", "Bytes of the device to leave free. Default: 1 GiB, or 5% where that is more."
+            ),
+            Option("scale", ("--scale",), "F", "Only this share of it: fewer layers, or a pool of fewer blocks. 0.1, 10%."),
+            Option(
+                "max_bytes", ("--max-bytes",), "B", "At most so many bytes on each device, made smaller in the same way: 8GiB."
+            ),
+            Option("fill", ("--fill",), "", "Write every byte and read it back, so that the pages are real.", "flag"),
+            Option("live", ("--live",), "", "Build a small model of this type, and compare its cache and its decoding.", "flag"),
+            Option("find_max", ("--find-max",), "WHAT", "Largest batch or seq that allocates.", complete="probe_searches"),
+            Option("bandwidth", ("--bandwidth",), "", "Time reading the cache; plans of this accelerator then use it.", "flag"),
+            Option("receipt", ("--receipt",), "F", "Keep plan, measurements and environment in this JSON file."),
+            Option("verify", ("--verify",), "F", "Plan a receipt again and report drift; needs no MODEL and no device."),
+        ),
+        *OUTPUT,
+    ),
+    {
+        "Allocate a planned cache, and compare": "kvplan probe Qwen/Qwen3-1.7B --seq 1k --device cpu",
+        "Keep what was measured": "kvplan probe Qwen/Qwen3-1.7B --seq 1k --device cpu --receipt receipt.json",
+        "Look for drift since": "kvplan probe --verify receipt.json",
+    },
+)
+def probe(*, model: str | None, verify: str | None, receipt: str | None, **options: Any) -> Answer:
+    """Allocate the cache of a plan on a real device and compare. Exit status 1: it does not fit or differs; 5: there is no device."""
+    from hwcalc.probe.more import MoreOptions, check_alone
+
+    view = view_of(**options)
+    chosen = MoreOptions(
+        live=options["live"], search=options["find_max"], bandwidth=options["bandwidth"], policy=options["policy"] is not None
+    )
+    if verify is not None:
+        if model is not None or receipt is not None or chosen.any or options["fill"]:
+            raise UsageError(
+                "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure.",
+                hint="Write: kvplan probe --verify F.json",
+            )
+        return _verified(verify, view)
+    if model is None:
+        raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
+    check_alone(chosen)
+    return _probed(model, given_options("probe", options), _probe_options(options), chosen, receipt, view)
+
+
+def _probe_options(options: Mapping[str, Any]) -> ProbeOptions:
+    """The options of the probe itself: the device, and how much to allocate."""
+    from hwcalc.probe.run import ProbeOptions
+    from hwcalc.units import parse_bytes, parse_share
+
+    reserve, scale, most = (options[name] for name in ("reserve", "scale", "max_bytes"))
+    return ProbeOptions(
+        device=options["device"],
+        reserve_bytes=None if reserve is None else parse_bytes(reserve, "reserve"),
+        scale=None if scale is None else parse_share(scale, "scale"),
+        max_bytes=None if most is None else parse_bytes(most, "max-bytes"),
+        fill=options["fill"],
+    )
+
+
+def _probed(
+    model: str, plan_values: dict[str, Any], options: ProbeOptions, chosen: MoreOptions, receipt: str | None, view: View
+) -> Answer:
+    from hwcalc.library.plan import load_request
+    from hwcalc.planner.context import open_request
+    from hwcalc.planner.options import read_options
+    from hwcalc.planner.plan import without_effect
+    from hwcalc.probe.more import measure_more
+    from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
+    from hwcalc.probe.run import probe
+
+    if receipt is not None:
+        check_path(receipt)
+    with reading(model):
+        spec, request = load_request(model, read_options(plan_values))
+    opened = open_request(spec, **request)
+    opened.tell(*without_effect(request))
+    probed = probe(opened, options)
+    if probed is None:
+        # Rank 0 answers for all ranks.
+        return Answer(text="")
+    more = measure_more(opened, options, chosen) if chosen.any else None
+    if receipt is not None:
+        write_receipt(make_receipt(opened, probed, more), receipt)
+    return _shown(probed, more, view)
+
+
+def _shown(probed: Probed, more: More | None, view: View) -> Answer:
+    from hwcalc.report.probe import probe_csv, probe_document, probe_text
+
+    status = 0 if probed.agrees and (more is None or more.agrees) else 1
+    if view.format == "json":
+        return answer(probe_document(probed, more), status=status)
+    if view.format == "csv":
+        messages = tuple(rank.message for rank in probed.ranks if rank.message)
+        return Answer(text=probe_csv(probed, more), status=status, remarks=messages)
+    text = probe_text(probed, more, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status)
+
+
+def _verified(path: str, view: View) -> Answer:
+    from hwcalc.probe.receipt import read_receipt, verify
+
+    verified = verify(read_receipt(path), path)
+    status = 0 if verified.agrees else 1
+    if view.format == "json":
+        return answer(verified, status=status)
+    from hwcalc.report.probe import verified_text, verify_csv
+
+    if view.format == "csv":
+        return Answer(text=verify_csv(verified), status=status)
+    return Answer(text=verified_text(verified, format_=view.format, color=view.color, width=view.width), status=status)
+
+
+_FIRST: Final = ("engine", "batch")
+"""Options that the log may not state come first in the help."""
+_PLAN: Final = {option.name: option for option in plan_options("reconcile")}
+
+
+@command(
+    (
+        MODEL,
+        Option(
+            "log",
+            ("--log",),
+            "FILE",
+            "The engine's start-up log or its /metrics text, or - for standard input.",
+            complete="files",
+            group="log",
+        ),
+        Option(
+            "dialect",
+            ("--dialect",),
+            "D",
+            "How to read it: prometheus, or the name of an engine. Default: by its lines.",
+            complete="dialects",
+            group="log",
+        ),
+        Option(
+            "tolerance", ("--tolerance",), "F", "How far apart estimates may lie: 1%. Default: 1%.", default="1%", group="log"
+        ),
+        Option(
+            "calibrate",
+            ("--calibrate",),
+            "",
+            "Keep the overheads of the log for later plans with this engine and --gpu.",
+            "flag",
+            group="log",
+        ),
+        Option(
+            "verbose", ("-v", "--verbose"), "", "List the lines about memory that were not understood, without secrets.", "flag"
+        ),
+        *(_PLAN[name] for name in _FIRST),
+        *(option for name, option in _PLAN.items() if name not in _FIRST),
+        *OUTPUT,
+    ),
+    {
+        "Does vLLM's log say what was planned?": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log",
+        "On which accelerator it ran": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4",
+        "Keep its overheads for later plans": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate",
+    },
+)
+def reconcile(
+    *, model: str, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, verbose: bool, **options: Any
+) -> Answer:
+    """Compare an engine's own log or metrics with the plan.
+
+    Exit status 1: they differ.
+    """
+    from hwcalc.reconcile import reconcile
+
+    view, given = view_of(**options), given_options("reconcile", options)
+    if log is None:
+        raise UsageError("no log is named.", hint="Write: kvplan reconcile MODEL --log FILE, or --log - for standard input.")
+    if log == model == "-":
+        raise UsageError(
+            "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
+        )
+    with reading(model):
+        source = _log_source(log)
+        result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
+    status = 0 if result.within else 1
+    if view.format == "json":
+        return answer(result.to_dict(), status=status)
+    from hwcalc.report.reconcile import reconcile_csv, reconcile_text, unread_rows, verdict
+
+    # A table with notes has these lines itself.
+    unread: tuple[str, ...] = ()
+    if view.quiet or view.format == "csv":
+        unread = tuple(f"{label}: {line}" if label else line for label, line in unread_rows(result))
+    if view.format == "csv":
+        if not view.quiet:
+            unread += tuple(note.message for note in result.notes if note.code == "lines-unread")
+        remarks = () if result.within else (verdict(result),)
+        return Answer(text=reconcile_csv(result), status=status, remarks=(*remarks, *unread))
+    text = reconcile_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status, remarks=unread)
+
+
+def _log_source(log: str) -> Any:
+    from pathlib import Path
+
+    if log != "-":
+        return Path(log)
+    stream: IO[bytes] | IO[str] | None = getattr(sys.stdin, "buffer", sys.stdin)
+    if stream is None:
+        raise UsageError("standard input is closed.", hint="Name a file: --log FILE")
+    return stream
