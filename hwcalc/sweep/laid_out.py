@@ -117,7 +117,7 @@ class LaidOutRows(SettingRows):
         columns = {name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS}
         dealt = replace(layout, ep=layout.tp * layout.dp)
         refused = columns["error"] != None  # noqa: E711 - place by place
-        deals = layout.ep < dealt.ep and self._opened.deals_experts() and has_experts(self._opened.model)
+        deals = layout.ep < dealt.ep and self._opened.deployment.deals_experts() and has_experts(self._opened.model)
         if not deals or layout == self._usual or not refused.any():
             return columns
         others = self._columns(dealt, piece, axes)
