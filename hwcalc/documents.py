@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
@@ -34,7 +34,7 @@ def document_of(value: Any) -> Any:
         return {name: document_of(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
         return {key: document_of(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [document_of(item) for item in value]
     if isinstance(value, float) and value - value != 0:
         return json.dumps(value)

@@ -385,5 +385,6 @@ class _Readable:
         return value
 
 
-ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
+OpenFile = Annotated[IO[str] | IO[bytes], _Readable]
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | OpenFile | ModelSpec
 """What is read as a model: an id, a path, an open file, a config, or a model that was read."""

@@ -12,6 +12,7 @@ from hwcalc.check.file import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.planner.options import ROWS
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, quoted
@@ -20,8 +21,8 @@ from hwcalc.units import human_bytes, parse_share
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
 _DROPPED: Final[Mapping[str, object]] = {
-    "prompt": None, "policy": None, "policy_rules": None, "compaction": None, "shared_prefix": None, "samples": 1, "beams": 1,
-}  # fmt: skip
+    name: ROWS[name].default for name in ("prompt", "policy", "policy_rules", "compaction", "shared_prefix", "samples", "beams")
+}
 """What is dropped and shared, with the values of documents that do not say it: those of an earlier kvplan."""
 
 _LONGEST_NAME: Final = 200

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines.memory import is_measured
-from hwcalc.engines.models import encoder_length, follows_output, has_classes, model_classes
+from hwcalc.engines.models import encoder_length, follows_output, has_classes, has_cross, model_classes
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.stored import (
     NOTHING,
@@ -135,7 +135,7 @@ class Deployment:
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
         """The format of every role, with notes on what was assumed."""
-        return self.shared("dtypes", self.choose_dtypes)
+        return self.choose_dtypes()
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -241,20 +241,15 @@ class Occupancy:
         """The result of ``make``, which does not depend on the load: the deployment calls it once."""
         return self.deployment.shared(key, make)
 
-    @cached_property
+    @property
     def parallel(self) -> Parallel:
         """The layout, which says whether replicas share experts."""
-        parallel = self.request.parallel
-        return parallel if parallel.dp == 1 or self.deployment.deals_experts() else Servers(**asdict(parallel))
+        return self.deployment.parallel
 
     @property
     def plain_stack(self) -> Stack:
         """The layers of the model as this engine reads the config."""
         return self.deployment.plain_stack
-
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        """As :meth:`Deployment.choose_dtypes`."""
-        return self.deployment.choose_dtypes()
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         """As :meth:`Deployment.weight_parts`."""
@@ -293,18 +288,20 @@ class Occupancy:
     @property
     def tokens(self) -> int:
         """Tokens of one sequence."""
-        return self.request.seq
+        return self.load.seq
 
     @property
     def batch(self) -> int:
         """How many sequences are planned."""
-        return self.request.sequences
+        return self.load.sequences
 
     def checked(self) -> Self:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
         self.shared("kinds", self._check_kinds)
-        self.dtypes  # noqa: B018 - so that the notes on defaults come first
-        self.encoder_tokens  # noqa: B018
+        # The notes on defaults come first.
+        self.told(self.deployment.dtypes)
+        if self.load.encoder_seq is not None or has_cross(self.model):
+            self.encoder_tokens  # noqa: B018
         self.check()
         group, ep = self.parallel.group, self.parallel.ep
         if group % ep:
@@ -342,10 +339,10 @@ class Occupancy:
         changed = self.engine.open(self.model, self.request.changed(**change))
         return cast("Self", changed)
 
-    @cached_property
+    @property
     def dtypes(self) -> Dtypes:
         """The format of every role."""
-        return self.told(self.shared("dtypes", self.choose_dtypes))
+        return self.deployment.dtypes.value
 
     @cached_property
     def encoder_tokens(self) -> int:

@@ -97,6 +97,14 @@ class Curve(Record):
     def _by_gpu(self) -> tuple[_Sum, ...]:
         return tuple(map(_Sum.of, self.gpus))
 
+    @cached_property
+    def step_tokens(self) -> int:
+        """Every how many tokens a GPU takes more, at most: the tokens of the largest block of which a sequence takes ever more."""
+        stairs = [stair for terms in self.gpus for term in terms for sums in term.stairs for stair in sums]
+        if any(stair.times < 0 for stair in stairs):
+            return 1
+        return max((stair.per for stair in stairs if stair.most is None), default=1)
+
     def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
         """Bytes on one of the GPUs, for so many sequences of a replica."""
         return sequences * self._by_gpu[gpu].bytes(tokens) + self.once_bytes
@@ -282,6 +290,23 @@ class Early(Record):
     def of(cls, first: Sequence[int], rule: Amount) -> Early:
         """These bytes at the first lengths, from one token on, and then the rule."""
         return cls(before=len(first) + 1, early=lambda tokens: first[tokens - 1], rule=rule)
+
+    @classmethod
+    def summed(cls, amounts: Iterable[Amount]) -> tuple[Amount, ...]:
+        """Amounts with the same sum: those that are constant from the same length on are one."""
+        alike: dict[int, list[Early]] = {}
+        others: list[Amount] = []
+        for amount in amounts:
+            if isinstance(amount, Early) and isinstance(amount.rule, Constant):
+                alike.setdefault(amount.before, []).append(amount)
+            else:
+                others.append(amount)
+        return (*others, *(cls._sum(before, some) for before, some in alike.items()))
+
+    @classmethod
+    def _sum(cls, before: int, some: list[Early]) -> Early:
+        rule = Constant.of(sum(one.rule.at(before, 1) for one in some))
+        return cls(before=before, early=lambda tokens: sum(one.early(tokens) for one in some), rule=rule)
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -486,8 +511,13 @@ class MemoryForm(Record):
             parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
             amounts = [part.on(gpu, end) for part in parts]
             constant = sum(amount.bytes for amount in amounts if isinstance(amount, Constant))
-            self._sums[key] = constant, tuple(amount for amount in amounts if not isinstance(amount, Constant))
+            self._sums[key] = constant, Early.summed(amount for amount in amounts if not isinstance(amount, Constant))
         return self._sums[key]
+
+    def is_full(self, end: str) -> bool:
+        """Whether the parts that are the same under every load leave nothing at this end of the estimates."""
+        gpus = range(len(self.curve.gpus)) if self.gpus_differ else range(1)
+        return any(self.sum_on(gpu, OPPOSITE[end], None)[0] > self.usable[ENDS.index(end)] for gpu in gpus)
 
     def at(self, tokens: int, sequences: int) -> Memory:
         """The memory of ``sequences`` sequences of ``tokens`` tokens each, with all figures that follow from it."""
@@ -522,16 +552,18 @@ class Memory:
         self.tokens = tokens
         self.sequences = sequences
         self._own = form.replica(sequences)
+        self._needed: int | None = None
         self._known: dict[int, int] = {}
 
-    @cached_property
+    @property
     def needed_bytes(self) -> int:
         """Bytes of the cache on the fullest GPU."""
-        if not self.form.gpus_differ:
-            return self.form.curve.needed_bytes(self.tokens, self._own)
-        return self._on_fullest(self._caches)
+        if self._needed is None:
+            differ = self.form.gpus_differ
+            self._needed = self._on_fullest(self._caches) if differ else self.form.curve.needed_bytes(self.tokens, self._own)
+        return self._needed
 
-    @cached_property
+    @property
     def total_bytes(self) -> int:
         """Bytes of the cache on all GPUs, for all sequences."""
         return self.form.curve.total_bytes(self.tokens, self.sequences)
@@ -569,7 +601,7 @@ class Memory:
         gpus = sum(self._needed_on(gpu, "expected") for gpu in range(len(self._caches)))
         return gpus + self._parts_on(0, "expected", HOST)
 
-    @cached_property
+    @property
     def allowed(self) -> bool:
         """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
         form, allowed = self.form, True
@@ -583,7 +615,8 @@ class Memory:
         left, form = self.left(end), self.form
         if form.pools is not None:
             return (left >= 0) & form.pools.hold(left, self.tokens, self._own)
-        return (left >= 0) & form.blocks.holds(left, self._crest_bytes)
+        most = self._crest_bytes if form.crests else self.needed_bytes
+        return (left >= 0) & form.blocks.holds(left, most)
 
     @cached_property
     def _crest_bytes(self) -> int:

@@ -535,7 +535,6 @@ _DROPPED: Final = (
     "dtype", "weights", "engine_options", "draft", "lora", "dcp", "ep", "policy", "shared_prefix", "samples", "beams",
 )  # fmt: skip
 """Options that an engine may refuse, in the order in which they are left out."""
-_LAYOUT: Final = ("gpus", "tp", "pp", "dp")
 _NODE: Final = 8
 _COMMON_WEIGHTS: Final = ("awq", "fp8")
 """Formats that most engines read, the smaller one first."""
@@ -575,8 +574,7 @@ def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if "weights" in given:
         yield from ({"weights": name} for name in _COMMON_WEIGHTS)
     yield from ({name: None, **(dict.fromkeys(OF_POLICY) if name == "policy" else {})} for name in given)
-    if options.keys() & set(_LAYOUT):
-        yield from _layouts(options)
+    yield from _layouts(options)
     engine, _, version = str(options.get("engine", "reference")).partition("@")
     if version:
         yield {"engine": engine}

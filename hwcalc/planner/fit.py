@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.deployment import Occupancy
@@ -9,7 +10,7 @@ from hwcalc.engines.memory import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo
+from hwcalc.planner.result import Advice, BudgetInfo, BudgetPartInfo, FitInfo
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
 
@@ -121,9 +122,7 @@ def _fit(
         gpu_layers=None if placement is None else placement.gpu_layers,
         all_layers=None if placement is None else placement.all_layers,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
-        suggestions=()
-        if line is None
-        else _suggestions(entire, pool, line, fewest, fits=wanted.fits, sure=wanted is Verdict.FITS, partly=entire is not opened),
+        suggestions=() if line is None else _suggestions(entire, pool, line, fewest, wanted, partly=entire is not opened),
         budget=None if budget is None else _budget_info(opened, budget),
     )
 
@@ -222,14 +221,23 @@ def _told(model: ModelSpec, budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    opened: Occupancy, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool, partly: bool
-) -> tuple[Try, ...]:
+    opened: Occupancy, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, verdict: Verdict, *, partly: bool
+) -> Sequence[Try]:
     """The flags that the engine needs to start, and the changes that make the plan fit, or fit for certain."""
-    from hwcalc.planner.advice import advice, required
-    from hwcalc.planner.change import sizes_of
+    flags = () if pool is None or not verdict.fits else pool.requires
+    if verdict is Verdict.FITS and not flags:
+        return ()
+    if opened.request.hardware.gpu is not None:
+        opened.budget  # noqa: B018 - a plan that needs advice tells what is assumed of the GPU, beside a budget of the user too
 
-    requires = () if pool is None or not fits else required(opened, line, pool.requires)
-    if sure:
-        return requires
-    layout = None if fewest is None else sizes_of(fewest)
-    return (*requires, *advice(opened, line, fits=fits, fewest=layout, partly=partly))
+    def work_out() -> tuple[Try, ...]:
+        from hwcalc.planner.advice import advice, required
+        from hwcalc.planner.change import sizes_of
+
+        requires = required(opened, line, flags)
+        if verdict is Verdict.FITS:
+            return requires
+        layout = None if fewest is None else sizes_of(fewest)
+        return (*requires, *advice(opened, line, fits=verdict.fits, fewest=layout, partly=partly))
+
+    return Advice(work_out)

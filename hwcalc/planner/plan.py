@@ -7,7 +7,7 @@ from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -375,34 +375,24 @@ def _sharing_info(opened: Occupancy) -> SharingInfo | None:
 
 
 def _request_info(opened: Occupancy, *, has_states: bool) -> RequestInfo:
-    request, hardware = opened.request, opened.request.hardware
-    return RequestInfo(
-        engine=opened.engine.name,
-        engine_version=opened.version or None,
-        seq=request.seq,
-        batch=request.batch,
-        encoder_seq=opened.encoder_tokens if has_cross(opened.model) else None,
-        kv_dtype=opened.dtypes.kv,
-        state_dtype=opened.dtypes.state if has_states else None,
-        **asdict(request.parallel),
-        memory_utilization=hardware.memory_utilization,
-        kv_memory=hardware.kv_memory,
-        margin=None if hardware.margin is None else float(hardware.margin),
-        weights=request.weights,
-        lora=None if request.lora is None else str(request.lora),
-        draft=None if request.draft is None else request.draft.id,
-        options=dict(request.options),
-        prompt=request.prompt,
-        policy=None if request.policy is None else request.policy.chosen.text,
-        policy_rules=None if request.policy is None else request.policy.rules,
-        compaction=None if request.policy is None else request.policy.compaction,
-        shared_prefix=request.sharing.prefix or None,
-        lengths=request.lengths,
-        samples=request.sharing.samples,
-        beams=request.sharing.beams,
-        environment=opened.environment(),
-        settings=dict(opened.reported_settings()),
-    )
+    """The request with its defaults filled in: its values by their names, but for those that a document shows otherwise."""
+    request, margin, values = opened.request, opened.request.hardware.margin, opened.request.flat()
+    shown = {
+        **{name: values[name] for name in RequestInfo.__struct_fields__ if name in values},
+        "engine": opened.engine.name,
+        "engine_version": opened.version or None,
+        "encoder_seq": opened.encoder_tokens if has_cross(opened.model) else None,
+        "kv_dtype": opened.dtypes.kv,
+        "state_dtype": opened.dtypes.state if has_states else None,
+        "margin": None if margin is None else float(margin),
+        "lora": None if request.lora is None else str(request.lora),
+        "draft": None if request.draft is None else request.draft.id,
+        "options": dict(request.options),
+        "lengths": request.lengths,
+        "environment": opened.environment(),
+        "settings": dict(opened.reported_settings()),
+    }
+    return RequestInfo(**shown)
 
 
 def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> CacheInfo:

@@ -300,7 +300,7 @@ def recommend_model(
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
         message="" if closest is None else closest[1].message,
-        suggestions=() if closest is None else closest[1].suggestions,
+        suggestions=() if closest is None else tuple(closest[1].suggestions),
         notes=(*model.warnings, *_of_policy(shown), *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 

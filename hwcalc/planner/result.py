@@ -16,8 +16,9 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, overload
 
 from msgspec import field
 
@@ -397,6 +398,39 @@ class BudgetInfo(Record):
     high: int
 
 
+class Advice(Sequence[Try]):
+    """The changes that would make a plan fit. They are worked out when they are first read, which takes longer than the plan itself."""
+
+    def __init__(self, work_out: Callable[[], tuple[Try, ...]]) -> None:
+        self._work_out = work_out
+
+    @cached_property
+    def _changes(self) -> tuple[Try, ...]:
+        return self._work_out()
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    @overload
+    def __getitem__(self, place: int) -> Try: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Try, ...]: ...
+    def __getitem__(self, place: int | slice) -> Try | tuple[Try, ...]:
+        return self._changes[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (tuple, Advice)) and self._changes == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._changes)
+
+    def __repr__(self) -> str:
+        return repr(self._changes)
+
+    def __reduce__(self) -> tuple[type[tuple[Try, ...]], tuple[tuple[Try, ...]]]:
+        return tuple, (self._changes,)
+
+
 class FitInfo(Record):
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
@@ -431,7 +465,7 @@ class FitInfo(Record):
     limiting: str | None
     limiting_seq: str | None
     message: str
-    suggestions: tuple[Try, ...]
+    suggestions: Sequence[Try]
     budget: BudgetInfo | None
     expected_limiting: str | None = None
     expected_limiting_seq: str | None = None

@@ -28,7 +28,7 @@ from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Memory, MemoryForm
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -122,15 +122,19 @@ def closed_form(occupancy: Occupancy) -> MemoryForm | None:
     return None if form is None else replace(form, model_tokens=occupancy.model.max_position_embeddings)
 
 
-def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
+def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1, step: int = 1) -> int:
     """The largest number from 0 to ``bound`` for which ``good`` is true. Every number below a good one must be good; 0 counts as good.
 
     Leaps away from ``guess``, farther each time, until the answer lies between, and then bisects. A guess that is nearly right takes few
-    calls, any other about 25 for a million.
+    calls, any other about 25 for a million. With a ``step`` the answer is looked for among its multiples first, and then between two.
 
-    >>> last_yes(lambda n: n * n <= 50, 100)
-    7
+    >>> last_yes(lambda n: n * n <= 50, 100), last_yes(lambda n: n * n <= 5000, 100, 80, step=16)
+    (7, 70)
     """
+    if step > 1:
+        whole = step * last_yes(lambda number: good(step * number), bound // step, max(1, guess // step))
+        between = min(step - 1, bound - whole)
+        return whole + last_yes(lambda number: good(whole + number), between) if between else whole
     low, high, leap = 0, bound + 1, 1
     number = max(0, min(guess, bound))
     upwards = number > 0 and good(number)
@@ -221,16 +225,24 @@ def _largest(
         return _largest_by_loads(occupancy, name, end, bound, guess, skips_short=skips_short and name == "seq")
     tokens, sequences = occupancy.tokens, occupancy.load.batch
 
+    def at(value: int) -> Memory:
+        return form.at(value, sequences) if name == "seq" else form.at(tokens, value)
+
     def left(value: int) -> int:
-        memory = form.at(value, sequences) if name == "seq" else form.at(tokens, value)
+        memory = at(value)
         return memory.left(end) - memory.needed_bytes
 
     def good(value: int) -> bool:
-        return form.holds(value, sequences, end) if name == "seq" else form.holds(tokens, value, end)
+        return at(value).holds(end)
 
     planned = tokens if name == "seq" else sequences
-    value = last_yes(good, bound, _secant(left, planned, bound) if guess is None else guess)
-    if name == "seq" and value < form.least_tokens:
+    if guess is None and form.is_full(end):
+        value = 0
+    else:
+        # Bytes grow evenly with the number of sequences, so that two points of the line tell where it ends.
+        guess = _secant(left, planned, bound, _SECANTS if name == "seq" else 1) if guess is None else guess
+        value = last_yes(good, bound, guess, form.curve.step_tokens if name == "seq" else 1)
+    if name == "seq" and value < form.least_tokens > 1:
         return _largest_by_loads(occupancy, name, end, bound, guess, skips_short=False)
     # The engine has accepted the planned load, and refuses none that is smaller.
     if value <= planned or _accepts(occupancy, name, value):
@@ -274,13 +286,13 @@ def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, g
     return 0 if skips_short and value and _is_short(occupancy, value) else value
 
 
-def _secant(left: Callable[[int], int], planned: int, bound: int) -> int:
-    """The number at which no bytes are left, by the secant method from the planned number: the first guess of a search."""
+def _secant(left: Callable[[int], int], planned: int, bound: int, most: int = _SECANTS) -> int:
+    """The number at which no bytes are left, by at most so many steps of the secant method: the first guess of a search."""
     first, second = max(1, planned // 2), planned
     if first == second:
         first = second + 1
     at_first = left(first)
-    for _ in range(_SECANTS):
+    for _ in range(most):
         at_second = left(second)
         if at_second == at_first:
             return second

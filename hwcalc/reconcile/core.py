@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -16,7 +16,7 @@ from hwcalc.engines.engine import Engine
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request, option_draft
-from hwcalc.model import ModelLike, ModelSpec, Note
+from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS, Access, ReconcileOptions, take_options, takes
 from hwcalc.profiles.engines import planned_version
@@ -41,7 +41,7 @@ _KNOWN_LINE: Final = 256
 _SHORTEST: Final = 8
 """Shorter lines state nothing: the shortest statement is ``blocks:1``."""
 
-LogLike = str | os.PathLike[str] | IO[str] | IO[bytes] | Iterable[str]
+LogLike = str | os.PathLike[str] | OpenFile | Iterable[str]
 
 # Each part has a bounded length and none overlaps the next, so that no text causes catastrophic backtracking.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")

@@ -6,7 +6,7 @@ first that probably does, else the usual one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import asdict, replace
@@ -16,7 +16,7 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.model import ModelSpec
 from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
 from hwcalc.planner.verdict import Layout, Verdict
-from hwcalc.sweep.blocks import COLUMNS, RowBlock
+from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
 from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
 from hwcalc.sweep.setting import SettingRows, column_of, objects_of
 
@@ -52,29 +52,31 @@ class LaidOutRows(SettingRows):
             return
         import numpy as np
 
-        rows = dict(self._columns(self._usual, piece, axes))
-        found: dict[Layout, Mapping[str, Any]] = {self._usual: rows}
-        certain, holds = np.zeros(piece.size, dtype=bool), np.zeros(piece.size, dtype=bool)
+        found = {self._usual: self._columns(self._usual, piece, axes)}
+        verdicts: dict[Layout, Any] = {}
+        chosen, holds = np.zeros(piece.size, dtype=int), np.zeros(piece.size, dtype=bool)
         batches = np.tile(np.array(piece.batches), len(piece.seqs))
         gpus, node = self._opened.request.gpus, self._node
         # The order of layouts depends on whether all replicas have a sequence.
         busy = np.minimum(batches, gpus)
         for number in np.unique(busy).tolist():
+            unsure = busy == number
             for layout in layouts(self._opened.sized(batch=number), gpus, node):
+                if not unsure.any():
+                    break
                 if layout not in found:
                     found[layout] = self._columns(layout, piece, axes)
-                columns = found[layout]
-                surely = (busy == number) & ~certain & (columns["fits"] == Verdict.FITS.value)
-                better = surely | ((busy == number) & ~certain & ~holds & (columns["fits"] == Verdict.PROBABLY.value))
-                rows = {name: np.where(better, columns[name], rows[name]) for name in COLUMNS}
-                certain, holds = certain | surely, holds | better
-        failed = int((rows["error"] != None).sum())  # noqa: E711 - place by place
-        yield RowBlock(
-            size=piece.size,
-            columns={name: column_of(column.tolist()) for name, column in rows.items()},
-            failed=failed,
-            error=refusals.first if failed else None,
-        )
+                if layout not in verdicts:
+                    verdicts[layout] = objects_of(found[layout]["fits"], piece.size)
+                surely = unsure & (verdicts[layout] == Verdict.FITS.value)
+                better = surely | (unsure & ~holds & (verdicts[layout] == Verdict.PROBABLY.value))
+                chosen[better] = list(found).index(layout)
+                unsure, holds = unsure & ~surely, holds | better
+        rows = list(found.values())
+        columns = {name: _chosen([row[name] for row in rows], chosen) for name in COLUMNS}
+        errors = objects_of(columns["error"], piece.size)
+        failed = int((errors != None).sum())  # noqa: E711 - place by place
+        yield RowBlock(size=piece.size, columns=columns, failed=failed, error=refusals.first if failed else None)
 
     @property
     def _opened(self) -> Occupancy:
@@ -109,16 +111,33 @@ class LaidOutRows(SettingRows):
             self._laid_out[layout] = SettingRows(grid, model, setting, {**asked, **asdict(layout), "dcp": 1})
         return self._laid_out[layout]
 
-    def _columns(self, layout: Layout, piece: Piece, axes: Axes) -> Mapping[str, Any]:
-        """The columns of all points in a layout, as arrays. If the engine refuses the layout, whole experts may be dealt out."""
+    def _columns(self, layout: Layout, piece: Piece, axes: Axes) -> Mapping[str, Column]:
+        """The columns of all points in a layout. If the engine refuses the layout, whole experts may be dealt out."""
         import numpy as np
 
         blocks = list(self._in(layout).of_piece(piece, axes))
-        columns = {name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS}
+        columns = blocks[0].columns
+        if len(blocks) > 1:
+            columns = {
+                name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS
+            }
         dealt = replace(layout, ep=layout.tp * layout.dp)
-        refused = columns["error"] != None  # noqa: E711 - place by place
         deals = layout.ep < dealt.ep and self._opened.deployment.deals_experts() and has_experts(self._opened.model)
-        if not deals or layout == self._usual or not refused.any():
+        if not deals or layout == self._usual or not any(block.failed for block in blocks):
             return columns
+        refused = objects_of(columns["error"], piece.size) != None  # noqa: E711 - place by place
         others = self._columns(dealt, piece, axes)
-        return {name: np.where(refused, others[name], columns[name]) for name in COLUMNS}
+        return {name: _chosen([columns[name], others[name]], refused * 1) for name in COLUMNS}
+
+
+def _chosen(columns: Sequence[Column], chosen: Any) -> Column:
+    """The column with the value of ``columns[chosen]`` at each point."""
+    import numpy as np
+
+    used: list[int] = np.unique(chosen).tolist()
+    if len(used) == 1:
+        return columns[used[0]]
+    objects = objects_of(columns[used[0]], chosen.size)
+    for number in used[1:]:
+        objects = np.where(chosen == number, objects_of(columns[number], chosen.size), objects)
+    return column_of(objects.tolist())

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import Allocation
-    from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+    from hwcalc.engines.stored import StoredTensor, Support
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.policies.base import Chosen
 
@@ -205,14 +205,11 @@ class LlamacppOccupancy(GeneralOccupancy):
         kept = self.evicted is None or self.unshifted is None
         return self if kept else self.without_policy()
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        self.settings  # noqa: B018 - refuses more sequences than a context may have
-        return self.deployment.choose_dtypes()
-
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         return self.deployment.weight_parts()
 
     def check(self) -> None:
+        self.settings  # noqa: B018 - refuses more sequences than a context may have
         if self.request.sharing.beams > 1:
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
         name = format_name(self.request.weights)

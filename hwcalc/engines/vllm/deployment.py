@@ -216,6 +216,8 @@ class VllmOccupancy(Occupancy):
 
     def blocks_for(self, requests: int) -> int:
         """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
+        if self._is_plain:
+            return requests * self.deployment.blocks_of(self.load.seq)
         peak, branches = self.prompt_peak, self.request.sharing.branches
         reading = 0 if peak is None else min(requests * branches, peak.at_once) * (peak.blocks - self.blocks)
         if not self.together.unlike:
@@ -273,7 +275,8 @@ class VllmOccupancy(Occupancy):
     def check(self) -> None:
         deployment = self.deployment
         self.told(deployment.accepted)
-        check_sharing(self.settings, self.request)
+        if self.setup.policy is not None:
+            check_sharing(self.settings, self.request)
         # vLLM refuses a model that it cannot lay out.
         deployment.layout  # noqa: B018
         self.tell(*deployment.remarks)

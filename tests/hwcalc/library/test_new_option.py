@@ -31,11 +31,12 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     edits = re.findall(r"(?ms)^ +```diff\n(.*?)^ +```", (ROOT / "hwcalc" / "cli" / "README.md").read_text(encoding="utf-8"))
     assert len(edits) == 2, "a row and a use"
     for edit in edits:
-        name, before, added = textwrap.dedent(edit).splitlines()
+        name, *lines = textwrap.dedent(edit).splitlines()
+        before, after = ("".join(f"{line[1:]}\n" for line in lines if line[0] in signs) for signs in (" -", " +"))
         path = root / name.removeprefix("+++ ")
         text = path.read_text(encoding="utf-8")
-        assert text.count(f"{before[1:]}\n") == 1
-        path.write_text(text.replace(f"{before[1:]}\n", f"{before[1:]}\n{added[1:]}\n"), encoding="utf-8")
+        assert text.count(before) == 1
+        path.write_text(text.replace(before, after), encoding="utf-8")
 
     def answer(*words: str, status: tuple[int, ...] = (0,)) -> str:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("KVPLAN")} | {

@@ -11,6 +11,10 @@ import pydantic
 import pytest
 
 import hwcalc
+from hwcalc.explore.build import explore
+from hwcalc.plot.build import plot
+from hwcalc.reconcile.core import reconcile
+from hwcalc.sweep.rows import sweep
 
 FUNCTIONS = [
     name for name in hwcalc.__all__ if inspect.isroutine(getattr(hwcalc, name)) or inspect.isclass(getattr(hwcalc, name))
@@ -32,6 +36,16 @@ def test_pydantic_checks_the_arguments_of_a_plan() -> None:
     assert plan(model, seq=1024) == plan("Qwen/Qwen3-8B", seq=1024)
     with pytest.raises(pydantic.ValidationError):
         plan(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "function", [hwcalc.compare, hwcalc.explain, hwcalc.fit, hwcalc.recommend, hwcalc.strategies, sweep, explore, plot, reconcile]
+)
+def test_pydantic_checks_the_arguments_of_other_functions(function: typing.Any) -> None:
+    """Their options are keywords with types of their own, and another one is refused."""
+    checked = pydantic.validate_call(function)
+    with pytest.raises(pydantic.ValidationError, match="nonsense"):
+        checked("Qwen/Qwen3-8B", nonsense=1)
 
 
 def test_a_plan_can_be_copied_and_sent() -> None:
