@@ -56,6 +56,13 @@ class Root(TyperGroup):
             self.commands[cmd_name] = _command(cmd_name)
         return self.commands.get(cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of a line, with the options that the line may have: to define all of them takes longer than to plan."""
+        name, *words = args
+        if name in COMMANDS and name not in self.commands:
+            self.commands[name] = _command(name, words)
+        return super().resolve_command(ctx, args)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command first: ``--seq 32k MODEL`` becomes ``plan --seq 32k MODEL``."""
         return super().parse_args(ctx, with_command(args))
@@ -115,20 +122,29 @@ def _check_once(order: Sequence[Any]) -> None:
     raise UsageError(f"{flag} is given twice, and takes one value.", hint=hint)
 
 
-def _command(name: str) -> Any:
-    """Build a command from its module's options: a function with the signature that Typer reads."""
+def _command(name: str, words: Sequence[str] | None = None) -> Any:
+    """Build a command from its module's options, or those that ``words`` have: a function with the signature that Typer reads."""
     found = find_command(name)
+    options = found.options if words is None else _options_in(words, found.options)
+    others = {option.name: _default(option) for option in found.options if option not in options}
 
     def run(**values: Any) -> Any:
-        return run_command(name, values)
+        return run_command(name, {**others, **values})
 
-    parameters = [_parameter(option) for option in (*found.options, *_completed(found.options))]
+    parameters = [_parameter(option) for option in (*options, *_completed(options))]
     run.__doc__ = found.run.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name, cls=ReadOnce)(run)
     return typer.main.get_command(app)
+
+
+def _options_in(words: Sequence[str], options: Sequence[Option]) -> Sequence[Option]:
+    """The arguments, and the options that are among the words; all of them if a word may be an option of another spelling."""
+    flags = {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"}
+    named = [option for option in options if not option.flags or not flags.isdisjoint(option.flags)]
+    return named if flags.issubset(flag for option in named for flag in option.flags) else options
 
 
 def _completed(options: Sequence[Option]) -> list[Option]:
@@ -159,8 +175,12 @@ def _parameter(option: Option) -> inspect.Parameter:
         )
     else:
         info = typer.Argument(metavar=option.metavar, help=option.help, show_default=False, autocompletion=complete)
-    default = inspect.Parameter.empty if option.required else False if option.kind == "flag" else option.default
+    default = inspect.Parameter.empty if option.required else _default(option)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, info])
+
+
+def _default(option: Option) -> str | bool | None:
+    return False if option.kind == "flag" else option.default
 
 
 def root(width: int | None = None) -> Any:

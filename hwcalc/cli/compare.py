@@ -6,8 +6,6 @@ import json as json_module
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
-
 from hwcalc.cli.options import (
     OPTIONAL_MODEL,
     OUTPUT,
@@ -21,15 +19,12 @@ from hwcalc.cli.options import (
     say_unreachable,
     view_of,
 )
-from hwcalc.cli.output import Answer, View, answer
+from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.cli.output import View
     from hwcalc.model import ModelSpec
     from hwcalc.planner.diff import Difference
-    from hwcalc.planner.recommend import Recommendation
-    from hwcalc.planner.runnables import Runnables
 
 
 @command(
@@ -137,14 +132,11 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     ]
     refuted += [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
     status = 1 if plan_a.refutes or plan_b.refutes else 0
-    return replace(_answer(difference, plan_a.request.seq, view), remarks=(*remarks, *refuted), status=status)
-
-
-def _answer(difference: Difference, seq: int, view: View) -> Answer:
+    remarks, seq = (*remarks, *refuted), plan_a.request.seq
     if view.format == "json":
-        return answer(difference)
+        return answer(difference, status=status, remarks=remarks)
     if view.format == "csv":
-        return Answer(text=_csv(difference, seq))
+        return Answer(text=_csv(difference, seq), status=status, remarks=remarks)
     from hwcalc.report.summary import footnotes
     from hwcalc.text import clean
 
@@ -159,7 +151,7 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
     same = "" if changed else "No key that bears on memory differs.\n"
     pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
     told = footnotes(pairs, format_=view.format, width=view.width)
-    return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""))
+    return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""), status=status, remarks=remarks)
 
 
 def _common_length(*models: ModelSpec) -> int:
@@ -251,10 +243,6 @@ def fit(**options: Any) -> Answer:
     own = {option.name: options[option.name] for option in _CHOICE if options[option.name] not in (None, [])}
     with progress():
         result = fit(**own, **given)
-    return _fit_answer(result, view)
-
-
-def _fit_answer(result: Runnables, view: View) -> Answer:
     from hwcalc.report.fit import fit_csv, fit_text, left_out
 
     status = 0 if result.models else 1
@@ -341,10 +329,6 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
     own = {name: options[name] for name in (option.name for option in _RECOMMEND_CHOICE) if options[name] is not None}
     with reading(model, "recommend"):
         result = recommend(model, **own, **given)
-    return _recommend_answer(result, view)
-
-
-def _recommend_answer(result: Recommendation, view: View) -> Answer:
     from hwcalc.hardware.profiles import LEFT_OUT
 
     status = 0 if result.offers else 1

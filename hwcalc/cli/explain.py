@@ -68,7 +68,13 @@ def explain(*, model: str | None, only: list[str] | None = None, strategy: str |
 
     view, given, parts = view_of(**options), given_options("explain", options), _parts(only)
     if strategy is not None:
-        return _of_strategy(model, strategy, given, view)
+        # As ``kvplan strategies --explain`` derives it.
+        from hwcalc.library.strategies import strategies
+
+        with reading(model, "explain"):
+            found = strategies(model, **given)
+        say_unreachable(found.notes)
+        return explained(found, strategy, view)
     with reading(model, "explain"):
         explanation = explain(model, **given)
     explanation = explanation.only(parts) if parts else explanation
@@ -78,16 +84,6 @@ def explain(*, model: str | None, only: list[str] | None = None, strategy: str |
     remarks = () if planned.fit is None else why_not(planned)
     warned = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=(*warned, *remarks))
-
-
-def _of_strategy(model: str | None, name: str, given: dict[str, Any], view: View) -> Answer:
-    """One way of allocation, as ``kvplan strategies --explain`` derives it."""
-    from hwcalc.library.strategies import strategies
-
-    with reading(model, "explain"):
-        found = strategies(model, **given)
-    say_unreachable(found.notes)
-    return explained(found, name, view)
 
 
 def _parts(only: list[str] | None) -> tuple[str, ...]:

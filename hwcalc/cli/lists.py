@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, command, view_of
@@ -123,22 +123,16 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
         raise next(iter(failed.values()))
     status = next((error.exit_code for error in failed.values()), 0)
     if view.format == "json":
-        return answer(_document(done, failed), status=status)
+        errors = [
+            {"id": key, "code": error.exit_code, "type": error.type, "message": error.message, "hint": error.hint}
+            for key, error in failed.items()
+        ]
+        refreshed = [{"id": key, "path": str(new.path), "notes": new.notes} for key, new in done.items()]
+        return answer({"schema_version": SCHEMA_VERSION, "refreshed": refreshed, "failed": errors}, status=status)
     text = "".join(f"{model_id}  {written.path}\n" for model_id, written in done.items())
     notes = [] if view.quiet else [f"{model_id}: {note.message}" for model_id, new in done.items() for note in new.notes]
     hints = [f"{model_id}: {error.message} {'' if view.quiet else error.hint}".rstrip() for model_id, error in failed.items()]
     return Answer(text=text, remarks=(*notes, *hints), status=status)
-
-
-def _document(done: Mapping[str, Refreshed], failed: Mapping[str, KvplanError]) -> dict[str, Any]:
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "refreshed": [{"id": key, "path": str(new.path), "notes": new.notes} for key, new in done.items()],
-        "failed": [
-            {"id": key, "code": error.exit_code, "type": error.type, "message": error.message, "hint": error.hint}
-            for key, error in failed.items()
-        ],
-    }
 
 
 _MODEL_TYPES_HEADER = ("type", "layers")

@@ -35,13 +35,10 @@ def plan(
     unknown = [name for name in options if name not in ROWS]
     if unknown:
         raise TypeError(f"plan() got an unexpected keyword argument {unknown[0]!r}")
-    return _planned(model, read_options(options))
-
-
-def _planned(model: ModelLike | None, asked: Asked) -> Plan:
     from hwcalc.planner.change import command_line
     from hwcalc.planner.plan import plan_model
 
+    asked = read_options(options)
     spec, request = load_request(model, asked)
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 

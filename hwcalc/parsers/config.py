@@ -266,7 +266,12 @@ class Config:
         name = self._key_in_file(key)
         if name is not None:
             if self._class is None and key not in _DESCRIPTIVE:
-                self._check_agreement(key, name)
+                for other in self.names(key):
+                    if other in self.raw and other != name and self.raw[other] != self.raw[name]:
+                        raise ConfigError(
+                            _disagree(self._place(other), self.raw[other], self._place(name), self.raw[name]),
+                            hint="Take out of the file the one that the model's own code does not read.",
+                        )
             return self.raw[name]
         if self._class is None:
             return _MISSING
@@ -275,18 +280,6 @@ class Config:
         if value is not _MISSING and value is not None:
             self.defaulted[key] = value
         return value
-
-    def _check_agreement(self, key: str, name: str) -> None:
-        """Raise an error if the file gives one fact under two names and in two ways. Which one counts would be a guess."""
-        for other in self.names(key):
-            if other in self.raw and other != name and self.raw[other] != self.raw[name]:
-                raise self._contradiction(other, name)
-
-    def _contradiction(self, name: str, other: str) -> ConfigError:
-        return ConfigError(
-            _disagree(self._place(name), self.raw[name], self._place(other), self.raw[other]),
-            hint="Take out of the file the one that the model's own code does not read.",
-        )
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as known and without effect on the cache."""

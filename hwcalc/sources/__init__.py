@@ -232,7 +232,9 @@ def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
             wanted = replace(wanted, offline=True)
     for miss in absent:
         if miss.error is not None:
-            raise _unknown_here(_with_way_out(miss.error, wanted), wanted)
+            if wanted.revision is not None and not isinstance(find_in_catalog(replace(wanted, revision=None)), Absent):
+                miss.error.hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
+            raise _unknown_here(miss.error, wanted)
     raise _not_found(wanted, absent)
 
 
@@ -240,12 +242,6 @@ def _remark(miss: Absent, answer: RawModel) -> Note | None:
     if miss.error is not None:
         return Note(code="hub-unreachable", message=f"{_sentence(miss.error.message)} Planned from: {answer.location}.")
     return Note(code="source", message=_sentence(miss.remark)) if miss.remark else None
-
-
-def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
-    if wanted.revision is not None and not isinstance(find_in_catalog(replace(wanted, revision=None)), Absent):
-        error.hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
-    return error
 
 
 def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:

@@ -148,7 +148,15 @@ class HubClient:
                 hint="Check HF_HUB_DOWNLOAD_TIMEOUT and HF_HUB_ETAG_TIMEOUT.",
             ) from None
 
-        self.endpoint = _checked_endpoint(endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT)
+        try:
+            parts = urlsplit((endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).strip().rstrip("/"))
+            good = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.query and not parts.fragment
+            good = good and (parts.port is None or parts.port > 0) and all("!" <= letter <= "~" for letter in parts.geturl())
+        except ValueError:
+            good = False
+        if not good:
+            raise UsageError("the Hub's address is not one.", hint="Write --endpoint (or HF_ENDPOINT) as https://huggingface.co")
+        self.endpoint = parts.geturl()
         if not token:
             try:
                 token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
@@ -217,7 +225,9 @@ class HubClient:
         if first is not None:
             headers["Range"] = f"bytes={first}-{first + most - 1}"
         try:
-            session = _session()
+            from huggingface_hub import get_session
+
+            session = get_session()
 
             def ask() -> Reply:
                 with _opened(session, address, headers, self._timeout) as (response, pieces):
@@ -320,24 +330,6 @@ class HubClient:
                 hint="Check the id; for a private model sign in: hf auth login, or --token.",
             )
         return HubError(f"{self.name} answers the request for {shown(model_id)} with status {reply.status}.", hint=f"See {page}")
-
-
-def _checked_endpoint(text: str) -> str:
-    try:
-        parts = urlsplit(text.strip().rstrip("/"))
-        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and not parts.query and not parts.fragment
-        good = good and (parts.port is None or parts.port > 0) and all("!" <= letter <= "~" for letter in parts.geturl())
-    except ValueError:
-        good = False
-    if not good:
-        raise UsageError("the Hub's address is not one.", hint="Write --endpoint (or HF_ENDPOINT) as https://huggingface.co")
-    return parts.geturl()
-
-
-def _session() -> Any:
-    from huggingface_hub import get_session
-
-    return get_session()
 
 
 @contextmanager

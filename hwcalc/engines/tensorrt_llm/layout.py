@@ -366,15 +366,12 @@ class Layout(Record):
             return self._window_blocks(budget, steps)
         (window,) = self.windows
         row = max((self.rows(stage, window) for stage in self.stages), default=0)
-        tokens = budget // row if row else FOREVER
-        if settings.most_tokens is not None:
-            return {window: min(tokens, settings.most_tokens) // size}
-        if not row:
-            return {window: tokens // size}
-        figure(steps, "tokens", "floor(budget / bytes_per_token)", tokens, unit="tokens", budget=budget, bytes_per_token=row)
-        blocks = tokens // size
-        figure(steps, "blocks", "floor(tokens / tokens_per_block)", blocks, unit="blocks", tokens=tokens, tokens_per_block=size)
-        return {window: blocks}
+        if not row or settings.most_tokens is not None:
+            tokens = budget // row if row else FOREVER
+            return {window: (tokens if settings.most_tokens is None else min(tokens, settings.most_tokens)) // size}
+        tokens = figure(steps, "tokens", "floor(budget / bytes_per_token)", unit="tokens", budget=budget, bytes_per_token=row)
+        terms = {"tokens": tokens, "tokens_per_block": size}
+        return {window: figure(steps, "blocks", "floor(tokens / tokens_per_block)", unit="blocks", **terms)}
 
     def _window_blocks(self, budget: int, steps: list[Step] | None) -> dict[int | None, int]:
         """V1 with several windows, each of which has an equal share of the budget."""
@@ -394,19 +391,11 @@ class Layout(Record):
                 window_block_bytes=row * size,
             )
         names = {f"window_blocks_{number}": blocks for number, blocks in enumerate(pools.values(), start=1)}
-        figure(steps, "blocks", f"min({', '.join(names)})", min(pools.values()), unit="blocks", **names)
+        figure(steps, "blocks", f"min({', '.join(names)})", unit="blocks", **names)
         # The pool of the longest window comes last.
-        blocks = pools[self.windows[-1]]
-        longest = next(name for name, count in names.items() if count == blocks)
-        figure(
-            steps,
-            "tokens",
-            f"{longest} x tokens_per_block",
-            blocks * size,
-            unit="tokens",
-            **{longest: blocks},
-            tokens_per_block=size,
-        )
+        longest = next(name for name, count in names.items() if count == pools[self.windows[-1]])
+        terms = {longest: names[longest], "tokens_per_block": size}
+        figure(steps, "tokens", f"{longest} x tokens_per_block", unit="tokens", **terms)
         return pools
 
     def _shared(self, stage: Stage, window: int | None, budget: int, share: float) -> int:

@@ -180,30 +180,25 @@ class VllmOccupancy(Occupancy):
 
         return held_layout(self.layout, self, self.evicted)
 
-    @property
+    @cached_property
     def prompt_peak(self) -> PromptPeak | None:
         """What a request holds under a policy while its prompt is read, where that is more."""
-        return self.counts[1]
-
-    @cached_property
-    def counts(self) -> tuple[int, PromptPeak | None]:
-        """Blocks of one request, and while its prompt is read."""
         if self.setup.policy is None:
-            return self.deployment.blocks_of(self.tokens), None
+            return None
         from hwcalc.engines.vllm.policies import prompt_peak
 
-        return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
+        return prompt_peak(self.held, self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
         """The occupancy after the prompts have been read, with ``counts`` tokens in each layer on which the policy acts."""
         other: VllmOccupancy = super().holding(counts)
-        vars(other)["counts"] = other.held.total_blocks(other.tokens), None
+        vars(other)["prompt_peak"] = None
         return other
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks of one request, in all groups together."""
-        return self.counts[0]
+        return self.deployment.blocks_of(self.tokens) if self.setup.policy is None else self.held.total_blocks(self.tokens)
 
     @cached_property
     def by_kind(self) -> PoolLayout:

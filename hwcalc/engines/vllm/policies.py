@@ -328,7 +328,8 @@ def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, boun
 def _alone(occupancy: VllmOccupancy, length: int) -> int | None:
     """Blocks of one sequence at its fullest; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
     try:
-        blocks, peak = occupancy.sized(seq=length).counts
+        changed = occupancy.sized(seq=length)
+        blocks, peak = changed.blocks, changed.prompt_peak
     except UsageError:
         return None
     return blocks if peak is None else peak.blocks

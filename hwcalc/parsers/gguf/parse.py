@@ -35,6 +35,7 @@ from hwcalc.quantization.ggml import FLOAT_TYPES, ROTARY, TABLES, part_of_layer,
 
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
+_OUTSIDE: Final = {WeightRole.EMBEDDING: "embedding", WeightRole.HEAD: "head", WeightRole.NORM: "norm"}
 _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
 _NORM: Final = r"norm|(^|_)ln(_|$)"
 
@@ -55,7 +56,7 @@ def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | N
         part = next((part for prefix, part in _PARTS.items() if path.startswith(prefix)), Part.LANGUAGE)
         weight = _weight(read, path, tensor.shape or (1,))
         if number < 0:
-            outside.setdefault((_kind_outside(weight), part), []).append(weight)
+            outside.setdefault((_OUTSIDE.get(weight.role, "outside"), part), []).append(weight)
             continue
         part = Part.MTP if part is Part.LANGUAGE and number >= drafts_from else part
         layers.setdefault((_kind(path), part, number), []).append(weight)
@@ -73,11 +74,6 @@ def _blocks(layers: Mapping[tuple[str, Part, int], list[Weight]]) -> Iterable[Bl
 
 def _sorted(weights: Iterable[Weight]) -> tuple[Weight, ...]:
     return tuple(sorted(weights, key=lambda weight: weight.path))
-
-
-def _kind_outside(weight: Weight) -> str:
-    kinds = {WeightRole.EMBEDDING: "embedding", WeightRole.HEAD: "head", WeightRole.NORM: "norm"}
-    return kinds.get(weight.role, "outside")
 
 
 def _kind(path: str) -> str:

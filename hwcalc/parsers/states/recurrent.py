@@ -227,7 +227,11 @@ def _rwkv7(config: Config) -> Reading:
     if attention is None:
         return Reading(layers=(mixing,) * count, config=config)
     listed = set(attention.integers("layers") or [])
-    attending = _softmax_layer(attention, hidden)
+    heads = attention.integer("num_heads")
+    dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
+    # A token shift is a convolution of two taps.
+    shift = formulas.ShortConvolution(channels=hidden, d_conv=2)
+    attending = (dims.within(attention.maybe_integer("window_size")), shift)
     return Reading(layers=tuple(attending if i in listed else mixing for i in range(count)), config=config)
 
 
@@ -236,14 +240,6 @@ def _matrix_layer(config: Config, hidden: int, width: int, head_dim: int) -> Lay
     if heads * head_dim != width:
         raise config.error("head_dim", head_dim, f"a divisor of the attention's width ({width})")
     return (formulas.RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
-
-
-def _softmax_layer(attention: Config, hidden: int) -> Layer:
-    heads = attention.integer("num_heads")
-    dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
-    # A token shift is a convolution of two taps.
-    shift = formulas.ShortConvolution(channels=hidden, d_conv=2)
-    return (dims.within(attention.maybe_integer("window_size")), shift)
 
 
 def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]:

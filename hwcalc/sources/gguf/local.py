@@ -46,7 +46,16 @@ def raw_model(
     Raises :class:`~hwcalc.errors.UnsupportedError` for a file that holds no language model.
     """
     keys = parts[0].keys
-    _check_kind(keys, name)
+    architecture, kind = keys.get(GGUF_ARCHITECTURE), keys.get("general.type")
+    what = next((_NO_MODEL[word] for word in (architecture, kind) if isinstance(word, str) and word in _NO_MODEL), None)
+    if what is not None:
+        raise UnsupportedError(f"{name} is {what}: it has no cache of its own.", hint="Give the file of the model itself.")
+    if not isinstance(architecture, str) or not architecture:
+        found = "has no" if architecture is None else "has no text as"
+        raise ConfigError(
+            f"{name} {found} {shown(GGUF_ARCHITECTURE)}: nothing in it says which model it is.",
+            hint="Give the file of a language model; a later part of a model in several files needs the first one beside it.",
+        )
     tensors = tuple(tensor for part in parts for tensor in part.tensors)
     more = [*notes]
     if any(part.big_endian for part in parts):
@@ -62,19 +71,6 @@ def raw_model(
         notes=tuple(more),
         tensors=tensors,
     )
-
-
-def _check_kind(keys: Mapping[str, Any], name: str) -> None:
-    architecture, kind = keys.get(GGUF_ARCHITECTURE), keys.get("general.type")
-    what = next((_NO_MODEL[word] for word in (architecture, kind) if isinstance(word, str) and word in _NO_MODEL), None)
-    if what is not None:
-        raise UnsupportedError(f"{name} is {what}: it has no cache of its own.", hint="Give the file of the model itself.")
-    if not isinstance(architecture, str) or not architecture:
-        found = "has no" if architecture is None else "has no text as"
-        raise ConfigError(
-            f"{name} {found} {shown(GGUF_ARCHITECTURE)}: nothing in it says which model it is.",
-            hint="Give the file of a language model; a later part of a model in several files needs the first one beside it.",
-        )
 
 
 def joined(parts: Mapping[str, Header]) -> tuple[Header, ...]:

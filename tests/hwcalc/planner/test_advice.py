@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def fit_of(model: Any, **asked: Any) -> FitInfo:
     return fit
 
 
-def advice(model: Any, **asked: Any) -> tuple[Try, ...]:
+def advice(model: Any, **asked: Any) -> Sequence[Try]:
     """What is offered."""
     return fit_of(model, **asked).suggestions
 
