@@ -552,16 +552,14 @@ class Memory:
         self.tokens = tokens
         self.sequences = sequences
         self._own = form.replica(sequences)
-        self._needed: int | None = None
         self._known: dict[int, int] = {}
 
-    @property
+    @cached_property
     def needed_bytes(self) -> int:
         """Bytes of the cache on the fullest GPU."""
-        if self._needed is None:
-            differ = self.form.gpus_differ
-            self._needed = self._on_fullest(self._caches) if differ else self.form.curve.needed_bytes(self.tokens, self._own)
-        return self._needed
+        if self.form.gpus_differ:
+            return self._on_fullest(self._caches)
+        return self.form.curve.needed_bytes(self.tokens, self._own)
 
     @property
     def total_bytes(self) -> int:
