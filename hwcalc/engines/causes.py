@@ -142,7 +142,7 @@ class _Layer:
         """
         opened, dcp = self.opened, self.opened.request.parallel.dcp
         counted = dcp * self.copies
-        tensors = opened.weight_rules().shard(opened.model, self.kind, counted).tensors()
+        tensors = opened.deployment.weight_rules().shard(opened.model, self.kind, counted).tensors()
         if len({tensor.span for tensor in tensors}) != 1 or {tensor.role for tensor in tensors} & _FIXED:
             return 0
         return self.copies * sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors)

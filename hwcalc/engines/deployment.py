@@ -122,10 +122,6 @@ class Deployment:
             answer = self.kept[key] = make()
         return answer
 
-    def known(self, key: Hashable) -> Any:
-        """What is kept by this key; ``None`` if nothing is."""
-        return self.kept.get(key)
-
     @cached_property
     def closed_forms(self) -> dict[Load, MemoryForm | None]:
         """The closed forms of :attr:`Occupancy.closed_form`, by a load of one token and one sequence."""
@@ -255,49 +251,9 @@ class Occupancy:
         """The layers of the model as this engine reads the config."""
         return self.deployment.plain_stack
 
-    def check_class(self) -> None:
-        """As :meth:`Deployment.check_class`."""
-        self.deployment.check_class()
-
-    def weight_rules(self) -> Rules:
-        """As :meth:`Deployment.weight_rules`."""
-        return self.deployment.weight_rules()
-
-    def weight_dtype(self) -> str:
-        """As :meth:`Deployment.weight_dtype`."""
-        return self.deployment.weight_dtype()
-
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         """As :meth:`Deployment.weight_parts`."""
         return self.deployment.weight_parts()
-
-    def model_weights(self) -> ModelWeights | None:
-        """As :meth:`Deployment.model_weights`."""
-        return self.deployment.model_weights()
-
-    def deals_experts(self) -> bool:
-        """As :meth:`Deployment.deals_experts`."""
-        return self.deployment.deals_experts()
-
-    def expands_latents(self) -> bool:
-        """As :meth:`Deployment.expands_latents`."""
-        return self.deployment.expands_latents()
-
-    def pads(self) -> bool:
-        """As :meth:`Deployment.pads`."""
-        return self.deployment.pads()
-
-    def preallocates(self) -> bool:
-        """As :meth:`Deployment.preallocates`."""
-        return self.deployment.preallocates()
-
-    def periods(self) -> frozenset[int]:
-        """As :meth:`Deployment.periods`."""
-        return self.deployment.periods()
-
-    def sizes_by_token(self) -> bool:
-        """As :meth:`Deployment.sizes_by_token`."""
-        return self.deployment.sizes_by_token()
 
     def policy_support(self, chosen: Chosen) -> Support:
         """As :meth:`Deployment.policy_support`."""
@@ -409,7 +365,7 @@ class Occupancy:
         parallel = self.request.parallel
         if parallel.tp == parallel.dp == 1:
             return self.kind_tensors
-        rules, replica = self.weight_rules(), self.replica
+        rules, replica = self.deployment.weight_rules(), self.replica
         sharded = self.of_stack(
             (self.engine.name, "shards", parallel.tp),
             lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
@@ -492,7 +448,7 @@ class Occupancy:
     def _check_kinds(self) -> None:
         """Raise an error for a model without a class, and for a layer of the model, or of its draft, without a rule."""
         engine, setup = self.engine, self.setup
-        self.check_class()
+        self.deployment.check_class()
         engine.refuse_kinds(self.plain_stack)
         for draft in (setup.draft, setup.option_draft):
             if draft is not None:
@@ -537,7 +493,7 @@ class Occupancy:
             depth=len(plain),
             attention=kernel_for(policy.chosen, None),
             rules=policy.rules,
-            element_bytes=FLOATS[self.weight_dtype()].bits // 8,
+            element_bytes=FLOATS[self.deployment.weight_dtype()].bits // 8,
             hidden_size=self.model.hidden_size,
         )
 
@@ -587,7 +543,7 @@ class Occupancy:
         """The planned sequences, as the engine keeps them."""
         request, sharing, shares = self.request, self.request.sharing, self._shares
         return Together(
-            lengths=((request.seq, request.batch),) if request.lengths and self.pads() else request.lengths_of,
+            lengths=((request.seq, request.batch),) if request.lengths and self.deployment.pads() else request.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
             prompt=request.prompt_tokens if shares else 0,

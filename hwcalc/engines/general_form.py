@@ -79,7 +79,7 @@ def form_with(
         most_sequences=most,
         limited_by=limited_by,
         dp=opened.request.parallel.dp,
-        crests=tuple(sorted(opened.periods())),
+        crests=tuple(sorted(opened.deployment.periods())),
     )
 
 

@@ -223,7 +223,7 @@ def forward(
     """
     from hwcalc.engines.forms import Pass
 
-    model, parallel, rules = opened.model, opened.parallel, opened.weight_rules()
+    model, parallel, rules = opened.model, opened.parallel, opened.deployment.weight_rules()
     copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
     hidden_copies, logit_bytes = (copies.low, copies.expected, copies.high), (logit.low, logit.expected, logit.high)
     width, hidden = model_width(rules, model, parallel), model.hidden_size or 0
@@ -434,7 +434,7 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
 
     parts: list[BudgetPart] = []
     notes: list[Note] = []
-    rules = opened.weight_rules()
+    rules = opened.deployment.weight_rules()
     if request.lora is not None:
         adapters = lora_bytes_rank(model, request.lora, opened.parallel, rules=rules)
         if adapters is None:

@@ -251,9 +251,9 @@ def cut_layers(opened: Occupancy) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
     evicted, parallel = local.evicted, opened.request.parallel
-    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.sizes_by_token():
+    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.deployment.sizes_by_token():
         return None
-    rules = opened.weight_rules()
+    rules = opened.deployment.weight_rules()
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
         return local.tensors(rules.shard(opened.model, kind, parallel.tp))
@@ -363,7 +363,7 @@ class Peaks(Record):
 
 def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
     """What the policy of the request needs at its fullest; on a ``device`` with these layers, besides its cache that is there from the start."""
-    evicted, model, rules = opened.evicted, opened.model, opened.weight_rules()
+    evicted, model, rules = opened.evicted, opened.model, opened.deployment.weight_rules()
     assert evicted is not None
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
@@ -398,7 +398,12 @@ def _beside(opened: Occupancy, span: Layers) -> Beside | None:
 def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
     """What a policy is told of these layers, on one tensor-parallel rank."""
     assert opened.evicted is not None
-    whole, rules, tp, plain = opened.evicted.setting, opened.weight_rules(), opened.request.parallel.tp, opened.plain_stack
+    whole, rules, tp, plain = (
+        opened.evicted.setting,
+        opened.deployment.weight_rules(),
+        opened.request.parallel.tp,
+        opened.plain_stack,
+    )
 
     def sharded() -> tuple[LayerShape, ...]:
         return shapes_of(Stack(tuple(tuple(rules.shard(opened.model, kind, tp) for kind in layer) for layer in plain.layers)))
@@ -426,7 +431,7 @@ def page_keys_bytes(opened: Occupancy, setting: Setting | None = None) -> int:
 def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
-    rules, tp, known = local.weight_rules(), local.request.parallel.tp, {}
+    rules, tp, known = local.deployment.weight_rules(), local.request.parallel.tp, {}
 
     def size(layer: Layer) -> int:
         if layer not in known:

@@ -366,7 +366,7 @@ def stage_spans(opened: Occupancy) -> tuple[range, ...]:
     stages, layers = opened.request.parallel.pp, len(opened.plain_stack)
     if stages > layers:
         raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
-    return (range(layers),) if stages == 1 else tuple(opened.weight_rules().spans(layers, stages))
+    return (range(layers),) if stages == 1 else tuple(opened.deployment.weight_rules().spans(layers, stages))
 
 
 def rank_bytes_of(opened: Occupancy, tensors: Iterable[StoredTensor]) -> int:

@@ -90,13 +90,21 @@ def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout
         return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
     node = node_of(opened.request.hardware.gpu) if node is None else node
     # No replica is idle where there are as many sequences as GPUs.
-    key = ("layouts", opened.weight_rules(), opened.deals_experts(), gpus, node, any_layout, min(opened.batch, gpus))
+    key = (
+        "layouts",
+        opened.deployment.weight_rules(),
+        opened.deployment.deals_experts(),
+        gpus,
+        node,
+        any_layout,
+        min(opened.batch, gpus),
+    )
     return opened.model.once(key, lambda: _ranked(opened, gpus, node, any_layout))
 
 
 def _ranked(opened: Occupancy, gpus: int, node: int, any_layout: bool) -> tuple[Layout, ...]:
     """The layouts in their order."""
-    deals = opened.deals_experts() and has_experts(opened.model)
+    deals = opened.deployment.deals_experts() and has_experts(opened.model)
     every = tuple(_every(opened, gpus, node) if any_layout else _sensible(opened, gpus, node, deals=deals))
     copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
     full = max(copies)
@@ -168,7 +176,7 @@ def divides(model: ModelSpec, tp: int) -> bool:
 
 def _copies(opened: Occupancy, tp: int) -> int:
     """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
-    rules, model = opened.weight_rules(), opened.model
+    rules, model = opened.deployment.weight_rules(), opened.model
 
     def count() -> int:
         kinds = [(group.count, group.kind) for group in opened.stack.groups if "num_attention_heads" in group.kind.dims()]

@@ -427,7 +427,7 @@ def _copied_bytes(opened: Occupancy, stored: list[Stored]) -> int:
     parallel = opened.request.parallel
     if parallel.tp == 1 or not opened.engine.counts_copies:
         return 0
-    rules, copied = opened.weight_rules(), 0
+    rules, copied = opened.deployment.weight_rules(), 0
     for kind, _, count, tensor in stored:
         if kind is not None:
             once = _kept_bytes(opened, kind)

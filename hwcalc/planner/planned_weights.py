@@ -69,7 +69,7 @@ _UNKNOWN_SCHEME: Final = Note(
 def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
     """Parameters and bytes of the weights: as in the files of the engine, else as published or in the requested format."""
     model, weight_format = opened.model, format_name(opened.request.weights)
-    model_weights = opened.model_weights()
+    model_weights = opened.deployment.model_weights()
     if model_weights is not None:
         told = WeightsInfo(
             bytes=model_weights.bytes,
@@ -81,7 +81,7 @@ def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
             parts=tuple(map(_grouped, model_weights.groups)),
         )
         return Noted(told, _made_again(model, weight_format))
-    weight_dtype = opened.weight_dtype()
+    weight_dtype = opened.deployment.weight_dtype()
     key = ("weights", weight_format, weight_dtype)
     weights = model.once(key, lambda: _weights(model, weight_format, weight_dtype))
     return Noted(weights.value, (*weights.notes, *_made_again(model, weight_format)))

@@ -101,7 +101,7 @@ def holds_in(occupancy: Occupancy, size: int, end: str = "expected") -> bool:
 
 def _crests(occupancy: Occupancy) -> Iterator[int]:
     """The shorter lengths in tokens that may take more memory than the planned length."""
-    for period in occupancy.periods():
+    for period in occupancy.deployment.periods():
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
         full_buffer = occupancy.tokens // period * period - 1
         if full_buffer > 0:
@@ -460,7 +460,7 @@ def accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | No
 
 def _accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
     dealt = layout if layout.ep == layout.tp * layout.dp else replace(layout, ep=layout.tp * layout.dp)
-    deals = layout.ep < dealt.ep and opened.deals_experts() and has_experts(opened.model)
+    deals = layout.ep < dealt.ep and opened.deployment.deals_experts() and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
         changed = tried(opened, **{**asdict(each), "dcp": 1})
         if changed is None:

@@ -120,7 +120,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
     evicted, plain = opened.evicted, opened.plain_stack
     prompt = opened.tokens if opened.request.prompt is None else opened.request.prompt_tokens
     if evicted is None:
-        if prompt == opened.tokens and not opened.expands_latents():
+        if prompt == opened.tokens and not opened.deployment.expands_latents():
             return None
         return whole_passes(_as_stored(plain, opened), prompt)
     from hwcalc.engines.policies import page_keys_bytes
@@ -135,7 +135,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
 
 def _as_stored(stack: Stack, opened: Occupancy) -> Stack:
     """The layers as the engine stores them: latents as keys and values of every head, if the engine expands them."""
-    if not opened.expands_latents():
+    if not opened.deployment.expands_latents():
         return stack
     return Stack(
         tuple(tuple(kind.expanded() if isinstance(kind, LatentAttention) else kind for kind in layer) for layer in stack)
@@ -394,7 +394,7 @@ def workload_of(opened: Occupancy) -> dict[str, Any]:
         "encoder_tokens": opened.encoder_tokens,
         "weights": format_name(opened.request.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
-        "dtype": opened.weight_dtype(),
+        "dtype": opened.deployment.weight_dtype(),
         "parallel": opened.parallel,
         "passes": passes_of(opened),
     }

@@ -202,7 +202,7 @@ def _now(setting: Setting) -> tuple[int, int] | None:
     It is ``None`` if the lengths are too many or random.
     """
     opened, lengths = setting.opened, setting.lengths
-    if opened.preallocates():
+    if opened.deployment.preallocates():
         return opened.needed_bytes, opened.stored_bytes
     if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
         return None
@@ -298,7 +298,7 @@ def _recompute(setting: Setting) -> Strategy:
     terms = {"largest_layer": max((sum(sizes[kind] for kind in layer) for layer in opened.stack), default=0)}
     held, steps = 0, []
     if opened.model.hidden_size is not None:
-        row = opened.model.hidden_size * FLOATS[opened.weight_dtype()].bits // 8
+        row = opened.model.hidden_size * FLOATS[opened.deployment.weight_dtype()].bits // 8
         states = {"sequences": lengths.batch, "hidden_bytes": row}
         size = lengths.batch * lengths.seq * row
         steps.append(step("hidden_states", "sequences x seq x hidden_bytes", size, seq=lengths.seq, unit="bytes", **states))

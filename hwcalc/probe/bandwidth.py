@@ -298,7 +298,7 @@ def _attend(calls: Iterable[tuple[Any, Any, Any]], device: Device) -> None:
 def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
     """The attention layers of the fullest stage, as sharded for one tensor-parallel rank."""
     request, layers = opened.request, opened.model.stack_for(opened.engine.name).layers
-    rules = opened.weight_rules()
+    rules = opened.deployment.weight_rules()
     stage = rules.spans(len(layers), request.parallel.pp)[opened.fullest_stage]
     out = []
     for kind in (rules.shard(opened.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):

@@ -122,7 +122,7 @@ class LaidOutRows(SettingRows):
                 name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS
             }
         dealt = replace(layout, ep=layout.tp * layout.dp)
-        deals = layout.ep < dealt.ep and self._opened.deals_experts() and has_experts(self._opened.model)
+        deals = layout.ep < dealt.ep and self._opened.deployment.deals_experts() and has_experts(self._opened.model)
         if not deals or layout == self._usual or not any(block.failed for block in blocks):
             return columns
         refused = objects_of(columns["error"], piece.size) != None  # noqa: E711 - place by place

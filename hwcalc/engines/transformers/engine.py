@@ -308,7 +308,7 @@ class TransformersOccupancy(GeneralOccupancy):
         if cache != "quantized" or self.evicted is None:
             return stage_prefill_bytes(self, stage)
         # A policy unpacks keys and values of a layer of the prompt to cut it (kvpress 0.5.5, dequantize_layer).
-        dtype, rules, tp = self.dtypes.roles[Role.KEY], self.weight_rules(), self.request.parallel.tp
+        dtype, rules, tp = self.dtypes.roles[Role.KEY], self.deployment.weight_rules(), self.request.parallel.tp
         shards = (rules.shard(self.model, group.kind, tp) for group in self.plain_stack.groups)
         largest = max(sum(tensor.bytes_per_position(dtype) for tensor in shard.tensors()) for shard in shards)
         return stage_prefill_bytes(self, stage) + self.request.replica_batch * self.request.prompt_tokens * largest
@@ -356,7 +356,7 @@ class TransformersOccupancy(GeneralOccupancy):
     def curve(self) -> Curve | None:
         """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
         if cache_class(self) == "quantized":
-            options, rules, tp = self.deployment.quantization, self.weight_rules(), self.request.parallel.tp
+            options, rules, tp = self.deployment.quantization, self.deployment.weight_rules(), self.request.parallel.tp
             kinds = [group.kind for group in self.stack.groups]
             shards = [rules.shard(self.model, kind, tp) for kind in kinds]
             rows = {prod(tensor.shape) for kind in (*kinds, *shards) for tensor in kind.tensors()}

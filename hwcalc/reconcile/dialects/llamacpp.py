@@ -367,7 +367,7 @@ def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
 
 
 def _weights(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
-    held = occupancy.model_weights()
+    held = occupancy.deployment.model_weights()
     if held is None:
         return []
     meaning = "every tensor of the file once"

@@ -161,7 +161,7 @@ def test_stages_have_the_last_layers_on_rank_0() -> None:
     """36 layers of Qwen2.5-3B on five machines: low ranks, which have the last layers, get the extra one."""
     request = opened("Qwen/Qwen2.5-3B", pp=5)
 
-    assert [len(span) for span in request.weight_rules().spans(36, 5)] == [7, 7, 7, 7, 8]
+    assert [len(span) for span in request.deployment.weight_rules().spans(36, 5)] == [7, 7, 7, 7, 8]
 
 
 def test_stairs_are_the_slots() -> None:

@@ -273,7 +273,7 @@ def sensible(opened: Occupancy, most: int) -> list[Layout]:
     if opened.engine.splits_layers:
         return [Layout(pp=gpus) for gpus in range(1, most + 1)]
     experts = "num_experts" in opened.model.config or "n_routed_experts" in opened.model.config
-    deals = experts and opened.deals_experts()
+    deals = experts and opened.deployment.deals_experts()
     out = []
     for gpus in (size for size in (1, 2, 4, 8) if size <= most):
         for tp in (
