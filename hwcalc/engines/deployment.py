@@ -196,6 +196,10 @@ class Deployment:
         """Whether the engine has this policy, and how, or what it would take."""
         return Support(offered=False, how="")
 
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
+        return settings
+
 
 class Occupancy:
     """What a deployment holds under one load: every answer of the engine, each worked out once.
@@ -247,17 +251,13 @@ class Occupancy:
         """The layers of the model as this engine reads the config."""
         return self.deployment.plain_stack
 
-    def model_weights(self) -> ModelWeights | None:
-        """As :meth:`Deployment.model_weights`."""
-        return self.deployment.model_weights()
-
     def policy_support(self, chosen: Chosen) -> Support:
-        """As :meth:`Deployment.policy_support`, where it may depend on the load."""
+        """As :meth:`Deployment.policy_support`."""
         return self.deployment.policy_support(chosen)
 
     def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
-        return settings
+        """As :meth:`Deployment.own_settings`."""
+        return self.deployment.own_settings(settings)
 
     @property
     def closed_form(self) -> MemoryForm | None:

@@ -557,9 +557,9 @@ class Memory:
     @cached_property
     def needed_bytes(self) -> int:
         """Bytes of the cache on the fullest GPU."""
-        if not self.form.gpus_differ:
-            return self.form.curve.needed_bytes(self.tokens, self._own)
-        return self._on_fullest(self._caches)
+        if self.form.gpus_differ:
+            return self._on_fullest(self._caches)
+        return self.form.curve.needed_bytes(self.tokens, self._own)
 
     @property
     def total_bytes(self) -> int:

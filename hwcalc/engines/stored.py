@@ -159,15 +159,9 @@ class Together(Record):
             else:
                 prefix, prompt = span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
             shared = max(shared, prefix)
-            own += [
-                Run(prefix, prompt, count * self.prompts),
-                Run(prompt, span.positions(tokens, encoder_tokens), count * self.branches),
-            ]
+            end = span.positions(tokens, encoder_tokens)
+            own += [Run(prefix, prompt, count * self.prompts), Run(prompt, end, count * self.branches)]
         return tuple(run for run in (Run(0, shared, self.copies), *own) if run.end > run.start)
-
-    def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> int:
-        """The positions of one tensor, of all sequences."""
-        return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
 
 
 class Blocks(Struct, frozen=True):

@@ -7,6 +7,7 @@ Models of the catalog as the index has them: what their contexts and weights tak
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -37,8 +38,6 @@ from hwcalc.profiles.model_index import (
 from hwcalc.quantization.gguf import published_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from hwcalc.engines.llamacpp.layers import Weighed
     from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.engines.setup import Setup

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Self
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment
-from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, ModelMoments
+from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Buffers
 from hwcalc.engines.llamacpp.layers import Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
 from hwcalc.engines.llamacpp.layout import Layout, host_room, process, room_of
 from hwcalc.engines.llamacpp.settings import (
@@ -34,6 +35,7 @@ from hwcalc.engines.llamacpp.tensors import (
 )
 from hwcalc.engines.memory import BudgetPart, Section, exact
 from hwcalc.engines.options import is_auto
+from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Stack
 from hwcalc.model import Definition, Note, Noted
@@ -43,11 +45,8 @@ from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-    from hwcalc.engines.stored import Dtypes
     from hwcalc.profiles.hardware_file import Gpu
 
 
@@ -303,10 +302,10 @@ class LlamacppDeployment(GeneralDeployment):
         plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
         return PIPELINE_COPIES if self.setup.gpus > 1 and plain else 1
 
-    def moments(self, settings: Settings) -> ModelMoments:
-        """The moments of a pass in contexts with such settings."""
+    def buffers(self, settings: Settings) -> Buffers:
+        """The buffers of a pass in a context, or in an array of contexts, with these settings."""
         sixteen_bit = self.gpu is None or self.gpu.vendor.lower() in ("nvidia", "amd")
-        return ModelMoments(self.hparams, settings, sixteen_bit=sixteen_bit, once=self.model.once)
+        return Buffers(self.hparams, settings, sixteen_bit=sixteen_bit, once=self.model.once)
 
     @cached_property
     def process(self) -> BudgetPart | None:

@@ -6,6 +6,7 @@ number of sequences; a longer conversation takes no more memory, and one that fi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,8 +25,6 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
     from hwcalc.engines.options import CommandInput

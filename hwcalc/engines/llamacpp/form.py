@@ -7,6 +7,7 @@ are asked of a context so long that a batch is full and a window slides; what is
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -37,8 +38,6 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
@@ -174,6 +173,17 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     far = deployment.layout_at(_FAR, 1)
     if far.settings.n_ubatch < MAX_SEQUENCES or not far.assignment.everything or far.layers.weighed.largest_moved:
         return None
+    weights = [_constant("weights", Section.WEIGHTS, far.weights_on(gpu)) for gpu in range(len(far.gpus))]
+    buffers = [
+        _buffer(COMPUTE_BUFFER, Section.ACTIVATIONS, far.buffers.moments_of(load.part), far)
+        if load.part.runs
+        else _constant(COMPUTE_BUFFER, Section.ACTIVATIONS, 0)
+        for load in far.gpus
+        if isinstance(load.part, GpuPart)
+    ]
+    # The logits of a token of each sequence.
+    logits = Moment(share=1.0, products=(Product(output_bytes(deployment.hparams, 1), ("sequences",)),))
+    output = Fullest(moments=(logits,), chunk=None, up=True)
     low, expected, high = (deployment.host_rooms[end] for end in ENDS)
     return MemoryForm(
         curve=Curve(
@@ -181,7 +191,14 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
             total=_terms(far, None),
             most_sequences=MAX_SEQUENCES,
         ),
-        parts=(*_gpu_parts(far), *_host_parts(far)),
+        parts=(
+            _together(weights),
+            _together(buffers),
+            *map(PartForm.constant, deployment.process_parts(0)),
+            _constant("host weights", HOST, far.weights_on(ON_HOST)),
+            _buffer("host compute buffer", HOST, far.buffers.moments_of(far.host.part), far),
+            PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
+        ),
         usable=budget.usable,
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
@@ -236,19 +253,6 @@ def _words(far: Settings, read: Hparams, size: str) -> str:
     return "1" if size == STATES else f"roundup(n, {CELLS})"
 
 
-def _gpu_parts(far: Layout) -> tuple[PartForm, ...]:
-    """The parts of each GPU: weights, compute buffer and process."""
-    weights = [_constant("weights", Section.WEIGHTS, far.weights_on(gpu)) for gpu in range(len(far.gpus))]
-    buffers = [_gpu_buffer(far, load.part) for load in far.gpus if isinstance(load.part, GpuPart)]
-    return (_together(weights), _together(buffers), *map(PartForm.constant, far.deployment.process_parts(0)))
-
-
-def _gpu_buffer(far: Layout, part: GpuPart) -> PartForm:
-    if not part.runs:
-        return _constant(COMPUTE_BUFFER, Section.ACTIVATIONS, 0)
-    return _buffer(COMPUTE_BUFFER, Section.ACTIVATIONS, far.buffers.moments_of(part), far)
-
-
 def _together(parts: Sequence[PartForm]) -> PartForm:
     """The parts of all GPUs as a single part: with equal amounts, or with the amounts of each GPU."""
     first = parts[0]
@@ -256,17 +260,6 @@ def _together(parts: Sequence[PartForm]) -> PartForm:
         return first
     low, expected, high = (PerGpu(amounts=tuple(getattr(part, end) for part in parts)) for end in ENDS)
     return PartForm(name=first.name, section=first.section, low=low, expected=expected, high=high)
-
-
-def _host_parts(far: Layout) -> tuple[PartForm, ...]:
-    """The parts of the host: the token embedding, the buffer of a batch, and the logits of a token of each sequence."""
-    logits = Moment(share=1.0, products=(Product(output_bytes(far.deployment.hparams, 1), ("sequences",)),))
-    output = Fullest(moments=(logits,), chunk=None, up=True)
-    return (
-        _constant("host weights", HOST, far.weights_on(ON_HOST)),
-        _buffer("host compute buffer", HOST, far.buffers.moments_of(far.host.part), far),
-        PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
-    )
 
 
 def _constant(name: str, section: str, size: int) -> PartForm:

@@ -339,6 +339,8 @@ def output_bytes(read: Hparams, count: int) -> int:
 
 NOTHING_COPIED: Final = -1
 COMPUTE_BUFFER: Final = "compute buffer"
+_EVERYTHING: Final = Part(alone=True)
+_ALL_LAYERS: Final = Part(alone=True, output=False)
 
 Moments = tuple[tuple[Moment, "Sum"], ...]
 """Moments with the bytes of the whole buffer that each would need."""
@@ -373,41 +375,6 @@ class HostPart(Record):
     copies: int
 
 
-class ModelMoments:
-    """The moments of a model in contexts of one sort, with the names of their sizes: nothing here depends on length and batch."""
-
-    def __init__(self, read: Hparams, settings: Settings, *, sixteen_bit: bool, once: Once) -> None:
-        """``once`` makes a value once and keeps it under a key."""
-        self._once = once
-        self._read = read
-        self._settings = settings
-        self._sixteen_bit = sixteen_bit
-        self._sort = (
-            settings.flash_attn,
-            settings.type_k.name,
-            settings.type_v.name,
-            not settings.kv_unified or settings.n_seq_max == 1,
-            settings.n_rs_seq,
-        )
-
-    def gpu(self, *, first: bool, copies: int) -> Moments:
-        """The moments of a GPU that runs the output and copies from the host, of which another GPU lacks some."""
-        return self._of(Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit))
-
-    def host(self, *, output: bool) -> Moments:
-        """The moments of a host that runs all layers, with the output or without."""
-        return self._of(Part(alone=True, output=output))
-
-    def beside(self, copies: int) -> Moments:
-        """The moments of the host where GPUs run all layers. The inputs of a pass are kept ``copies`` times."""
-        key = ("llamacpp host moments", copies, self._sort)
-        return self._once(key, lambda: host_moments(self._read, self._settings, copies))
-
-    def _of(self, part: Part) -> Moments:
-        key = ("llamacpp moments", part, self._sort)
-        return self._once(key, lambda: gpu_moments(self._read, self._settings, part))
-
-
 class Sized(NamedTuple):
     """A moment of a pass, and the bytes of the whole buffer that it needs."""
 
@@ -423,13 +390,29 @@ class Sized(NamedTuple):
 class Buffers:
     """The buffers of a context, or of an array of contexts, with these settings."""
 
-    def __init__(self, moments: ModelMoments, read: Hparams, settings: Settings) -> None:
-        self._moments = moments
+    def __init__(self, read: Hparams, settings: Settings, *, sixteen_bit: bool, once: Once) -> None:
+        """``once`` makes moments once for the model and keeps them under a key: they do not depend on length and batch."""
         self._read = read
         self._settings = settings
+        self._sixteen_bit = sixteen_bit
+        self._once = once
+        single = not settings.kv_unified or settings.n_seq_max == 1
+        self._sort = (settings.flash_attn, settings.type_k.name, settings.type_v.name, single, settings.n_rs_seq)
         self._on_gpu: dict[tuple[bool, int], tuple[Sized, ...]] = {}
         self._always: dict[tuple[bool, int, str], Any] = {}
         self._on_host: dict[tuple[Any, ...], int] = {}
+
+    def _moments(self, part: Part) -> Moments:
+        return self._once(("llamacpp moments", part, self._sort), lambda: gpu_moments(self._read, self._settings, part))
+
+    def _moments_on_gpu(self, first: bool, copies: int) -> Moments:
+        """The moments of a GPU that runs the output and copies from the host, of which another GPU lacks some."""
+        return self._moments(Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit))
+
+    def _moments_beside(self, copies: int) -> Moments:
+        """The moments of the host where GPUs run all layers. The inputs of a pass are kept ``copies`` times."""
+        key = ("llamacpp host moments", copies, self._sort)
+        return self._once(key, lambda: host_moments(self._read, self._settings, copies))
 
     def of(self, part: GpuPart | HostPart, end: str) -> int:
         """Bytes that a device needs for a pass, at an end of the estimates."""
@@ -453,7 +436,7 @@ class Buffers:
             low, expected, high = (self.of(part, end) for end in ENDS)
             return (compute_buffer(sizes, settings, (low, expected, high)),)
         layers = part.partly and not part.alone and not part.helped
-        moments = self._moments.host(output=False) if layers else self.moments_of(part)
+        moments = self._moments(_ALL_LAYERS) if layers else self.moments_of(part)
         low, expected, high = (self._compute_on_host(part, end) for end in ENDS)
         compute = compute_buffer(sizes_of(moments, settings), settings, (low, expected, high))
         low, expected, high = (self.logits(end) for end in ENDS)
@@ -466,8 +449,8 @@ class Buffers:
     def moments_of(self, part: GpuPart | HostPart) -> Moments:
         """The moments of a device in one context, which copies nothing from the host, with the names of their sizes."""
         if isinstance(part, HostPart):
-            return self._moments.host(output=True) if part.alone else self._moments.beside(part.copies)
-        return tuple(pair for pair in self._moments.gpu(first=part.first, copies=part.copies) if _has(part, pair[0]))
+            return self._moments(_EVERYTHING) if part.alone else self._moments_beside(part.copies)
+        return tuple(pair for pair in self._moments_on_gpu(part.first, part.copies) if _has(part, pair[0]))
 
     def _of_gpu(self, part: GpuPart, *, first: bool, copies: int, end: str) -> int:
         """Bytes of the buffer of a GPU with such a part, whatever it copies from the host."""
@@ -487,7 +470,7 @@ class Buffers:
         """All moments that a GPU may have, each with the bytes of its buffer."""
         key = (first, copies)
         if key not in self._on_gpu:
-            self._on_gpu[key] = sizes_of(self._moments.gpu(first=first, copies=copies), self._settings)
+            self._on_gpu[key] = sizes_of(self._moments_on_gpu(first, copies), self._settings)
         return self._on_gpu[key]
 
     def _with_copy(self, sized: Sized, part: GpuPart) -> Sized:
@@ -509,14 +492,14 @@ class Buffers:
 
         If it has some layers, they lie between those of a host without layers and with all layers.
         """
-        alone = self._of_host(self._moments.host(output=True), end, "everything") if some(part.alone) else 0
+        alone = self._of_host(self._moments(_EVERYTHING), end, "everything") if some(part.alone) else 0
         if part.alone is True:
             return alone
-        beside = self._of_host(self._moments.beside(1), end, 1)
+        beside = self._of_host(self._moments_beside(1), end, 1)
         if some(part.copies > 1):
-            beside = either(part.copies > 1, self._of_host(self._moments.beside(PIPELINE_COPIES), end, PIPELINE_COPIES), beside)
+            beside = either(part.copies > 1, self._of_host(self._moments_beside(PIPELINE_COPIES), end, PIPELINE_COPIES), beside)
         if some(part.partly) and (end == "high" or (end == "expected" and not part.helped)):
-            layers = self._of_host(self._moments.host(output=False), end, "all layers")
+            layers = self._of_host(self._moments(_ALL_LAYERS), end, "all layers")
             beside = either(part.partly, larger(beside, layers) if end == "high" else layers, beside)
         size: int = either(part.alone, alone, beside)
         return size

@@ -17,7 +17,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from hwcalc.engines.devices import HOST, HOST_SHARE, DeviceReads, DeviceShare, Placement, WeightRead
-from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, Buffers, GpuPart, HostPart
+from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, GpuPart, HostPart
 from hwcalc.engines.llamacpp.layers import ON_HOST, Assignment, Cache, Fitting, Layers, Runs, cache_bytes, device_of, fitted
 from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, memory_of, part_of
 from hwcalc.formulas import LayerNumbers
@@ -164,7 +164,7 @@ class Layout:
         self.layers = deployment.layers if layers is None else layers
         self._uncut = settings if uncut is None else uncut
         self._scored = scored
-        self.buffers = Buffers(deployment.moments(settings), deployment.hparams, settings)
+        self.buffers = deployment.buffers(settings)
         self.file: Mapping[int, int] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}
 

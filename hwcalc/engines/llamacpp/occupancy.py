@@ -5,11 +5,13 @@ Refusals are those of ``llama_init_from_model`` and the constructors of its cont
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from msgspec.structs import replace
 
+from hwcalc.engines.devices import Placement
 from hwcalc.engines.general import GeneralOccupancy
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout, budget_beside
@@ -17,24 +19,23 @@ from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
 from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Definition, Note, Noted
+from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from hwcalc.engines.devices import DeviceReads, Placement, Saving
+    from hwcalc.engines.devices import DeviceReads, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation
-    from hwcalc.engines.stored import StoredTensor, Support
-    from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.engines.stored import Support
     from hwcalc.policies.base import Chosen
 
 

@@ -6,6 +6,7 @@ Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -24,8 +25,6 @@ from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
     from hwcalc.engines.engine import Turns

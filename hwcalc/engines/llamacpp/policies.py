@@ -16,6 +16,7 @@ what lies there: of each token's work they are the smallest part.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.devices import Cost, Saving, host_holds
@@ -26,8 +27,6 @@ from hwcalc.policies.base import Chosen, Effect
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
     from hwcalc.engines.policies import Evicted

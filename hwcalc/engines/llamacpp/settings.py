@@ -7,6 +7,7 @@ tensors lie, and how much memory stays free. From the settings follow the cells.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,16 +19,14 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
+from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from hwcalc.engines.llamacpp.tensors import Override
     from hwcalc.engines.setup import Request, Setup
-    from hwcalc.parsers.gguf.hparams import Hparams
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """``kv_cache_types`` (common/arg.cpp)."""
@@ -86,10 +85,7 @@ def _options(*options: EngineOption) -> Mapping[str, EngineOption]:
 
 OPTIONS: Final = _options(
     _option(
-        "n_ctx",
-        "tokens of all sequences together; 0 is the model's own context (-c)",
-        "seq x batch",
-        integer_option(0, _MOST),
+        "n_ctx", "tokens of all sequences together; 0 is the model's own context (-c)", "seq x batch", integer_option(0, _MOST)
     ),
     _option("n_seq_max", "sequences at once, llama-server's slots (-np)", "batch", integer_option(0, _MOST)),
     _option("kv_unified", "one buffer for all sequences in place of one for each (-kvu)", "false", switch),
@@ -101,17 +97,9 @@ OPTIONS: Final = _options(
     _option("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
     _option("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
     _option("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
+    _option("ctx_type", "which context: the main one, or that of multi-token prediction", "default", _context_type),
     _option(
-        "ctx_type",
-        "which context: the main one, or that of multi-token prediction",
-        "default",
-        _context_type,
-    ),
-    _option(
-        "defaults",
-        "whose defaults: of llama-server and llama-cli, or of the library",
-        "server",
-        choice_option("api", "server"),
+        "defaults", "whose defaults: of llama-server and llama-cli, or of the library", "server", choice_option("api", "server")
     ),
     _option("ollama", "start as Ollama does", "false", switch),
 )

@@ -11,6 +11,7 @@ the system drops them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -28,8 +29,6 @@ from hwcalc.text import shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.quantization.converted import Conversion
     from hwcalc.quantization.mixes import Family

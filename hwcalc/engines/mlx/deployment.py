@@ -5,6 +5,7 @@ What mlx-lm needs besides the cache of the planned moment: while a prompt is rea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -26,8 +27,6 @@ from hwcalc.model import Definition, Note, Noted
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules

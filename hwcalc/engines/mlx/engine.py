@@ -46,41 +46,15 @@ def _one_of(*allowed: int) -> Callable[[str, str], int]:
 
 _OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
     {
-        option.name: option
-        for option in (
-            EngineOption(
-                name="kv_bits", help="bits of a quantized cache", default="not quantized", check=_one_of(2, 3, 4, 5, 6, 8)
-            ),
-            EngineOption(
-                name="kv_group_size", help="numbers that share a scale and a bias", default="64", check=_one_of(*GROUPS)
-            ),
-            EngineOption(
-                name="quantized_kv_start",
-                help="tokens from which on the cache is quantized",
-                default="5000",
-                check=integer_option(0),
-            ),
-            EngineOption(
-                name="max_kv_size",
-                help="tokens that a rotating cache keeps of every layer",
-                default="every token",
-                check=integer_option(5),
-            ),
-            EngineOption(
-                name="prefill_step_size", help="tokens of a prompt that are read at once", default="2048", check=integer_option(1)
-            ),
-            EngineOption(
-                name="decode_concurrency",
-                help="sequences that the server generates at once",
-                default="32",
-                check=integer_option(1),
-            ),
-            EngineOption(
-                name="prompt_cache_size",
-                help="caches of earlier requests that the server keeps",
-                default="0, no server",
-                check=integer_option(0, 4096),
-            ),
+        name: EngineOption(name=name, help=text, default=default, check=check)
+        for name, text, default, check in (
+            ("kv_bits", "bits of a quantized cache", "not quantized", _one_of(2, 3, 4, 5, 6, 8)),
+            ("kv_group_size", "numbers that share a scale and a bias", "64", _one_of(*GROUPS)),
+            ("quantized_kv_start", "tokens from which on the cache is quantized", "5000", integer_option(0)),
+            ("max_kv_size", "tokens that a rotating cache keeps of every layer", "every token", integer_option(5)),
+            ("prefill_step_size", "tokens of a prompt that are read at once", "2048", integer_option(1)),
+            ("decode_concurrency", "sequences that the server generates at once", "32", integer_option(1)),
+            ("prompt_cache_size", "caches of earlier requests that the server keeps", "0, no server", integer_option(0, 4096)),
         )
     }
 )
@@ -107,51 +81,43 @@ class Mlx(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = _OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        return _flag(name, value)
+        """How mlx-lm spells an option of kvplan or an engine option; empty if it has no flag for it."""
+        if name == "dtype" and str(value) in BITS_OF_DTYPE:
+            return f"--kv-bits {BITS_OF_DTYPE[str(value)]}"
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
     def command(self, planned: CommandInput) -> list[str]:
-        return _serve(planned)
+        """``mlx_lm.server``, or ``mlx_lm.generate`` with ``max_kv_size``, which the server does not know.
+
+        Raises :class:`~hwcalc.errors.UnsupportedError` for what has no flag.
+        """
+        check_one_replica(planned, "mlx-lm")
+        if planned.revision is not None:
+            raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
+        if planned.weights is not None:
+            bits = "".join(letter for letter in planned.weights if letter.isdigit()) or "4"
+            raise UnsupportedError(
+                f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
+                hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
+            )
+        if planned.lora is not None:
+            raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
+        alone = "max_kv_size" in planned.options
+        refused = sorted(_OF_SERVER & planned.options.keys()) if alone else []
+        if refused:
+            raise UnsupportedError(f"mlx_lm.generate has max_kv_size, and mlx_lm.server has {refused[0]}.", hint="Leave out one.")
+        machines = planned.parallel.tp * planned.parallel.pp
+        words = ["mlx.launch", "-n", str(machines)] if machines > 1 else []
+        words += ["mlx_lm.generate" if alone else "mlx_lm.server", "--model", planned.path or planned.model]
+        if planned.parallel.pp > 1:
+            words.append("--pipeline")
+        if planned.draft is not None:
+            words += ["--draft-model", planned.draft]
+        if planned.kv_dtype_named:
+            words += self.flag("dtype", planned.kv_dtype).split()
+        for name, value in planned.options.items():
+            words += self.flag(name, value).split()
+        return [*words, *planned.flags]
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         return as_read(model), request
-
-
-def _flag(name: str, value: object) -> str:
-    """How mlx-lm spells an option of kvplan or an engine option; empty if it has no flag for it."""
-    if name == "dtype" and str(value) in BITS_OF_DTYPE:
-        return f"--kv-bits {BITS_OF_DTYPE[str(value)]}"
-    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
-
-
-def _serve(planned: CommandInput) -> list[str]:
-    """``mlx_lm.server``, or ``mlx_lm.generate`` with ``max_kv_size``, which the server does not know.
-
-    Raises :class:`~hwcalc.errors.UnsupportedError` for what has no flag.
-    """
-    check_one_replica(planned, "mlx-lm")
-    if planned.revision is not None:
-        raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
-    if planned.weights is not None:
-        bits = "".join(letter for letter in planned.weights if letter.isdigit()) or "4"
-        raise UnsupportedError(
-            f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
-            hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
-        )
-    if planned.lora is not None:
-        raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
-    alone = "max_kv_size" in planned.options
-    refused = sorted(_OF_SERVER & planned.options.keys()) if alone else []
-    if refused:
-        raise UnsupportedError(f"mlx_lm.generate has max_kv_size, and mlx_lm.server has {refused[0]}.", hint="Leave out one.")
-    machines = planned.parallel.tp * planned.parallel.pp
-    words = ["mlx.launch", "-n", str(machines)] if machines > 1 else []
-    words += ["mlx_lm.generate" if alone else "mlx_lm.server", "--model", planned.path or planned.model]
-    if planned.parallel.pp > 1:
-        words.append("--pipeline")
-    if planned.draft is not None:
-        words += ["--draft-model", planned.draft]
-    if planned.kv_dtype_named:
-        words += _flag("dtype", planned.kv_dtype).split()
-    for name, value in planned.options.items():
-        words += _flag(name, value).split()
-    return [*words, *planned.flags]

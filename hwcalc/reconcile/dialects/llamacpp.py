@@ -11,22 +11,19 @@ llama-memory-recurrent.cpp, common/fit.cpp.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
+from hwcalc.engines.devices import DeviceShare, Placement
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+from hwcalc.engines.memory import BudgetPart
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.facts import BINARY, Fact, Facts, PrintedNumber, Range, Row, compared, number_after, number_at, spread
 from hwcalc.units import GIB, MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from hwcalc.engines.devices import DeviceShare, Placement
-    from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
-    from hwcalc.engines.memory import BudgetPart
 
 _LONGEST: Final = 4096
 _MOST_CACHES: Final = 64
@@ -370,7 +367,7 @@ def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
 
 
 def _weights(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
-    held = occupancy.model_weights()
+    held = occupancy.deployment.model_weights()
     if held is None:
         return []
     meaning = "every tensor of the file once"

@@ -28,7 +28,6 @@ class PrometheusText(VllmLog):
 
     name = "prometheus"
     title = "the /metrics text of a vLLM server"
-    engine = "vllm"
     sought = ("vllm:cache_config_info", "vllm:vllm_config_info", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
     def feed(self, number: int, text: str) -> None:

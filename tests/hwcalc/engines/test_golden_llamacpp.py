@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -14,11 +14,9 @@ from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.setup import Request
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from hwcalc.engines.stored import StoredTensor
 
 MIB: Final = 2**20
 _STATE: Final = re.compile(r"DSV4 (\w+) state buffer size = +([0-9.]+) MiB")

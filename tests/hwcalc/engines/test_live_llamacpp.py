@@ -11,9 +11,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import pytest
 
@@ -25,9 +26,6 @@ from hwcalc.formulas import Role
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES
 from tests.llamacpp.library import wheel
 from tests.paths import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 pytestmark = pytest.mark.skipif(wheel() is None, reason="xllamacpp is not installed: pip install xllamacpp")
 

@@ -7,18 +7,16 @@ checked by changing one pin in ``pyproject.toml`` and running this file.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.mlx.layers import chunked_slots, grown_slots, rotating_slots
 from hwcalc.engines.models import model_classes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 mx = pytest.importorskip(
     "mlx.core", reason="mlx is not installed here: pip install 'kvplan[test]' on Linux or a Mac", exc_type=ImportError

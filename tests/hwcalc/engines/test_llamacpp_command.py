@@ -8,7 +8,7 @@ import pytest
 
 from hwcalc.cli.line import translated
 from hwcalc.cli.llamacpp import MODEL_FLAGS, WITH_VALUE, LlamacppWords
-from hwcalc.engines.llamacpp.command import FLAGS, SWITCHES, flag_text, modelfile, ollama_flag, serve
+from hwcalc.engines.llamacpp.command import FLAGS, flag_text, modelfile, ollama_flag, serve
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
@@ -34,7 +34,8 @@ def planned(**change: Any) -> CommandInput:
 def test_the_flags_are_llama_servers_own() -> None:
     """Each is in the table of its parser, and has a value or none as there."""
     assert {KNOWN[flag] for flags in FLAGS.values() for flag in flags} == {"value"}
-    assert {KNOWN[flag] for flag in SWITCHES} == {"switch"}
+    switches = {flag_text(name, "true") for name in ("kv_unified", "swa_full", "cpu_moe", "no_kv_offload", "no_extra_bufts")}
+    assert {KNOWN[flag] for flag in (*switches, flag_text("kv_unified", "false"))} == {"switch"}
     assert {KNOWN[flag] for flag in (*WITH_VALUE, *MODEL_FLAGS)} == {"value"}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +13,6 @@ from hwcalc.engines.llamacpp.graph import (
     PIPELINE_COPIES,
     Buffers,
     HostPart,
-    ModelMoments,
     Part,
     compute_buffer,
     fullest,
@@ -21,16 +21,12 @@ from hwcalc.engines.llamacpp.graph import (
     sizes_of,
 )
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.memory import BudgetPart
 from hwcalc.engines.setup import Request
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.profiles.engines import llamacpp_profile
 from hwcalc.units import MIB
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.engines.memory import BudgetPart
 
 MEASURED: Final = json.loads((GOLDEN / "llamacpp_compute.json").read_text(encoding="utf-8"))
 NOT_OPTIONS: Final = {"model", "cpu", "gpu", "host", "n_outputs", "flash_attn"}
@@ -75,8 +71,8 @@ def host(model: str, copies: int = 1, *, partly: bool = False, **row: Any) -> Bu
 
 def host_buffer(read: Hparams, one: Settings, copies: int = 1, part: int = 0, *, partly: bool = False) -> BudgetPart:
     """The same in a context; ``part`` 1 is the output buffer."""
-    moments = ModelMoments(read, one, sixteen_bit=False, once=lambda _, make: make())
-    return Buffers(moments, read, one).parts(HostPart(alone=False, partly=partly, helped=True, copies=copies))[part]
+    buffers = Buffers(read, one, sixteen_bit=False, once=lambda _, make: make())
+    return buffers.parts(HostPart(alone=False, partly=partly, helped=True, copies=copies))[part]
 
 
 def inside(part: BudgetPart, size: float) -> bool:

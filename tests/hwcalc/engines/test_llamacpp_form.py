@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hwcalc import load_model, plan
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm, Moment, Product
 from hwcalc.engines.llamacpp.layout import OPPOSITE
 from hwcalc.engines.llamacpp.settings import CELLS
@@ -21,11 +23,6 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.form_answers import differences, form_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.engines.deployment import Occupancy
 
 PLANNED, SEARCHED, SAMPLED = 40, 20, 150
 """So many requests are planned, which takes the solvers, and searched both ways; of so many the bytes alone are compared, at several

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import compare, explain, fit, load_model, plan, sweep
 from hwcalc.engines.llamacpp import graph, layers, layout
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 MODEL: Final = "Qwen/Qwen3-8B"
 MORE: Final = 64 * MIB

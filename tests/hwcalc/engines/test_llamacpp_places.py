@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -15,18 +17,13 @@ from msgspec.structs import replace
 from hwcalc import Plan, plan
 from hwcalc.engines.llamacpp.layers import ON_HOST, Fitting, Runs, Weighed, divided, fitted, splits
 from hwcalc.errors import UsageError
+from hwcalc.planner.result import DeviceInfo, FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.report.summary import host_line, places
 from hwcalc.report.table import plan_table
 from hwcalc.units import MIB
 from tests.hwcalc.sources.gguf.given import TYPES, gguf_bytes
 from tests.paths import GOLDEN
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from hwcalc.planner.result import DeviceInfo, FitInfo
 
 PLACES: Final[dict[str, Any]] = json.loads((GOLDEN / "llamacpp_places.json").read_text(encoding="utf-8"))
 """What ``load_tensors`` and ``llama_get_memory_breakdown`` say, row by row."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.llamacpp.tensors import EXPERTS, Override, WeightTensor, loaded, model_tensors, overrides, with_overrides
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.model import ModelSpec
 from hwcalc.quantization.patterns import compiled
 from tests.hwcalc.sources.gguf.given import gguf_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hwcalc.model import ModelSpec
 
 GIB: Final = 2**30
 LAYERS: Final = 4

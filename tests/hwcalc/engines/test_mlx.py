@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import Section
 from hwcalc.engines.mlx.layers import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
@@ -18,11 +20,6 @@ from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects.mlx import MlxLog
 from hwcalc.report.emit import emitted
 from tests.hwcalc.form_answers import differences, form_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hwcalc.engines.deployment import Occupancy
 
 MAC: Final = "apple-m3-ultra"
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
