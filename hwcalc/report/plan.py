@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.documents import dumps
-from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 FORMATS: Final = {
     "table": ("hwcalc.report.table", "plan_table"),
