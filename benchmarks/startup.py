@@ -9,6 +9,10 @@ With ``--terminal`` the commands write to a terminal of 80 columns, where they u
 User and system time of the whole child process, bytecode written; medians of runs by turns, so that a busy machine slows all alike.
 Exit status 1 if a command takes more than its bar, or more memory than any may. Beside them the peer ``hf-mem --help``, where it is
 installed. What the README calls long work has no bar: ``explore`` plans every format and engine for its page.
+
+Measured on a busy machine, where ``python -c pass`` took 13 ms: help 7.5, a table 11 to 12, ``gpus`` 10 to 11 and ``models`` 11 keep to their
+bars, ``models`` on a terminal of 80 columns (17) does not. Importing Typer and msgspec alone takes 6.8 of the 8 times that JSON may take, which
+takes 9; an engine on a GPU takes 13 to 16, of which rich's console is one.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
@@ -87,7 +88,7 @@ def longest_word(text: RichText) -> int:
 
 def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
     """The pieces as text, without trailing blanks. A word that is longer than a line is not cut."""
-    pieces = [(part, _unwrapped(part, _room(part, width)), _room(part, width)) for part in parts]
+    pieces = [(part, _unwrapped(part, _room(part, width)), _room(part, width)) for whole in parts for part in _apart(whole)]
     if color or any(unwrapped is None for _, unwrapped, _ in pieces):
         text = _drawn(pieces, color=color)
     else:
@@ -95,6 +96,15 @@ def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_
         text = "".join(f"{unwrapped}\n" for _, unwrapped, _ in pieces)
     lines = [re.sub(_PADDING, r"\1", line) if color else line.rstrip(" ") for line in text.splitlines()]
     return "\n".join(lines).replace(BOUND, " ") + "\n"
+
+
+def _apart(part: Piece) -> Iterable[Piece]:
+    """The rows of a grid whose columns have widths, those that need line breaks apart from others: a list has hundreds that need none."""
+    if isinstance(part, Text) or not part.rows or any(column.width is None for column in part.columns):
+        return [part]
+    widths = [column.width or 0 for column in part.columns]
+    runs = groupby(part.rows, lambda row: all(cell.cell_len <= width for cell, width in zip(row, widths, strict=True)))
+    return [Grid(columns=part.columns, rows=tuple(rows), gap=part.gap) for _, rows in runs]
 
 
 def _drawn(pieces: Iterable[tuple[Piece, RichText | None, int]], *, color: bool) -> str:

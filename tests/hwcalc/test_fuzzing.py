@@ -18,7 +18,7 @@ from scripts.fuzzing.watch import MEMORY_BYTES, OWN_TOKEN, SECONDS, Outcome, com
 from tests.paths import ROOT
 
 CORPUS = sorted((ROOT / "tests" / "corpus").glob("*.json"))
-SHARE = 400
+SHARE = 200
 """Inputs of a test run. scripts/fuzz.py runs a million."""
 
 _CASE = Case(family="config", words=("config.json",), files={})
