@@ -11,6 +11,7 @@ from shutil import get_terminal_size
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec.structs import replace
 from typer.core import TyperCommand, TyperGroup
 
 from hwcalc._version import __version__
@@ -26,10 +27,10 @@ from hwcalc.cli.options import (
     command,
     command_meant,
     find_command,
-    run_command,
+    typed_again,
 )
-from hwcalc.cli.output import Answer, answer_lists
-from hwcalc.errors import UsageError
+from hwcalc.cli.output import Answer, answer_lists, colored
+from hwcalc.errors import ConfigError, UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.text import shown
 
@@ -40,6 +41,8 @@ MODEL is a Hub id, a folder, a config.json, a GGUF file, or - for standard input
 _WIDTH = 100
 """Columns of help where the output has no width of its own."""
 _NARROWEST = 50
+_OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend", "strategies"})
+"""The commands whose line is a MODEL and options of a plan."""
 _TYPES: dict[str, Any] = {"text": str | None, "flag": bool, "list": list[str] | None}
 
 
@@ -128,8 +131,20 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
     options = found.options if words is None else _options_in(words, found.options)
     others = {option.name: _default(option) for option in found.options if option not in options}
 
-    def run(**values: Any) -> Any:
-        return run_command(name, {**others, **values})
+    def run(**given: Any) -> Answer:
+        values = {**others, **given}
+        try:
+            result = found.run(**values)
+        except ConfigError as error:
+            if error.command is not None and name in _OF_ONE_MODEL:
+                # Its hint repeats the options that were typed.
+                line, assumed = error.command
+                typed = typed_again(name, values["model"], {**values, "assume": assumed})
+                if typed:
+                    error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
+            raise
+        wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
+        return replace(result, color=True) if wanted and not result.json else result
 
     parameters = [_parameter(option) for option in (*options, *_completed(options))]
     run.__doc__ = found.run.__doc__

@@ -9,10 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, Final, NamedTuple, NoReturn
 
-from msgspec.structs import replace
-
-from hwcalc.cli.output import FORMATS, Answer, View, colored, shown_progress, write
-from hwcalc.errors import ConfigError, UsageError
+from hwcalc.cli.output import FORMATS, Answer, View, shown_progress, write
+from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of
@@ -197,26 +195,6 @@ def view_of(
         verbose=verbose,
         formats=formats,
     )
-
-
-def run_command(name: str, values: Mapping[str, Any]) -> Answer:
-    """The answer of a command for these values of its options. The answer says whether its text has colours."""
-    try:
-        result = find_command(name).run(**values)
-    except ConfigError as error:
-        if error.command is not None and name in _OF_ONE_MODEL:
-            # Its hint repeats the options that were typed.
-            line, assumed = error.command
-            typed = typed_again(name, values["model"], {**values, "assume": assumed})
-            if typed:
-                error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
-        raise
-    wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
-    return replace(result, color=True) if wanted and not result.json else result
-
-
-_OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend", "strategies"})
-"""The commands whose line is a MODEL and options of a plan."""
 
 
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:

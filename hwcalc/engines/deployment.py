@@ -371,7 +371,7 @@ class Occupancy:
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
         """The tensors that are stored once and belong to no layer."""
-        return self.model_tensors()
+        return ()
 
     @cached_property
     def stored_bytes(self) -> int:
@@ -592,10 +592,6 @@ class Occupancy:
     def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
         """The tensors that a tensor-parallel rank of a replica stores for this part of a layer."""
         return self.tensors(shard)
-
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
-        """The tensors that the engine stores once for the whole model and that belong to no layer."""
-        return ()
 
     def fullest_bytes(self) -> int:
         """Bytes that the cache of the planned sequences takes on the fullest GPU."""

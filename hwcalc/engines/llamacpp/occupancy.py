@@ -228,7 +228,8 @@ class LlamacppOccupancy(GeneralOccupancy):
         settings = self.settings if kind.kept is not None else self.uncut.settings
         return RULES[type(kind).__name__](kind, CacheContext(settings, self.hparams, self.batch))
 
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
         return ngram_state(CacheContext(self.settings, self.hparams, self.batch))
 
     def most_sequences(self) -> tuple[int, str] | None:

@@ -300,7 +300,8 @@ class LmdeployOccupancy(PooledOccupancy):
             return tuple(self._slots(piece.name, piece.role, piece.dtype, piece.bytes) for piece in layout.states)
         return tuple(map(self._blocks, kept_by(layout, kind)))
 
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
         """What rounding adds to a slot of states, whose pieces hold all layers."""
         padding = self.deployment.layout.slot_padding
         slots = self.deployment.settings.slots

@@ -309,7 +309,8 @@ class SglangOccupancy(GeneralOccupancy):
         """What the sequences have in the pools, on all tensor-parallel ranks together."""
         return layer_tensors(kind, self)
 
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
         return extras(self)
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:

@@ -273,7 +273,8 @@ class TensorrtOccupancy(GeneralOccupancy):
             )
         return tuple(stored)
 
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
         """What the manager keeps besides the blocks of the planned sequences, on all GPUs."""
         sizes = dict.fromkeys(_BESIDE, 0)
         for number in range(len(self.layout.stages)):

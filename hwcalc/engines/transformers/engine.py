@@ -266,7 +266,8 @@ class TransformersOccupancy(GeneralOccupancy):
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         return layers.RULES[type(kind)](kind, self)
 
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
         if any(isinstance(group.kind, formulas.MatrixLSTM) for group in self.model.stack.groups):
             # xLSTMCache counts its tokens in one int64.
             return (layers.counter("seqlen_offset"),)

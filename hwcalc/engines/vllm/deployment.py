@@ -280,7 +280,8 @@ class VllmOccupancy(Occupancy):
         """The blocks of all requests, on all tensor-parallel ranks together."""
         return tuple(_stored(self, *cached) for cached in self.kind_caches[kind])
 
-    def model_tensors(self) -> tuple[StoredTensor, ...]:
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
         """The bytes that requests take outside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
         held, width, ranks = self.all_bytes, sum(self.layout.stage_bytes), self.request.parallel.tp
         pages = held.layers + held.outer + held.drafts
