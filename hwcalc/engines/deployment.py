@@ -251,10 +251,6 @@ class Occupancy:
         """The layers of the model as this engine reads the config."""
         return self.deployment.plain_stack
 
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        """As :meth:`Deployment.weight_parts`."""
-        return self.deployment.weight_parts()
-
     def policy_support(self, chosen: Chosen) -> Support:
         """As :meth:`Deployment.policy_support`."""
         return self.deployment.policy_support(chosen)
@@ -396,7 +392,7 @@ class Occupancy:
     @cached_property
     def weights(self) -> Noted[tuple[BudgetPart, ...] | None]:
         """The bytes of weights on the fullest GPU; ``None``, with a note, if they are unknown."""
-        return self.shared("weights", self.weight_parts)
+        return self.shared("weights", self.deployment.weight_parts)
 
     @cached_property
     def budget(self) -> Budget | None:

@@ -17,7 +17,7 @@ from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout, budget_beside
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
-from hwcalc.engines.memory import BudgetPart, Section, exact
+from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
@@ -205,9 +205,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         """The occupancy for layers on which the policy does not act: without the policy, if context shift carries it out."""
         kept = self.evicted is None or self.unshifted is None
         return self if kept else self.without_policy()
-
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        return self.deployment.weight_parts()
 
     def check(self) -> None:
         self.settings  # noqa: B018 - refuses more sequences than a context may have
