@@ -100,7 +100,7 @@ checks:
         Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
         *plan_options("check"),
         *(
-            option._replace(help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
+            replace(option, help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
             if option.name == "format_"
             else option
             for option in OUTPUT

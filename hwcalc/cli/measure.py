@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 @command(
     (
-        MODEL._replace(required=False),
+        replace(MODEL, required=False),
         *plan_options("probe"),
         *grouped(
             "probe",

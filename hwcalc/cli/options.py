@@ -7,7 +7,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hwcalc.cli.output import FORMATS, Answer, View, shown_progress, write
 from hwcalc.errors import UsageError
@@ -62,7 +65,7 @@ _NEAR: Final = 0.75
 """How alike a word and a command are where the command is probably meant."""
 
 
-class Option(NamedTuple):
+class Option(Struct, frozen=True):
     """One option; without ``flags``, a positional argument.
 
     ``name`` is the keyword of the command's ``run``; ``complete`` names the function of :mod:`hwcalc.cli.completion` that lists its
@@ -81,14 +84,14 @@ class Option(NamedTuple):
     group: str = "output"
 
 
-class Example(NamedTuple):
+class Example(Struct, frozen=True):
     """An example in the help of a command: a whole line, and what it answers."""
 
     says: str
     line: str
 
 
-class Command(NamedTuple):
+class Command(Struct, frozen=True):
     """A command. The docstring of its function is the help: first the line for the list of commands."""
 
     run: Callable[..., Answer]
@@ -115,7 +118,7 @@ MODEL: Final = Option(
     complete="models",
     required=True,
 )
-OPTIONAL_MODEL: Final = MODEL._replace(required=False)
+OPTIONAL_MODEL: Final = replace(MODEL, required=False)
 """The MODEL of commands that can do with the bare equation: dimensions alone."""
 
 
@@ -165,7 +168,7 @@ def _of_row(row: PlanOption, command: str) -> Option:
 
 def grouped(group: str, *options: Option) -> tuple[Option, ...]:
     """Options of a command, in one group of its help."""
-    return tuple(option._replace(group=group) for option in options)
+    return tuple(replace(option, group=group) for option in options)
 
 
 PLANNING: Final = (OPTIONAL_MODEL, *plan_options(DEFAULT), *OUTPUT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import (
     DETAIL,
     OUTPUT,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 _PLAN = (
     *(
-        option._replace(help=format_help(FORMATS), complete="plan_formats") if option.name == "format_" else option
+        replace(option, help=format_help(FORMATS), complete="plan_formats") if option.name == "format_" else option
         for option in PLANNING
     ),
     *DETAIL,

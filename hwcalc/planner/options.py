@@ -8,9 +8,10 @@ these classes. A new option is one entry in the class of the functions that take
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar
 
-from msgspec import field
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record, repr_without
@@ -25,7 +26,7 @@ GROUPS: Final = ("model", "workload", "engine", "hardware")
 """What an option is about: the groups of the help, in their order."""
 
 
-class PlanOption(NamedTuple):
+class PlanOption(Struct, frozen=True):
     """One option of a plan.
 
     ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`. ``help`` is the help of the command line; ``helps`` has other texts for
@@ -543,7 +544,7 @@ class ExploreOptions(
 
 
 OPTIONS: Final[tuple[PlanOption, ...]] = tuple(
-    hint.__metadata__[0]._replace(name=name) for name, hint in PlanOptions.__annotations__.items()
+    replace(hint.__metadata__[0], name=name) for name, hint in PlanOptions.__annotations__.items()
 )
 """All options of a plan, in the order of the help."""
 ROWS: Final = {row.name: row for row in OPTIONS}
