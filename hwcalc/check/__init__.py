@@ -1,8 +1,8 @@
 """The gate for CI: a file lists models, requests and requirements, and each check is judged.
 
-:mod:`~hwcalc.check.file` reads untrusted YAML, :mod:`~hwcalc.check.file` turns it into checks, :mod:`~hwcalc.check.judge` compares a
-plan with its requirements, :mod:`~hwcalc.check.models` keeps the facts about models, :mod:`~hwcalc.check.baseline` compares with earlier
-runs, and :mod:`~hwcalc.check.run` runs all of it and returns a :class:`~hwcalc.check.result.CheckDocument`.
+:mod:`~hwcalc.check.file` reads untrusted YAML and makes checks of it, :mod:`~hwcalc.check.judge` compares a plan with its requirements,
+:mod:`~hwcalc.check.models` keeps the facts about models, :mod:`~hwcalc.check.baseline` compares with earlier runs, and
+:mod:`~hwcalc.check.run` runs all of it and returns a :class:`~hwcalc.check.result.CheckDocument`.
 
 The package is also the function: ``hwcalc.check(...)`` is :func:`hwcalc.check.run.check`.
 """

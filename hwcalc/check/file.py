@@ -1,10 +1,6 @@
-"""Read a check file: its checks, with defaults filled in and the line of each.
+"""Read a check file: its checks, with defaults filled in and the line of each, and errors that name the file and the place.
 
-Errors of check files, locks and baselines.
-
-The tree of a check file, with errors that name the file and the place.
-
-The JSON Schema of a check file, from the same table that reads it. Editors use it to complete and check the file.
+Its JSON Schema, with which editors complete and check the file, follows from the same table that reads it.
 """
 
 from __future__ import annotations

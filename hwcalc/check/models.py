@@ -1,12 +1,9 @@
 """The models of a check file, and the lock beside it with the facts about them.
 
-The models of one check file. They come from its lock if it has one, else from the sources; each is read once.
-
-The lock beside a check file: the facts about its models. With a lock, the gate needs no network and notices changed models.
-
-``checks.yaml.lock`` is JSON with one entry for each model: its config as the source had it, its parameter counts, what the headers of
-its weight files say, its source and its revision. The same facts give the same bytes, so the file can be committed. A digest over all
-entries reveals edits by hand and bad merges. The keys of a config keep their order, because the order may carry meaning.
+Models come from the lock if there is one, else from their sources; each is read once. With a lock, the gate needs no network and notices
+changed models. ``checks.yaml.lock`` is JSON with one entry for each model: its config as the source had it, its parameter counts, what the
+headers of its weight files say, its source and its revision. The same facts give the same bytes, so the file can be committed. A digest over
+all entries reveals edits by hand and bad merges. The keys of a config keep their order, because the order may carry meaning.
 """
 
 from __future__ import annotations

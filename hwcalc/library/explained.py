@@ -1,9 +1,7 @@
 """The parts of an explanation: figures with their formulas, sections of them, limits, and formulas that are often quoted.
 
 A figure never computes: its result is read from the plan, at the place that :attr:`ExplainedFigure.figure` names, and its numbers are
-those of the steps that the plan kept.
-
-Which symbols an explanation uses, each with its meaning.
+those of the steps that the plan kept. An explanation gives the meaning of each symbol that it uses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The search of :func:`~hwcalc.library.fit.fit`: which candidates are wanted, which run, and why the others do not.
+"""The search of :func:`~hwcalc.library.fit.fit`: which models it is asked for, which of them run, and why the others do not.
 
-The order of the models that run, and which of them are listed as one.
-
-Which models :func:`~hwcalc.library.fit.fit` is asked for.
+It also says in which order those that run are listed, and which of them are listed as one.
 """
 
 from __future__ import annotations

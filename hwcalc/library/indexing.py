@@ -1,8 +1,6 @@
-"""A model as the index of the catalog has it: ``scripts/build_model_index.py`` writes what :mod:`~hwcalc.library.indexing` reads.
+"""Models of the catalog as the index has them: what their contexts and weights take under llama.cpp, worked out before.
 
-Models of the catalog as the index has them: what their contexts and weights take under llama.cpp, worked out before.
-
-:mod:`~hwcalc.library.indexing` writes a shape; these functions read one.
+``scripts/build_model_index.py`` writes the index with the functions of this module, and ``kvplan fit`` reads it with them.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Sold and rented are 1, 2, 4 or 8 GPUs in a node, and whole nodes beyond. Inside 
 traffic needs the links of a node; stages of a pipeline and replicas go over nodes. Replicas of a mixture of experts share the experts
 where the engine does that: attention is data parallel, and whole experts are dealt out over all ranks. ``docs/layouts.md`` cites who
 runs what.
-
-The parallel sizes of a request: as the user gave them, or as an engine divides a model over so many GPUs.
 """
 
 from __future__ import annotations

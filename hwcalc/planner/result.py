@@ -1,17 +1,8 @@
-"""The answer of a plan, as data. Its JSON document has the same names.
+"""The answer of a plan: one frozen object, integers throughout, whose fields are the JSON document.
 
-What a device holds: the fullest GPU of a plan, or each device where an engine places layers.
-
-What a plan says of speed.
-
-What a plan says of its cache policy.
-
-What a plan says of sequences that have tokens in common.
-
-The plan: one frozen object, integers throughout, whose fields are the JSON document.
-
-Every section says by its :class:`~hwcalc.model.Definition` what its numbers are. Spans, layer numbers and verdicts are values here;
-they become text in reports and in :meth:`Plan.to_dict`.
+It has the request, the cache, the memory of the fullest GPU or of each device, the verdict with its limits and advice, the bound on speed, and
+what a cache policy or shared tokens change. Every section says by its :class:`~hwcalc.model.Definition` what its numbers are. Spans, layer
+numbers and verdicts are values here; they become text in reports and in :meth:`Plan.to_dict`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ shrinks each time that buffer is emptied. But a sequence passes through every sh
 
 Where the deployment has a closed form, other lengths and numbers of sequences are judged by it, which takes microseconds
 (:func:`closed_form`). Policies, unlike lengths and what sequences share are judged load by load.
-
-Solvers for GPUs: the fewest of one kind that hold the planned sequences, and the layout to run them in.
 """
 
 from __future__ import annotations
