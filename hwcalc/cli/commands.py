@@ -60,10 +60,13 @@ class Root(TyperGroup):
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of a line, with the options that the line may have: to define all of them takes longer than to plan."""
+        """The command of a line, with the options that the line may have: to define all of them takes longer than to plan.
+
+        A shell that completes the line may go on with any option.
+        """
         name, *words = args
         if name in COMMANDS and name not in self.commands:
-            self.commands[name] = _command(name, words)
+            self.commands[name] = _command(name, None if ctx.resilient_parsing else words)
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -16,6 +16,7 @@ from hwcalc.cli.commands import root
 from hwcalc.cli.options import given_options
 from hwcalc.cli.run import is_typers
 from hwcalc.errors import UsageError
+from hwcalc.planner.options import options_of
 from tests.paths import ROOT as REPOSITORY
 
 __all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read", "read_plan", "run"]
@@ -39,7 +40,8 @@ def read_plan(command: str) -> tuple[str, dict[str, Any]]:
     assert line is not None, command
     name, values = line
     assert name == "plan"
-    return values["model"], given_options("plan", values)
+    nothing = dict.fromkeys(row.name for row in options_of("plan"))
+    return values["model"], given_options("plan", nothing | values)
 
 
 def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -52,7 +54,7 @@ def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 def read(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-    """The command of a line and the values of its options, as Typer reads them; ``None`` for help, completion and wrong lines."""
+    """The command of a line and the values of the options that it has, as Typer reads them; ``None`` for help, completion and wrong lines."""
     top = root()
     try:
         with top.make_context("kvplan", list(words)) as context:

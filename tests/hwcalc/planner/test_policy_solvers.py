@@ -169,5 +169,5 @@ def test_layers_counted_by_token_are_those_of_their_tensors(
         return plan(model, engine=engine.name, seq=3000, gpu="h200", **case)
 
     short = [planned(case) for case in cases]
-    monkeypatch.setattr(engine.occupancy, "sizes_by_token", lambda *_: False)
+    monkeypatch.setattr(engine.deployment, "sizes_by_token", lambda *_: False)
     assert [planned(case) for case in cases] == short
