@@ -202,7 +202,7 @@ def view_of(
 
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a plan that were given to a command, as keywords of the library."""
-    given = {row.name: values[row.name] for row in options_of(command) if values[row.name] not in (None, [], False)}
+    given = {row.name: values[row.name] for row in options_of(command) if values.get(row.name) not in (None, [], False)}
     if "engine_options" in given:
         given["engine_options"] = _pairs(given["engine_options"])
     return given

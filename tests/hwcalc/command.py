@@ -16,7 +16,6 @@ from hwcalc.cli.commands import root
 from hwcalc.cli.options import given_options
 from hwcalc.cli.run import is_typers
 from hwcalc.errors import UsageError
-from hwcalc.planner.options import options_of
 from tests.paths import ROOT as REPOSITORY
 
 __all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read", "read_plan", "run"]
@@ -40,8 +39,7 @@ def read_plan(command: str) -> tuple[str, dict[str, Any]]:
     assert line is not None, command
     name, values = line
     assert name == "plan"
-    nothing = dict.fromkeys(row.name for row in options_of("plan"))
-    return values["model"], given_options("plan", nothing | values)
+    return values["model"], given_options("plan", values)
 
 
 def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
