@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import (
+    MODELS,
     OPTIONAL_MODEL,
     OUTPUT,
     Option,
@@ -29,14 +30,7 @@ if TYPE_CHECKING:
 
 @command(
     (
-        Option(
-            "models",
-            (),
-            "MODEL...",
-            "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
-            "list",
-            complete="models",
-        ),
+        MODELS,
         *plan_options("compare"),
         *OUTPUT,
     ),

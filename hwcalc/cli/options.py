@@ -120,6 +120,15 @@ MODEL: Final = Option(
 )
 OPTIONAL_MODEL: Final = replace(MODEL, required=False)
 """The MODEL of commands that can do with the bare equation: dimensions alone."""
+MODELS: Final = Option(
+    "models",
+    (),
+    "MODEL...",
+    "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
+    "list",
+    complete="models",
+)
+"""The models of a command that puts several side by side."""
 
 
 def format_help(formats: Iterable[str]) -> str:

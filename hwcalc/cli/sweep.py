@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
+from hwcalc.cli.options import MODELS, OUTPUT, Option, command, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, write
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import brief, shown
@@ -30,14 +30,7 @@ _WORTH_SAYING: Final = 10
 
 @command(
     (
-        Option(
-            "models",
-            (),
-            "MODEL...",
-            "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
-            "list",
-            complete="models",
-        ),
+        MODELS,
         Option("all", ("--all",), "", "Every model of the catalog.", "flag", group="model"),
         *plan_options("sweep"),
         Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
