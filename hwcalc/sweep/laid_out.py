@@ -56,7 +56,7 @@ class LaidOutRows(SettingRows):
         verdicts: dict[Layout, Any] = {}
         chosen, holds = np.zeros(piece.size, dtype=int), np.zeros(piece.size, dtype=bool)
         batches = np.tile(np.array(piece.batches), len(piece.seqs))
-        gpus, node = self._opened.request.gpus, self._node
+        gpus, node = self._opened.setup.gpus, self._node
         # The order of layouts depends on whether all replicas have a sequence.
         busy = np.minimum(batches, gpus)
         for number in np.unique(busy).tolist():
@@ -93,14 +93,14 @@ class LaidOutRows(SettingRows):
     @property
     def _node(self) -> int:
         request, asked = self._opened.request, self._setting[3]
-        return node_of(request.hardware.gpu, None if asked.get("instance") is None else request.gpus)
+        return node_of(request.setup.hardware.gpu, None if asked.get("instance") is None else request.setup.gpus)
 
     @property
     def _usual(self) -> Layout:
         """The layout of points whose sequences no layout holds."""
         opened, asked = self._opened, self._setting[3]
         instance = asked.get("instance") is not None
-        gpu, gpus = opened.request.hardware.gpu, opened.request.gpus
+        gpu, gpus = opened.setup.hardware.gpu, opened.setup.gpus
         sizes = sizes_for(opened.engine, opened.model, gpu, gpus, Parallel(), instance=instance)
         return Layout(tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, ep=sizes.ep)
 

@@ -177,7 +177,7 @@ class Family(Record):
         tokens, sequences = piece.tokens, piece.sequences
         beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
         if most_sequences is not None:
-            beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
+            beyond = beyond | (-(-sequences // self.opened.setup.parallel.dp) > most_sequences)
         return not beyond.any() if refused is None else bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
 
     def holds_for(self, piece: Piece) -> bool:
@@ -233,11 +233,11 @@ class Family(Record):
         if self.curve.most_tokens is not None:
             tokens = tokens.clip(max=self.curve.most_tokens)
         if self.curve.most_sequences is not None:
-            sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
+            sequences = sequences.clip(max=self.curve.most_sequences * self.opened.setup.parallel.dp)
         return tokens, sequences
 
     def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
-        replicas = self.opened.request.parallel.dp
+        replicas = self.opened.setup.parallel.dp
         needed = self.curve.needed_bytes(tokens, sequences if replicas == 1 else -(-sequences // replicas))
         return self._beside_weights(self.curve.total_bytes(tokens, sequences), needed)
 
@@ -275,7 +275,7 @@ class Family(Record):
     @property
     def is_given(self) -> bool:
         """Whether the user gives the budget, which holds the cache alone."""
-        return self.opened.request.hardware.kv_memory is not None
+        return self.opened.setup.hardware.kv_memory is not None
 
     def _total(self, memory: Memory) -> Any:
         """The bytes on all GPUs: cache, weights, and for each GPU activations and overhead of the fullest.
@@ -288,7 +288,7 @@ class Family(Record):
         if weights is None:
             return None
         beside = sum(memory.parts_bytes("expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD))
-        return memory.total_bytes + weights + self.opened.request.gpus * beside
+        return memory.total_bytes + weights + self.opened.setup.gpus * beside
 
     def _growth(self, tokens: Any) -> Any:
         """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
@@ -316,8 +316,8 @@ def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
 
     ``gpu`` is the accelerator that the rows name.
     """
-    request, hardware = opened.request, opened.request.hardware
-    if request.policy is not None or request.lengths or request.sharing.asked:
+    request, hardware = opened.request, opened.setup.hardware
+    if request.setup.policy is not None or request.load.lengths or request.load.sharing.asked:
         return None
     judged = hardware.gpu is not None or hardware.kv_memory is not None
     form = opened.form() if judged else None
@@ -337,8 +337,8 @@ def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
         "engine_version": opened.version or None,
         "dtype": opened.dtypes.kv,
         "gpu": gpu if form is None or hardware.gpu is None else hardware.gpu.id,
-        "gpus": None if form is None else request.gpus,
-        "tp": request.parallel.tp,
+        "gpus": None if form is None else request.setup.gpus,
+        "tp": request.setup.parallel.tp,
         "policy": None,
         "definition": definition,
         "weights_bytes": memory.weights.bytes,
@@ -474,8 +474,8 @@ class Requests:
         if self.first is None:
             return None
         engine, request = self.first.engine, self.first.request
-        named = engine.length_named(self._model, request.batch, request.options) is not None
-        return None if named or engine.names_length(request.hardware.gpu) else request.seq
+        named = engine.length_named(self._model, request.load.batch, request.setup.options) is not None
+        return None if named or engine.names_length(request.setup.hardware.gpu) else request.load.seq
 
     def refusals(self, piece: Piece) -> Refusals | None:
         """The refused points of a piece; ``None`` if only planning each point would tell."""
