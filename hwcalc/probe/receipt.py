@@ -80,14 +80,14 @@ def make_receipt(opened: Occupancy, probed: Probed, more: More | None = None) ->
 def _arguments(opened: Occupancy, probed: Probed) -> dict[str, Any]:
     """The options of the request that differ from their defaults, as :func:`~hwcalc.planner.options.read_options` reads them."""
     model, request = opened.model, opened.request
-    gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
+    gpu, margin, values = request.setup.hardware.gpu, request.setup.hardware.margin, request.flat()
     looked_up = {
         "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
         "gpu": None if gpu is None else gpu.id,
         "margin": None if margin is None else str(margin),
-        "lora": None if request.lora is None else str(request.lora),
-        "draft": None if request.draft is None else _finite(request.draft.config),
-        "engine_options": dict(request.options) or None,
+        "lora": None if request.setup.lora is None else str(request.setup.lora),
+        "draft": None if request.setup.draft is None else _finite(request.setup.draft.config),
+        "engine_options": dict(request.setup.options) or None,
         "assume": model.assumption,
     }
     kept = {row.name: looked_up[row.name] if row.name in looked_up else values.get(row.name) for row in _KEPT}
@@ -173,8 +173,8 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
             drift.append(f"rank {rank.get('rank')}: nothing was measured ({brief(rank['outcome'], 40)}).")
             continue
         number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
-        if not 0 <= stage < opened.request.parallel.pp:
-            raise ConfigError(f"the receipt has a stage {stage} of {opened.request.parallel.pp}.")
+        if not 0 <= stage < opened.setup.parallel.pp:
+            raise ConfigError(f"the receipt has a stage {stage} of {opened.setup.parallel.pp}.")
         measured = _tensors(rank)
         allocations = opened.allocation(stage)
         most = rank.get("most_bytes")

@@ -79,16 +79,16 @@ def world_of(environment: Mapping[str, str]) -> World | None:
 
 def check_world(request: Request, world: World) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` unless there is one process for each rank of the plan."""
-    if request.gpus != world.size:
+    if request.setup.gpus != world.size:
         raise UsageError(
-            f"{world.size:,} processes, but tp {request.parallel.tp} x pp {request.parallel.pp} x dp {request.parallel.dp} = {request.gpus:,} ranks.",
-            hint=f"Use: torchrun --nproc-per-node {request.gpus}",
+            f"{world.size:,} processes, but tp {request.setup.parallel.tp} x pp {request.setup.parallel.pp} x dp {request.setup.parallel.dp} = {request.setup.gpus:,} ranks.",
+            hint=f"Use: torchrun --nproc-per-node {request.setup.gpus}",
         )
 
 
 def stage_of(request: Request, rank: int) -> int:
     """The pipeline stage of a rank. Ranks are ordered by replica, then by stage, then by tensor-parallel rank."""
-    return rank // request.parallel.tp % request.parallel.pp
+    return rank // request.setup.parallel.tp % request.setup.parallel.pp
 
 
 def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
@@ -141,7 +141,7 @@ def probe(
     world = world_of(environment)
     if world is None:
         stage = opened.fullest_stage
-        rank = stage * opened.request.parallel.tp
+        rank = stage * opened.setup.parallel.tp
         device = open_device(options.device, torch=torch)
         notes = [*opened.model.notes, *opened.notes, *_one_rank_note(opened, stage)]
         results = [_rank(opened, device, options, rank=rank, sharing=1, environment=environment, notes=notes)]
@@ -182,10 +182,10 @@ def _rank_device(name: str | None, world: World, torch: Any) -> str | None:
 
 
 def _one_rank_note(opened: Occupancy, stage: int) -> list[Note]:
-    gpus = opened.request.gpus
+    gpus = opened.setup.gpus
     if gpus == 1:
         return []
-    where = f" (pipeline stage {stage})" if opened.request.parallel.pp > 1 else ""
+    where = f" (pipeline stage {stage})" if opened.setup.parallel.pp > 1 else ""
     message = (
         f"One of {gpus:,} ranks was measured, one that holds most{where}. All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"
     )
@@ -239,13 +239,13 @@ def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[
         engine=opened.engine.name,
         engine_version=opened.version or None,
         definition="measured",
-        seq=request.seq,
-        batch=request.batch,
+        seq=request.load.seq,
+        batch=request.load.batch,
         kv_dtype=opened.dtypes.kv,
-        tp=request.parallel.tp,
-        pp=request.parallel.pp,
-        dp=request.parallel.dp,
-        dcp=request.parallel.dcp,
+        tp=request.setup.parallel.tp,
+        pp=request.setup.parallel.pp,
+        dp=request.setup.parallel.dp,
+        dcp=request.setup.parallel.dcp,
         world=world,
         ranks=tuple(ranks),
         agrees=all(rank.agrees for rank in ranks),
