@@ -1,7 +1,4 @@
-"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened.
-
-The machine's memory as the operating system reports it: the total, what is available, and what this process holds.
-"""
+"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened."""
 
 from __future__ import annotations
 
@@ -81,15 +78,9 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
             folder = base.joinpath(*parts[:depth])
             limit, used = (_text(folder / name).strip() for name in names[:2])
             if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
-                yield int(limit), max(0, int(used) - _stat(folder, names[2]))
-
-
-def _stat(folder: Path, key: str) -> int:
-    for line in _text(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == key and value.strip().isdecimal():
-            return int(value)
-    return 0
+                rows = (line.partition(" ") for line in _text(folder / "memory.stat").splitlines())
+                cached = (int(value) for name, _, value in rows if name == names[2] and value.strip().isdecimal())
+                yield int(limit), max(0, int(used) - next(cached, 0))
 
 
 def _text(path: Path) -> str:
