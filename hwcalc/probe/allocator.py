@@ -33,25 +33,13 @@ from hwcalc.units import MIB
 VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The variables that torch 2.13 reads, older names first. The first one that is set decides, even if it is empty."""
 _UNCACHED: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-_WITHOUT_EFFECT: Final = frozenset(
-    {
-        "garbage_collection_threshold",
-        "per_process_memory_fraction",
-        "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc",
-        "graph_capture_record_stream_reuse",
-        "throw_on_cudamalloc_oom",
-        "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",
-        "pinned_use_background_threads",
-        "pinned_num_register_threads",
-        "pinned_reserve_segment_size_mb",
-        "pinned_free_catch_all",
-        "pinned_max_round_threshold_mb",
-        "pinned_max_cached_size_mb",
-        "pinned_max_power2_size_mb",
-    }
-)
+_WITHOUT_EFFECT: Final = frozenset({
+    "garbage_collection_threshold", "per_process_memory_fraction", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom", "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register", "pinned_use_background_threads", "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
+    "pinned_max_power2_size_mb",
+})  # fmt: skip
 """Settings that do not change the bytes of tensors that stay allocated."""
 _LONGEST: Final = 4096
 _LEAST_LIMIT_MB: Final = 20

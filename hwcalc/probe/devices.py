@@ -92,15 +92,9 @@ def _text(path: Path) -> str:
 
 _NAME = re.compile(r"cpu|mps|cuda(?::([0-9]{1,3}))?", re.ASCII)
 _TORCH_NAMES: Final = {
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int64": "int64",
-}
+    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+    "int8": "int8", "uint8": "uint8", "int64": "int64",
+}  # fmt: skip
 _RESERVE_PER_CENT: Final = 5
 _NO_MEMORY: Final = ("out of memory", "allocate memory", "not enough memory", "alloc_failed", "invalid buffer size")
 """Words of the errors of CUDA, CPU, Windows, CUDA's libraries and Metal if memory runs out."""
