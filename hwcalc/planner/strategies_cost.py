@@ -610,7 +610,7 @@ def _joined(work: Iterable[Work]) -> tuple[Work, ...]:
 def _weights(opened: Occupancy) -> _Weights | None:
     model, request = opened.model, opened.request
     found: tuple[WeightShare, ...] | None = model.once(
-        ("weight shares", request.weights, None), lambda: weight_shares(model, request.weights, None)
+        ("weight shares", request.setup.weights, None), lambda: weight_shares(model, request.setup.weights, None)
     )
     if found is None:
         return None
@@ -627,7 +627,7 @@ def _weights(opened: Occupancy) -> _Weights | None:
 
 def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
     """The bound on speed at the full length; ``None`` if no accelerator is named."""
-    gpu = opened.request.hardware.gpu
+    gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
     return speed_bound(
@@ -638,5 +638,5 @@ def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
         roles=opened.dtypes.roles,
         engine=opened.engine.name,
         encoder_tokens=lengths.encoder_tokens,
-        weights=opened.request.weights,
+        weights=opened.setup.weights,
     ).value

@@ -134,7 +134,7 @@ def measure_bandwidth(
     allocations = opened.allocation(opened.fullest_stage)
     if not allocations:
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
-    gpu = opened.request.hardware.gpu if gpu is None else gpu
+    gpu = opened.setup.hardware.gpu if gpu is None else gpu
     try:
         read = _read(min(most, sum(one.bytes for one in allocations)), device, repeats)
         with holding(device) as held:
@@ -294,9 +294,9 @@ def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
     """The attention layers of the fullest stage, as sharded for one tensor-parallel rank."""
     request, layers = opened.request, opened.model.stack_for(opened.engine.name).layers
     rules = opened.deployment.weight_rules()
-    stage = rules.spans(len(layers), request.parallel.pp)[opened.fullest_stage]
+    stage = rules.spans(len(layers), request.setup.parallel.pp)[opened.fullest_stage]
     out = []
-    for kind in (rules.shard(opened.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):
+    for kind in (rules.shard(opened.model, kind, request.setup.parallel.tp) for number in stage for kind in layers[number]):
         if isinstance(kind, LatentAttention):
             tokens, width = kind.span.positions(opened.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
             kv_heads, value_width = 1, kind.kv_lora_rank

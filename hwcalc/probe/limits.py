@@ -94,7 +94,7 @@ def find_max(
     reserve = default_reserve(device) if reserve_bytes is None else reserve_bytes
     usable = max(0, free - reserve)
     settings = environment_settings(os.environ) if settings is None else settings
-    options = {name: value for name, value in opened.request.options.items() if name not in _POOL_SIZES}
+    options = {name: value for name, value in opened.setup.options.items() if name not in _POOL_SIZES}
     budgeted = opened.changed(gpu=None, kv_memory=usable, options=options)
     answer = solve.most(budgeted) if what == "batch" else solve.longest(budgeted)
     bound, bound_name = _bound(budgeted, what, cap)
@@ -125,8 +125,8 @@ def find_max(
         expected=expected,
         solver=min(answer.value, bound),
         limiting=bound_name if value == bound else min(failed, key=lambda one: one.value).outcome,
-        seq=value if what == "seq" else opened.request.seq,
-        batch=value if what == "batch" else opened.request.batch,
+        seq=value if what == "seq" else opened.load.seq,
+        batch=value if what == "batch" else opened.load.batch,
         bytes=tries[value].bytes if value else 0,
         free_bytes=free,
         reserve_bytes=reserve,

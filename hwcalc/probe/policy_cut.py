@@ -77,9 +77,9 @@ class Plan(Record):
 
 def plan_of(opened: Occupancy, evicted: Evicted, batch: int, stage: int) -> Plan:
     """The plan for ``batch`` sequences."""
-    asked = opened.request.policy
+    asked = opened.setup.policy
     assert asked is not None
-    prompt = opened.request.prompt_tokens
+    prompt = opened.load.prompt_tokens
     at_prompt, at_end = opened.sized(seq=prompt, batch=batch), opened.sized(batch=batch)
     acted = tuple(shape.index for shape in evicted.setting.layers)
     first = _at(at_prompt, stage, dict.fromkeys(acted, prompt))

@@ -245,11 +245,11 @@ def pages_for_real(
     until: float,
 ) -> Pages:
     """Count and move the blocks of each group of one sequence."""
-    asked = opened.request.policy
+    asked = opened.setup.policy
     assert asked is not None
-    steps = min(opened.tokens - opened.request.prompt_tokens, _MOST_STEPS)
+    steps = min(opened.tokens - opened.load.prompt_tokens, _MOST_STEPS)
     groups = [_group(opened, evicted, group, steps) for group in opened.paged_groups()]
-    growing = opened.tokens > opened.request.prompt_tokens
+    growing = opened.tokens > opened.load.prompt_tokens
     told = planned_blocks(planned)
     figures = [
         PolicyFigure.exact(HELD, BLOCKS, told[HELD], sum(-(-one.before // one.block) for one in groups)),
@@ -265,7 +265,7 @@ def pages_for_real(
         most, steady, taken, right = zip(*walks, strict=True)
         followed = min(taken)
         in_place = in_place and all(right)
-        judged = PolicyFigure.exact if followed == opened.tokens - opened.request.prompt_tokens else PolicyFigure.known
+        judged = PolicyFigure.exact if followed == opened.tokens - opened.load.prompt_tokens else PolicyFigure.known
         figures.append(judged(MOST, BLOCKS, told[MOST], sum(most)))
         figures.append(judged(STEADY, BLOCKS, told[STEADY], sum(steady)))
     return Pages(
@@ -280,7 +280,7 @@ def pages_for_real(
 
 def _group(opened: Occupancy, evicted: Evicted, group: PagedGroup, steps: int) -> _Group:
     """The cut of the prompt; where the prompt is not cut, the largest one that follows."""
-    asked, prompt = opened.request.policy, opened.request.prompt_tokens
+    asked, prompt = opened.setup.policy, opened.load.prompt_tokens
     assert asked is not None
     stored = {shape.index: left.stored.high for shape, left in zip(evicted.setting.layers, evicted.state.layers, strict=True)}
     kept = {number: stored[number] for number in group.layers}

@@ -250,9 +250,7 @@ def run_policy(
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
-            beside = beside_for_real(
-                info.beside, asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least
-            )
+            beside = beside_for_real(info.beside, asked.chosen, opened.load.prompt_tokens, evicted.setting, device, meter, least)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
@@ -268,8 +266,8 @@ def run_policy(
         device=device.label,
         seed=SEED,
         survivors=AT_RANDOM if evicted.state.ranges is None else BY_THE_RULE,
-        prompt=opened.request.prompt_tokens,
-        output=opened.tokens - opened.request.prompt_tokens,
+        prompt=opened.load.prompt_tokens,
+        output=opened.tokens - opened.load.prompt_tokens,
         steps=ran.steps,
         scaled=", ".join(ran.smaller) or None,
         copied_tokens=ran.copied,
@@ -281,10 +279,10 @@ def run_policy(
 
 def _policy_of(opened: Occupancy) -> tuple[Evicted, AskedPolicy]:
     """The policy of the request at work, if it can be run."""
-    evicted, asked = opened.evicted, opened.request.policy
+    evicted, asked = opened.evicted, opened.setup.policy
     if evicted is None or asked is None:
         raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
-    if opened.request.sharing != UNSHARED:
+    if opened.load.sharing != UNSHARED:
         raise UsageError(
             "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
         )
@@ -317,7 +315,7 @@ def _paged(
     pages = pages_for_real(
         opened, evicted, info.blocks, device, usable_bytes=usable, share=scale or Fraction(1), seed=SEED, until=until
     )
-    output = opened.tokens - opened.request.prompt_tokens
+    output = opened.tokens - opened.load.prompt_tokens
     return _Ran(
         figures=pages.figures,
         copied=pages.copied,
@@ -395,7 +393,7 @@ def _figures(opened: Occupancy, part: _Part, measured: Measured, info: PolicyInf
     """The bytes of each moment. The plan's own figures are taken where the whole plan was run on one device."""
     lengths = part.lengths[: measured.steps]
     sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
-    whole = opened.request.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
+    whole = opened.setup.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
     planned = planned_figures(opened, info) if whole else {}
     if measured.steps != opened.tokens - part.plan.prompt:
         planned = {name: size for name, size in planned.items() if name not in {MOST, END}}
@@ -418,5 +416,5 @@ def planned_figures(opened: Occupancy, info: PolicyInfo) -> dict[str, float]:
     """What the plan itself says of the figures that must be met exactly, by their names."""
     if opened.paged_groups():
         return {} if info.blocks is None else planned_blocks(info.blocks)
-    whole = {} if opened.request.gpus > 1 else {WHOLE: opened.prefill_bytes(0)}
+    whole = {} if opened.setup.gpus > 1 else {WHOLE: opened.prefill_bytes(0)}
     return {**whole, BEHIND: info.prefill_bytes, MOST: info.most_bytes, END: info.last_bytes}

@@ -64,14 +64,14 @@ class Verified(Record):
 def make_receipt(opened: Occupancy, probed: Probed, more: More | None = None) -> Receipt:
     """The receipt of a probe. Its arguments are the options that differ from their defaults, as ``read_options`` reads them."""
     model, request = opened.model, opened.request
-    gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
+    gpu, margin, values = request.setup.hardware.gpu, request.setup.hardware.margin, request.flat()
     looked_up = {
         "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
         "gpu": None if gpu is None else gpu.id,
         "margin": None if margin is None else str(margin),
-        "lora": None if request.lora is None else str(request.lora),
-        "draft": None if request.draft is None else _finite(request.draft.config),
-        "engine_options": dict(request.options) or None,
+        "lora": None if request.setup.lora is None else str(request.setup.lora),
+        "draft": None if request.setup.draft is None else _finite(request.setup.draft.config),
+        "engine_options": dict(request.setup.options) or None,
         "assume": model.assumption,
     }
     kept = {row.name: looked_up[row.name] if row.name in looked_up else values.get(row.name) for row in _KEPT}
@@ -188,8 +188,8 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
 def _rank_now(rank: Mapping[str, Any], opened: Occupancy, where: str) -> tuple[list[Compared], list[str]]:
     """Today's figures of a rank beside those that were measured, and sentences about the tensors that have changed."""
     stage = _member(rank, "stage", int)
-    if not 0 <= stage < opened.request.parallel.pp:
-        raise ConfigError(f"the receipt has a stage {stage} of {opened.request.parallel.pp}.")
+    if not 0 <= stage < opened.setup.parallel.pp:
+        raise ConfigError(f"the receipt has a stage {stage} of {opened.setup.parallel.pp}.")
     measured: list[tuple[str, tuple[int, ...], int]] = []
     for one in _member(rank, "tensors", list):
         shape = _member(one, "shape", list)

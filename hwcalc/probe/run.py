@@ -86,7 +86,7 @@ def world_of(environment: Mapping[str, str]) -> World | None:
 
 def stage_of(request: Request, rank: int) -> int:
     """The pipeline stage of a rank. Ranks are ordered by replica, then by stage, then by tensor-parallel rank."""
-    return rank // request.parallel.tp % request.parallel.pp
+    return rank // request.setup.parallel.tp % request.setup.parallel.pp
 
 
 def _gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
@@ -132,7 +132,7 @@ def probe(
     """
     environment = os.environ if environment is None else environment
     options = options or ProbeOptions()
-    parallel, gpus = opened.request.parallel, opened.request.gpus
+    parallel, gpus = opened.setup.parallel, opened.setup.gpus
     world = world_of(environment)
     notes = [*opened.model.notes, *opened.notes]
     if world is None:
@@ -222,13 +222,13 @@ def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[
         engine=opened.engine.name,
         engine_version=opened.version or None,
         definition="measured",
-        seq=request.seq,
-        batch=request.batch,
+        seq=request.load.seq,
+        batch=request.load.batch,
         kv_dtype=opened.dtypes.kv,
-        tp=request.parallel.tp,
-        pp=request.parallel.pp,
-        dp=request.parallel.dp,
-        dcp=request.parallel.dcp,
+        tp=request.setup.parallel.tp,
+        pp=request.setup.parallel.pp,
+        dp=request.setup.parallel.dp,
+        dcp=request.setup.parallel.dcp,
         world=world,
         ranks=tuple(ranks),
         agrees=all(rank.agrees for rank in ranks),

@@ -410,7 +410,7 @@ def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[
 def _memory(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     from hwcalc.profiles.gpus import visible_memory
 
-    gpu = occupancy.request.hardware.gpu
+    gpu = occupancy.setup.hardware.gpu
     visible = None if gpu is None else visible_memory(gpu)
     if visible is None:
         return []

@@ -182,7 +182,7 @@ class LmdeployLog(Dialect):
         if counted is not None and not isinstance(counted.value, str):
             tokens = int(counted.value) * pool.block_size
             row("tokens", self.facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
-        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
         if budget is None:
             notes.append(
                 Note(code="no-gpu", message="Name the GPU with --gpu to compare what is free once the weights are loaded.")

@@ -206,8 +206,8 @@ def _rows_of_pools(facts: Facts, own: SglangOccupancy, row: object) -> None:
 
 def _budget(own: SglangOccupancy) -> tuple[int, int, int] | None:
     """The planned budget: low, expected and high."""
-    size = own.request.hardware.kv_memory
+    size = own.setup.hardware.kv_memory
     if size is not None:
         return size, size, size
-    budget = own.budget if own.request.hardware.gpu is not None else None
+    budget = own.budget if own.setup.hardware.gpu is not None else None
     return None if budget is None else (budget.low, budget.expected, budget.high)
