@@ -384,7 +384,7 @@ def _tensor(row: object, name: str) -> tuple[str, int, int, int]:
     if not isinstance(dtype, str) or _DTYPE.fullmatch(dtype) is None:
         raise _broken(name, "a tensor has no dtype")
     count = _elements(row.get("shape"), name)
-    numbers = offsets if isinstance(offsets, list) and len(offsets) == 2 else [None]
+    numbers: list[Any] = offsets if isinstance(offsets, list) and len(offsets) == 2 else [None]
     if any(type(offset) is not int or not 0 <= offset <= _LARGEST_FILE for offset in numbers):
         raise _broken(name, "a tensor's data_offsets are no first and last byte")
     return dtype, count, numbers[0], numbers[1]
