@@ -72,7 +72,7 @@ def plan_fit(
     size = hardware.kv_memory if hardware.kv_memory is not None else budget.expected if budget is not None else None
     if size is None:
         return None, None
-    pool = opened.pool(max(0, size))
+    pool = opened.told(opened.pool(max(0, size)))
     return pool, _fit(opened, pool, budget, size, rank_bytes, line, search)
 
 

@@ -334,7 +334,7 @@ def _lacks_slots(occupancy: Occupancy, size: int, value: int) -> bool:
     """Whether the pool has no slots for recurrent states beyond those of ``value`` requests."""
     if not any(tensor.role in _STATES for tensors in occupancy.kind_tensors.values() for tensor in tensors):
         return False
-    pool = occupancy.plan_pool(max(0, size)).value
+    pool = occupancy.pool(max(0, size)).value
     return pool is not None and pool.state_slots is not None and pool.state_slots <= value
 
 
