@@ -240,11 +240,8 @@ def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) ->
     (2 x 4 + 4 x 4) x (4 x 2) = 192 weights, 24 biases and 3 scales.
     """
     rows = 2 * streams + (streams * streams if outputs == 3 else 0)
-    return (
-        *w.parameter(f"{path}.fn", rows, streams * hidden_size),
-        *w.parameter(f"{path}.base", rows),
-        *w.parameter(f"{path}.scale", outputs),
-    )
+    weights = w.parameter(f"{path}.fn", rows, streams * hidden_size) + w.parameter(f"{path}.base", rows)
+    return weights + w.parameter(f"{path}.scale", outputs)
 
 
 def hyper_connections(config: Config, outputs: int) -> Weighed:
@@ -256,8 +253,5 @@ def hyper_connections(config: Config, outputs: int) -> Weighed:
 def hyper_head(config: Config) -> Weighed:
     """The weights that mix the streams before the last norm."""
     streams, hidden = config.integer("hc_mult"), config.integer("hidden_size")
-    return (
-        *w.parameter("hc_head.hc_fn", streams, streams * hidden),
-        *w.parameter("hc_head.hc_base", streams),
-        *w.parameter("hc_head.hc_scale", 1),
-    )
+    weights = w.parameter("hc_head.hc_fn", streams, streams * hidden) + w.parameter("hc_head.hc_base", streams)
+    return weights + w.parameter("hc_head.hc_scale", 1)

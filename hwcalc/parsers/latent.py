@@ -178,36 +178,11 @@ def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
     return mlp_blocks(_sparse(config, len(layers)), lambda routed: sparse if routed else dense)
 
 
-AXK1: Final = Decoder(
-    layers=LatentLayers().read,
-    attention=attention_weights,
-    experts=replace(
-        build.ROUTED, sparse=_sparse, extra=lambda config: rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
-    ),
-)
-AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)
-
-
 def _v32(config: Config) -> Reading:
     """A layer may use the indexer of an earlier one. transformers does not read those keys and gives each its own."""
     reading = LatentLayers(sparse=True).read(config)
     own = LatentLayers(sparse=True, own_indexers=True).read(config).layers
     return reading if own == reading.layers else replace(reading, readings={"transformers": own}, weighs_readings=True)
-
-
-YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)
-MINICPM3: Final = replace(YOUTU, mlp_bias="mlp_bias")
-MISTRAL4: Final = replace(YOUTU, experts=build.AFTER_PREFIX)
-DEEPSEEK_V2: Final = replace(YOUTU, mlp_bias="mlp_bias", experts=replace(build.AFTER_PREFIX, shared_bias="mlp_bias"))
-# Published sizes of checkpoints confirm these layouts of multi-token prediction.
-DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=build.mtp_copies)
-GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)), mtp=build.mtp_copies)
-SPARSE: Final = replace(
-    YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(build.ROUTED, sparse=build.sparse_by_types())
-)
-"""Every layer has an indexer, unless the file says that it uses that of an earlier layer."""
-DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=build.mtp_copies)
-GLM_MOE_DSA: Final = replace(SPARSE, mtp=build.mtp_shared)
 
 
 def _dots_types(config: Config, count: int) -> list[str]:
@@ -256,30 +231,12 @@ def _dots_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> 
     return build.attention_blocks(zip(layers, ranks, strict=True), weigh)
 
 
-DOTS3_NOTE: Final = Decoder(
-    layers=LatentLayers(sparse=True, types=_dots_types, latent=_dots_latent, own_indexers=True).read, attentions=_dots_attentions,
-    experts=replace(
-        build.ROUTED, shared=build.times("n_shared_experts", "shared_experts_intermediate_size"), sparse=build.sparse_by_types(1)
-    ),
-)  # fmt: skip
-
-
 def _hunyuan_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """The attention has a gate as wide as the values, and a sink for each head."""
     hidden, latent = config.integer("hidden_size"), kind_in(config, layer, LatentAttention)
     heads = latent.num_attention_heads
     gate = linear("self_attn.gate_proj", hidden, heads * latent.v_head_dim) + parameter("self_attn.sinks", heads)
     return attention_weights(config, spec, layer) + gate
-
-
-HY_V4: Final = Decoder(
-    # An indexer on the first layer, and on every fourth after the second.
-    layers=LatentLayers(
-        sparse=True, modes=lambda count: ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(count)]
-    ).read,
-    attention=_hunyuan_attention, experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)),
-    extra=lambda config, _layer: hyper_connections(config, 2), outer=hyper_head,
-)  # fmt: skip
 
 
 def _longcat_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -293,11 +250,6 @@ def _longcat_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> lis
         weights += experts(expert[:2], idle, 0)
     weights += mlp_weights(config, spec) * 2
     return mlp_blocks([None] * len(layers), lambda _: weights)
-
-
-LONGCAT_FLASH: Final = Decoder(
-    norms=4, layers=LatentLayers(count="num_layers", attentions=2).read, attention=attention_weights, mlps=_longcat_mlps
-)
 
 
 def _read_mistral(config: Config) -> Reading:
@@ -337,8 +289,6 @@ def _mistral_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
             weights += parameter("self_attn.indexer.softmax_scaling", 2, kind.index_n_heads)
     return weights
 
-
-MISTRAL_LARGE4: Final = replace(SPARSE, layers=_read_mistral, attention=_mistral_attention)
 
 _COMPRESSED: Final = "compressed_sparse_attention"
 _HEAVY: Final = "heavily_compressed_attention"
@@ -432,6 +382,45 @@ def _compressed_mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     return weights + build.moe_weights(config, _EXPERTS) + hyper_head(config)
 
 
+AXK1: Final = Decoder(
+    layers=LatentLayers().read,
+    attention=attention_weights,
+    experts=replace(
+        build.ROUTED, sparse=_sparse, extra=lambda config: rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
+    ),
+)
+AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)
+YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)
+MINICPM3: Final = replace(YOUTU, mlp_bias="mlp_bias")
+MISTRAL4: Final = replace(YOUTU, experts=build.AFTER_PREFIX)
+DEEPSEEK_V2: Final = replace(YOUTU, mlp_bias="mlp_bias", experts=replace(build.AFTER_PREFIX, shared_bias="mlp_bias"))
+# Published sizes of checkpoints confirm these layouts of multi-token prediction.
+DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=build.mtp_copies)
+GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)), mtp=build.mtp_copies)
+SPARSE: Final = replace(
+    YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(build.ROUTED, sparse=build.sparse_by_types())
+)
+"""Every layer has an indexer, unless the file says that it uses that of an earlier layer."""
+DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=build.mtp_copies)
+GLM_MOE_DSA: Final = replace(SPARSE, mtp=build.mtp_shared)
+DOTS3_NOTE: Final = Decoder(
+    layers=LatentLayers(sparse=True, types=_dots_types, latent=_dots_latent, own_indexers=True).read, attentions=_dots_attentions,
+    experts=replace(
+        build.ROUTED, shared=build.times("n_shared_experts", "shared_experts_intermediate_size"), sparse=build.sparse_by_types(1)
+    ),
+)  # fmt: skip
+HY_V4: Final = Decoder(
+    # An indexer on the first layer, and on every fourth after the second.
+    layers=LatentLayers(
+        sparse=True, modes=lambda count: ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(count)]
+    ).read,
+    attention=_hunyuan_attention, experts=replace(build.ROUTED, sparse=build.sparse_by_types(1, None)),
+    extra=lambda config, _layer: hyper_connections(config, 2), outer=hyper_head,
+)  # fmt: skip
+LONGCAT_FLASH: Final = Decoder(
+    norms=4, layers=LatentLayers(count="num_layers", attentions=2).read, attention=attention_weights, mlps=_longcat_mlps
+)
+MISTRAL_LARGE4: Final = replace(SPARSE, layers=_read_mistral, attention=_mistral_attention)
 _EXPERTS: Final = Experts(
     count="n_routed_experts", shared=lambda config: config.integer("moe_intermediate_size"), shared_bias="mlp_bias"
 )

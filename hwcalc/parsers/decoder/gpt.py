@@ -128,12 +128,9 @@ def _cross_attention(config: Config, _layer: Layer) -> Weighed:
     if not config.flag("add_cross_attention"):
         return ()
     hidden = config.integer("hidden_size")
-    return (
-        *w.layer_norm("ln_cross_attn", hidden),
-        *w.linear("crossattention.q_attn", hidden, hidden, bias=True),
-        *w.linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
-        *w.linear("crossattention.c_proj", hidden, hidden, bias=True),
-    )
+    weights = w.layer_norm("ln_cross_attn", hidden) + w.linear("crossattention.q_attn", hidden, hidden, bias=True)
+    weights += w.linear("crossattention.c_attn", hidden, 2 * hidden, bias=True)
+    return weights + w.linear("crossattention.c_proj", hidden, hidden, bias=True)
 
 
 def _encoder_attention(config: Config, layer: Layer) -> Weighed:
@@ -205,94 +202,6 @@ def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
     hidden, both = config.integer("hidden_size"), config.integer("ffn_dim")
     weights = w.linear("mlp.fc1", hidden, both) + w.linear("mlp.fc2", both // 2, hidden)
     return mlp_blocks([None] * len(layers), lambda _: weights)
-
-
-_LAYER_NORM: Final = Decoder(dims=_own_heads, norm="layer")
-_BIASED: Final = replace(_LAYER_NORM, qkv_bias=True, o_bias=True, mlp_bias=True)
-
-GPT2: Final = replace(
-    _BIASED, attn="attn", fused_qkv="c_attn", output="c_proj", gated=False, names=("c_fc", "c_proj"), width=_inner("n_inner"),
-    positions=0, extra=_cross_attention,
-)  # fmt: skip
-GPT_BIGCODE: Final = replace(GPT2, layers=build.alike(_multi_query, "num_key_value_heads"))
-GPT_NEO: Final = replace(
-    # Local layers mask old tokens but keep them: the cache is full on all layers.
-    GPT2, layers=build.alike(_equal, "attention_types", "attention_layers", "window_size"), attn="attn.attention", fused_qkv="",
-    output="out_proj", qkv_bias=False, width=_inner("intermediate_size"), extra=None,
-)  # fmt: skip
-CTRL: Final = replace(
-    GPT2, attn="multi_head_attention", output="dense", fused_qkv="", width="dff", positions=None, extra=None, head_bias=True
-)
-GPTJ: Final = replace(
-    _LAYER_NORM, norms=1, attn="attn", output="out_proj", mlp_bias=True, gated=False, names=("fc_in", "fc_out"),
-    width=_inner("n_inner"), head_bias=True,
-)  # fmt: skip
-CODEGEN: Final = replace(GPTJ, fused_qkv="qkv_proj")
-
-GPT_NEOX: Final = replace(
-    _BIASED, qkv_bias="attention_bias", o_bias="attention_bias", attn="attention", fused_qkv="query_key_value", output="dense",
-    gated=False, names=("dense_h_to_4h", "dense_4h_to_h"),
-)  # fmt: skip
-GPT_NEOX_JAPANESE: Final = replace(
-    GPT_NEOX,
-    qkv_bias=False,
-    o_bias=False,
-    mlp_bias=False,
-    width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
-    # Only the last layer adds a bias to its attention's output.
-    outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
-)
-BLOOM: Final = replace(
-    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"),
-    outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
-)  # fmt: skip
-FALCON: Final = replace(
-    GPT_NEOX, layers=_falcon_layers, adapt=_falcon_norms, attn="self_attention", qkv_bias="bias", o_bias="bias", mlp_bias="bias",
-    width=_inner("ffn_hidden_size"),
-)  # fmt: skip
-PERSIMMON: Final = replace(
-    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attn", qk_norm="head_layer", qk_norm_if="qk_layernorm"
-)
-MPT: Final = replace(
-    GPT_NEOX_JAPANESE, layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="attn", fused_qkv="Wqkv",
-    output="out_proj", mlp="ffn", names=("up_proj", "down_proj"), width=_inner("n_inner"), outer=None,
-)  # fmt: skip
-
-BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
-XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
-KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
-KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: w.embedding("segment_emb", 2, config.integer("hidden_size")))
-OPT: Final = replace(
-    BIOGPT, adapt=_opt_norms, qkv_bias="enable_bias", o_bias="enable_bias", mlp_bias="enable_bias", width="ffn_dim",
-    embed="model.decoder.embed_tokens", embedded=_opt_width, outer=_opt_projections,
-)  # fmt: skip
-
-PHI: Final = Decoder(
-    norm="layer", norms=1, qkv_bias=True, o_bias=True, mlp_bias=True, output="dense", gated=False, names=("fc1", "fc2"),
-    qk_norm="head_layer", qk_norm_if="qk_layernorm", head_bias=True,
-)  # fmt: skip
-STARCODER2: Final = Decoder(
-    norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
-)
-STABLELM: Final = Decoder(
-    # Attention and MLP share a norm where they run in parallel.
-    adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
-    norm="layer",
-    qkv_bias="use_qkv_bias",
-    qk_norm="full",
-    qk_norm_if="qk_layernorm",
-)
-DBRX: Final = Decoder(
-    layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="norm_attn_norm.attn", fused_qkv="Wqkv",
-    output="out_proj", mlps=_dbrx_experts,
-)  # fmt: skip
-MODERNBERT: Final = Decoder(
-    layers=_read_modernbert, adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
-    norms=1, attn="attn", qkv_bias="attention_bias", o_bias="attention_bias", output="Wo", mlp_bias="mlp_bias", fused_gate="Wi",
-    head_bias="decoder_bias", attentions=_modernbert_attentions, outer=_modernbert_outer,
-)  # fmt: skip
-KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
-MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
 
 
 def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
@@ -372,6 +281,88 @@ def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
+_LAYER_NORM: Final = Decoder(dims=_own_heads, norm="layer")
+_BIASED: Final = replace(_LAYER_NORM, qkv_bias=True, o_bias=True, mlp_bias=True)
+GPT2: Final = replace(
+    _BIASED, attn="attn", fused_qkv="c_attn", output="c_proj", gated=False, names=("c_fc", "c_proj"), width=_inner("n_inner"),
+    positions=0, extra=_cross_attention,
+)  # fmt: skip
+GPT_BIGCODE: Final = replace(GPT2, layers=build.alike(_multi_query, "num_key_value_heads"))
+GPT_NEO: Final = replace(
+    # Local layers mask old tokens but keep them: the cache is full on all layers.
+    GPT2, layers=build.alike(_equal, "attention_types", "attention_layers", "window_size"), attn="attn.attention", fused_qkv="",
+    output="out_proj", qkv_bias=False, width=_inner("intermediate_size"), extra=None,
+)  # fmt: skip
+CTRL: Final = replace(
+    GPT2, attn="multi_head_attention", output="dense", fused_qkv="", width="dff", positions=None, extra=None, head_bias=True
+)
+GPTJ: Final = replace(
+    _LAYER_NORM, norms=1, attn="attn", output="out_proj", mlp_bias=True, gated=False, names=("fc_in", "fc_out"),
+    width=_inner("n_inner"), head_bias=True,
+)  # fmt: skip
+CODEGEN: Final = replace(GPTJ, fused_qkv="qkv_proj")
+GPT_NEOX: Final = replace(
+    _BIASED, qkv_bias="attention_bias", o_bias="attention_bias", attn="attention", fused_qkv="query_key_value", output="dense",
+    gated=False, names=("dense_h_to_4h", "dense_4h_to_h"),
+)  # fmt: skip
+GPT_NEOX_JAPANESE: Final = replace(
+    GPT_NEOX,
+    qkv_bias=False,
+    o_bias=False,
+    mlp_bias=False,
+    width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
+    # Only the last layer adds a bias to its attention's output.
+    outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
+)
+BLOOM: Final = replace(
+    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"),
+    outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
+)  # fmt: skip
+FALCON: Final = replace(
+    GPT_NEOX, layers=_falcon_layers, adapt=_falcon_norms, attn="self_attention", qkv_bias="bias", o_bias="bias", mlp_bias="bias",
+    width=_inner("ffn_hidden_size"),
+)  # fmt: skip
+PERSIMMON: Final = replace(
+    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attn", qk_norm="head_layer", qk_norm_if="qk_layernorm"
+)
+MPT: Final = replace(
+    GPT_NEOX_JAPANESE, layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="attn", fused_qkv="Wqkv",
+    output="out_proj", mlp="ffn", names=("up_proj", "down_proj"), width=_inner("n_inner"), outer=None,
+)  # fmt: skip
+BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
+XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
+KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: w.embedding("segment_emb", 2, config.integer("hidden_size")))
+OPT: Final = replace(
+    BIOGPT, adapt=_opt_norms, qkv_bias="enable_bias", o_bias="enable_bias", mlp_bias="enable_bias", width="ffn_dim",
+    embed="model.decoder.embed_tokens", embedded=_opt_width, outer=_opt_projections,
+)  # fmt: skip
+PHI: Final = Decoder(
+    norm="layer", norms=1, qkv_bias=True, o_bias=True, mlp_bias=True, output="dense", gated=False, names=("fc1", "fc2"),
+    qk_norm="head_layer", qk_norm_if="qk_layernorm", head_bias=True,
+)  # fmt: skip
+STARCODER2: Final = Decoder(
+    norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
+)
+STABLELM: Final = Decoder(
+    # Attention and MLP share a norm where they run in parallel.
+    adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
+    norm="layer",
+    qkv_bias="use_qkv_bias",
+    qk_norm="full",
+    qk_norm_if="qk_layernorm",
+)
+DBRX: Final = Decoder(
+    layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="norm_attn_norm.attn", fused_qkv="Wqkv",
+    output="out_proj", mlps=_dbrx_experts,
+)  # fmt: skip
+MODERNBERT: Final = Decoder(
+    layers=_read_modernbert, adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
+    norms=1, attn="attn", qkv_bias="attention_bias", o_bias="attention_bias", output="Wo", mlp_bias="mlp_bias", fused_gate="Wi",
+    head_bias="decoder_bias", attentions=_modernbert_attentions, outer=_modernbert_outer,
+)  # fmt: skip
+KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
+MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
 PLAIN: Final = Decoder(layers=build.alike())
 _LLAMA: Final = replace(PLAIN, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
 BAICHUAN: Final = replace(PLAIN, fused_qkv="W_pack")
@@ -430,7 +421,6 @@ STEP3: Final = Decoder(
         sparse=build.sparse_in_list(1),
     ),
 )
-
 # Nobody has counted the weights of these.
 ALIKE: Final = Readers(layers=build.alike())
 CODESHELL: Final = Readers(layers=build.alike(_grouped("group_query_attention", "num_query_groups")))

@@ -60,67 +60,6 @@ def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
     return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)
 
 
-PLAIN: Final = Decoder()
-MINISTRAL: Final = Decoder(types=all_or_none)
-ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
-
-# Llama, and models that differ from it mostly in biases.
-LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
-GRANITE_SWA: Final = replace(LLAMA, types=build.first_of(4), sinks=True)
-SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
-HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
-CWM: Final = Decoder(types=build.first_of(4), mlp_bias="mlp_bias")
-HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
-SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
-ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
-CHAMELEON: Final = replace(LLAMA, qk_norm="full_layer")
-VOXTRAL_REALTIME: Final = Decoder(extra=_adaptive_norm)
-DIFFLLAMA: Final = replace(ATTENTION_BIAS, extra=_lambdas)
-BITNET: Final = replace(ATTENTION_BIAS, extra=_sub_norms)
-
-# Without a gate in the MLP.
-ARCEE: Final = replace(LLAMA, gated=False)
-NEMOTRON: Final = replace(ARCEE, norm="layer")
-COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=build.untied)
-APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
-NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
-
-GEMMA: Final = ATTENTION_BIAS
-VAULTGEMMA: Final = replace(GEMMA, types=build.last_of(2))
-GEMMA2: Final = replace(VAULTGEMMA, norms=4)
-GEMMA3: Final = replace(GEMMA, types=build.last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
-MUSE_GLIMMER: Final = replace(ATTENTION_BIAS, types=every_fourth_from_the_end, norms=4, gate="full")
-
-QWEN2: Final = Decoder(types=build.from_a_layer_on, qkv_bias=True)
-HEAD_NORM: Final = replace(ATTENTION_BIAS, qk_norm="head")
-QWEN3: Final = replace(HEAD_NORM, types=build.from_a_layer_on)
-EXAONE4: Final = Decoder(types=build.nullable_window, qk_norm="head")
-
-OLMO: Final = replace(ATTENTION_BIAS, norm="none")
-OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
-OLMO3: Final = replace(OLMO2, types=build.last_of(4))
-
-COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
-COHERE2: Final = replace(COHERE, types=build.last_of(4, "sliding_window_pattern"), qk_norm="")
-COHERE_COMPASS: Final = replace(COHERE2, types=build.full("sliding_window_pattern"))
-
-GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
-GLM4: Final = replace(GLM, norms=4)
-GLM4V: Final = replace(GLM4, qkv_bias=True)
-GLM_OCR: Final = replace(GLM4, qkv_bias=False)
-PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
-MOLMO2: Final = Decoder(
-    adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
-    qkv_bias="attention_bias", tied=build.untied,
-    rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
-)  # fmt: skip
-
-# Nobody has counted the weights of these two.
-EVOLLA: Final = Readers(layers=Decoder(types=build.by_window("resampler_heads", "resampler_dim_head")).read)
-IDEFICS: Final = Readers(layers=Decoder(types=build.by_window("cross_layer_interval")).read)
-"""The image layers cache nothing: they get the image's states anew at every step."""
-
-
 def _minimax_m2_types(config: Config, count: int) -> list[str]:
     """No layer is linear. ``attn_type_list`` (1 is full) is left over from models of which some are."""
     kinds = config.integers("attn_type_list", length=count)
@@ -225,14 +164,9 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
     hidden, inner = config.integer("hidden_size"), config.integer("moe_hidden_size")
     number, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
     expert = gated_mlp(inner, config.integer("moe_intermediate_size"), path="mlp.experts")
-    sparse = (
-        *linear("mlp.gate", hidden, number, role=WeightRole.ROUTER),
-        *linear("mlp.pre_expert_proj", hidden, inner),
-        *rms_norm("mlp.pre_expert_norm", inner),
-        *experts(expert, number, active),
-        *rms_norm("mlp.experts.post_expert_norm", inner),
-        *linear("mlp.post_expert_proj", inner, hidden),
-    )
+    sparse = linear("mlp.gate", hidden, number, role=WeightRole.ROUTER) + linear("mlp.pre_expert_proj", hidden, inner)
+    sparse += rms_norm("mlp.pre_expert_norm", inner) + experts(expert, number, active)
+    sparse += rms_norm("mlp.experts.post_expert_norm", inner) + linear("mlp.post_expert_proj", inner, hidden)
     dense = mlp_weights(config, spec)
     return mlp_blocks(build.sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
@@ -261,12 +195,62 @@ def _doge_extra(config: Config, layer: Layer) -> Weighed:
     return weights + parameter("input_residual", hidden) + parameter("post_attention_residual", hidden)
 
 
+PLAIN: Final = Decoder()
+MINISTRAL: Final = Decoder(types=all_or_none)
+ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
+# Llama, and models that differ from it mostly in biases.
+LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
+GRANITE_SWA: Final = replace(LLAMA, types=build.first_of(4), sinks=True)
+SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
+HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
+CWM: Final = Decoder(types=build.first_of(4), mlp_bias="mlp_bias")
+HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
+SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
+ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
+CHAMELEON: Final = replace(LLAMA, qk_norm="full_layer")
+VOXTRAL_REALTIME: Final = Decoder(extra=_adaptive_norm)
+DIFFLLAMA: Final = replace(ATTENTION_BIAS, extra=_lambdas)
+BITNET: Final = replace(ATTENTION_BIAS, extra=_sub_norms)
+# Without a gate in the MLP.
+ARCEE: Final = replace(LLAMA, gated=False)
+NEMOTRON: Final = replace(ARCEE, norm="layer")
+COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=build.untied)
+APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
+NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
+GEMMA: Final = ATTENTION_BIAS
+VAULTGEMMA: Final = replace(GEMMA, types=build.last_of(2))
+GEMMA2: Final = replace(VAULTGEMMA, norms=4)
+GEMMA3: Final = replace(GEMMA, types=build.last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
+MUSE_GLIMMER: Final = replace(ATTENTION_BIAS, types=every_fourth_from_the_end, norms=4, gate="full")
+QWEN2: Final = Decoder(types=build.from_a_layer_on, qkv_bias=True)
+HEAD_NORM: Final = replace(ATTENTION_BIAS, qk_norm="head")
+QWEN3: Final = replace(HEAD_NORM, types=build.from_a_layer_on)
+EXAONE4: Final = Decoder(types=build.nullable_window, qk_norm="head")
+OLMO: Final = replace(ATTENTION_BIAS, norm="none")
+OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
+OLMO3: Final = replace(OLMO2, types=build.last_of(4))
+COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
+COHERE2: Final = replace(COHERE, types=build.last_of(4, "sliding_window_pattern"), qk_norm="")
+COHERE_COMPASS: Final = replace(COHERE2, types=build.full("sliding_window_pattern"))
+GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
+GLM4: Final = replace(GLM, norms=4)
+GLM4V: Final = replace(GLM4, qkv_bias=True)
+GLM_OCR: Final = replace(GLM4, qkv_bias=False)
+PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
+MOLMO2: Final = Decoder(
+    adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
+    qkv_bias="attention_bias", tied=build.untied,
+    rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
+)  # fmt: skip
+# Nobody has counted the weights of these two.
+EVOLLA: Final = Readers(layers=Decoder(types=build.by_window("resampler_heads", "resampler_dim_head")).read)
+IDEFICS: Final = Readers(layers=Decoder(types=build.by_window("cross_layer_interval")).read)
+"""The image layers cache nothing: they get the image's states anew at every step."""
 # Experts that several families have.
 _LOCAL: Final = Experts(count="num_local_experts", width="intermediate_size")
 _BLOCK_SPARSE: Final = replace(_LOCAL, path="block_sparse_moe")
 _GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=build.width("shared_intermediate_size"))
 _SHARED: Final = Experts(shared=build.width("shared_expert_intermediate_size"), shared_path="shared_expert")
-
 MIXTRAL: Final = Decoder(experts=_BLOCK_SPARSE)
 MINIMAX_M2: Final = Decoder(types=_minimax_m2_types, qk_norm="full", experts=_BLOCK_SPARSE)
 PHIMOE: Final = replace(ATTENTION_BIAS, norm="layer", head_bias="lm_head_bias", experts=_BLOCK_SPARSE)
@@ -276,7 +260,6 @@ GPT_OSS: Final = replace(
     ATTENTION_BIAS, types=build.last_of(2), sinks=True,
     experts=replace(_LOCAL, router="router", router_bias=True, expert_bias=True),
 )  # fmt: skip
-
 QWEN2_MOE: Final = Decoder(
     types=_qwen2_moe_types, qkv_bias="qkv_bias", experts=replace(_SHARED, shared_gate=True, sparse=_by_step())
 )
@@ -287,7 +270,6 @@ FLINT: Final = replace(
     HEAD_NORM, types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],
     sinks=True, experts=replace(_SHARED, sparse=_by_step(0, 1)),
 )  # fmt: skip
-
 GLM4_MOE: Final = Decoder(
     qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=build.AFTER_PREFIX, mtp=build.mtp_copies
 )

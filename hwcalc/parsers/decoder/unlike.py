@@ -247,17 +247,6 @@ def _ouro_layers(config: Config) -> Reading:
     return Reading(layers=((dims.full(),) * steps,) * count, config=config)
 
 
-NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
-OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)
-HUNYUAN: Final = replace(
-    LLAMA, layers=_hunyuan_layers, qk_norm="head", qk_norm_if="use_qk_norm", attentions=_hunyuan_attentions, mlps=_hunyuan_mlps
-)
-
-# Nobody has counted the weights of these two.
-DECILM: Final = Readers(layers=_decilm_layers)
-OURO: Final = Readers(layers=_ouro_layers)
-
-
 def _jetmoe_dims(config: Config) -> AttentionDims:
     """The experts share keys and values: each key/value head serves one query head of every expert in use."""
     kv_heads, head_dim = config.integer("num_key_value_heads"), config.integer("head_dim")
@@ -284,9 +273,6 @@ def _jetmoe_attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
 def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     width = config.integer("intermediate_size")
     return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
-
-
-JETMOE: Final = Decoder(layers=build.alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
 
 
 def _hrm_layers(config: Config) -> Reading:
@@ -319,13 +305,6 @@ def _hrm_stacks(config: Config, reading: Reading) -> Sequence[int]:
 def _hrm_gate(config: Config, layer: Layer) -> Weighed:
     dims, hidden = dims_of(layer), config.integer("hidden_size")
     return w.linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
-
-
-HRM: Final = Decoder(
-    # No norm has weights.
-    layers=_hrm_layers, numbers=_hrm_stacks, norms=0, final_norm=False, qkv_bias="attention_bias", o_bias="attention_bias",
-    mlp_bias="mlp_bias", extra=_hrm_gate, outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
-)  # fmt: skip
 
 
 _SPARSE: Final = "minimax_m3_sparse"
@@ -488,6 +467,41 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
+def _relabelled(model_type: str) -> Readers:
+    """A whole file that is read as another model type."""
+
+    def weigh(_config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        return known_family(model_type).weigh(reading.config, top, reading)
+
+    return Readers(layers=lambda config: known_family(model_type).read(config.retyped(model_type)), weights=weigh)
+
+
+def read_nested(config: Config, model_type: str) -> Reading:
+    """The layers of a language model in ``text_config``, of this type unless the file names another."""
+    text = config.sub("text_config", model_type)
+    if text is None:
+        raise config.missing("text_config")
+    if text.model_type == config.model_type:
+        raise config.error("text_config.model_type", config.model_type, model_type)
+    # Later layers mix the outputs of groups of so many layers, within the step of one token: nothing of them is cached.
+    text.ignore("attn_res_block_size")
+    return known_family(text.model_type).read(text)
+
+
+NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
+OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)
+HUNYUAN: Final = replace(
+    LLAMA, layers=_hunyuan_layers, qk_norm="head", qk_norm_if="use_qk_norm", attentions=_hunyuan_attentions, mlps=_hunyuan_mlps
+)
+# Nobody has counted the weights of these two.
+DECILM: Final = Readers(layers=_decilm_layers)
+OURO: Final = Readers(layers=_ouro_layers)
+JETMOE: Final = Decoder(layers=build.alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
+HRM: Final = Decoder(
+    # No norm has weights.
+    layers=_hrm_layers, numbers=_hrm_stacks, norms=0, final_norm=False, qkv_bias="attention_bias", o_bias="attention_bias",
+    mlp_bias="mlp_bias", extra=_hrm_gate, outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
+)  # fmt: skip
 LAGUNA: Final = replace(
     HEAD_NORM, types=build.full(), attentions=_laguna,
     experts=Experts(
@@ -514,29 +528,6 @@ MINIMAX_M3: Final = Decoder(
 )  # fmt: skip
 # The embedding has eight rows more, for the image token.
 MLLAMA: Final = Decoder(layers=_read_mllama, attention=_mllama, rows=lambda config: config.integer("vocab_size") + 8)
-
-
-def _relabelled(model_type: str) -> Readers:
-    """A whole file that is read as another model type."""
-
-    def weigh(_config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
-        return known_family(model_type).weigh(reading.config, top, reading)
-
-    return Readers(layers=lambda config: known_family(model_type).read(config.retyped(model_type)), weights=weigh)
-
-
-def read_nested(config: Config, model_type: str) -> Reading:
-    """The layers of a language model in ``text_config``, of this type unless the file names another."""
-    text = config.sub("text_config", model_type)
-    if text is None:
-        raise config.missing("text_config")
-    if text.model_type == config.model_type:
-        raise config.error("text_config.model_type", config.model_type, model_type)
-    # Later layers mix the outputs of groups of so many layers, within the step of one token: nothing of them is cached.
-    text.ignore("attn_res_block_size")
-    return known_family(text.model_type).read(text)
-
-
 DEEPSEEK_REF: Final = _relabelled("deepseek_v4")
 MINIMAX_M3_TEXT: Final = _relabelled("minimax_m3_vl_text")
 STEP3_VL: Final = Readers(layers=lambda config: read_nested(config, "step3_text"))

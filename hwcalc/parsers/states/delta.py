@@ -16,6 +16,7 @@ layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -275,12 +276,8 @@ def _primes(start: int) -> Iterator[int]:
 
 
 _READERS: Final = {LINEAR: _delta_layer, FULL: full_layer}
-OLMO_HYBRID: Final = Interleaved(types=_types, readers=_READERS, weights=_olmo, ignored=_IGNORED, spelled=False)
-QWEN3_NEXT: Final = Interleaved(types=_types, readers=_READERS, weights=_weights, ignored=_IGNORED, spelled=False)
-QWEN4: Final = Readers(layers=_qwen4, weights=_qwen4_weights)
 
 
-_EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
 _INDEXED: Final = "indexed_attention"
 # Keys that never bear on the cache, and keys of latent attention, which are left unread where no layer has it.
 _WITHOUT_EFFECT: Final = (
@@ -340,8 +337,8 @@ class DeltaFamily(Record):
             layer, sparse = key
             for kind in layer:
                 if isinstance(kind, formulas.KimiDeltaAttention):
-                    ranks = {"low_rank_decay": low_rank, "low_rank_gate": low_rank}
-                    yield "delta", w.kimi_delta_attention(hidden, **kind.numbers(), **ranks)
+                    delta = partial(w.kimi_delta_attention, low_rank_decay=low_rank, low_rank_gate=low_rank)
+                    yield "delta", delta(hidden, **kind.numbers())
                 elif isinstance(kind, LatentAttention):
                     gate = w.linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
                     yield "attention", kind_weights(config, kind, rank) + gate
@@ -398,13 +395,6 @@ def _padded(layer: Layer) -> Layer:
         replace(kind, index_extra_elements=kind.index_extra_elements + 1) if isinstance(kind, SparseIndexer) else kind
         for kind in layer
     )
-
-
-KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)
-BAILING: Final = DeltaFamily(
-    types=lambda config, _nested, count: every(config.integer("layer_group_size"), count, FULL, LINEAR), dense=2, bailing=True
-)
-GLM5_NEXT: Final = DeltaFamily(types=lambda _config, _nested, count: every(4, count, FULL, LINEAR), dense=3, indexed=True)
 
 
 def _k3_weights(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
@@ -485,4 +475,13 @@ def _k3_vision(vision: Config) -> Iterator[Block]:
     yield Block(kind="projector", weights=projector + w.rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
 
 
+OLMO_HYBRID: Final = Interleaved(types=_types, readers=_READERS, weights=_olmo, ignored=_IGNORED, spelled=False)
+QWEN3_NEXT: Final = Interleaved(types=_types, readers=_READERS, weights=_weights, ignored=_IGNORED, spelled=False)
+QWEN4: Final = Readers(layers=_qwen4, weights=_qwen4_weights)
+_EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
+KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)
+BAILING: Final = DeltaFamily(
+    types=lambda config, _nested, count: every(config.integer("layer_group_size"), count, FULL, LINEAR), dense=2, bailing=True
+)
+GLM5_NEXT: Final = DeltaFamily(types=lambda _config, _nested, count: every(4, count, FULL, LINEAR), dense=3, indexed=True)
 KIMI_K3: Final = Readers(layers=lambda config: read_nested(config, "kimi_linear"), weights=_k3_weights)

@@ -130,8 +130,6 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     return out + mixed_layers(reading.layers, mixers, ("norm", w.rms_norm("norm", hidden)))
 
 
-# Nemotron-H.
-
 _LETTERS: Final = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 """One letter for each layer: Mamba, attention, feed-forward, experts."""
 _NEMOTRON_IGNORED: Final = (
@@ -139,7 +137,6 @@ _NEMOTRON_IGNORED: Final = (
     "mamba_n_groups", "mamba_num_heads", "moe_latent_size", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "n_groups",
     "num_hidden_layers", "sliding_window", "ssm_state_size",
 )  # fmt: skip
-_two_matrices: Final = partial(w.plain_mlp, names=("up_proj", "down_proj"))
 
 
 def _nemotron(config: Config) -> Reading:
@@ -239,11 +236,6 @@ def _nemotron_experts(config: Config) -> Weighed:
     return weights
 
 
-MAMBA1: Final = _alike(_mamba1)
-MAMBA2: Final = _alike(_mamba2)
-NEMOTRON_H: Final = Readers(layers=_nemotron, weights=_nemotron_weights)
-
-
 _HEADS: Final = ("mamba_d_head", "mamba_n_groups", "mamba_n_heads")
 
 
@@ -337,34 +329,6 @@ def _granite(config: Config, top: Config, reading: Reading) -> list[Block]:
     mixers = _mixers(config, bias=config.flag("attention_bias"))
     return ends(config, top) + mixed_layers(reading.layers, mixers, *rest)
 
-
-JAMBA: Final = Interleaved(
-    types=_jamba_types,
-    readers=_hybrid_readers(_mamba1_layer),
-    weights=_jamba,
-    ignored=(*_HYBRID_KEYS, "use_mambapy"),
-    spelled=False,
-)
-_MAMBA2_READERS: Final = _hybrid_readers(_mamba2_layer)
-BAMBA: Final = Interleaved(
-    types=_bamba_types, readers=_MAMBA2_READERS, weights=_bamba, ignored=(*_HYBRID_KEYS, *_HEADS, "attn_layer_indices")
-)
-FALCON_H1: Final = Interleaved(
-    types=lambda _, count: [HYBRID] * count,
-    readers=_MAMBA2_READERS,
-    weights=_bamba,
-    ignored=(
-        *_HYBRID_KEYS, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
-        "ssm_out_multiplier",
-    ),
-    spelled=False,
-)  # fmt: skip
-GRANITE: Final = Interleaved(
-    types=lambda _, count: [LINEAR] * count, readers=_MAMBA2_READERS, weights=_granite, ignored=(*_HYBRID_KEYS, *_HEADS)
-)
-
-
-# Zamba and Zamba2.
 
 # Zamba2's stack where the file does not list it: of 54 layers, these have attention as well.
 _ZAMBA2_LAYERS: Final = 54
@@ -461,23 +425,6 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
 
 
 _ZAMBA_IGNORED: Final = (*_HYBRID_KEYS, "attention_head_dim", "attention_hidden_size", "n_mamba_heads")
-
-# Zamba's heads only split the channels of Mamba-1: n_mamba_heads x (d_inner / n_mamba_heads) x d_state is d_inner x d_state.
-ZAMBA: Final = Interleaved(
-    types=_zamba_types,
-    readers=_hybrid_readers(_mamba1_layer, _zamba_attention),
-    weights=_zamba,
-    ignored=(*_ZAMBA_IGNORED, "attn_layer_offset", "attn_layer_period"),
-)
-ZAMBA2: Final = Interleaved(
-    types=_zamba2_types,
-    readers=_hybrid_readers(_zamba2_mamba, _zamba_attention),
-    weights=_zamba2,
-    ignored=(
-        *_ZAMBA_IGNORED, "chunk_size", "hybrid_layer_ids", "kv_channels", "mamba_headdim", "mamba_ngroups", "num_query_groups",
-        "use_shared_attention_adapter",
-    ),
-)  # fmt: skip
 
 
 def _phi4flash(config: Config) -> Reading:
@@ -607,6 +554,50 @@ def _plamo3(config: Config) -> Reading:
     return Reading(layers=tuple((sliding if (i + 1) % period else dims.full(),) for i in range(count)), config=config)
 
 
+_two_matrices: Final = partial(w.plain_mlp, names=("up_proj", "down_proj"))
+MAMBA1: Final = _alike(_mamba1)
+MAMBA2: Final = _alike(_mamba2)
+NEMOTRON_H: Final = Readers(layers=_nemotron, weights=_nemotron_weights)
+JAMBA: Final = Interleaved(
+    types=_jamba_types,
+    readers=_hybrid_readers(_mamba1_layer),
+    weights=_jamba,
+    ignored=(*_HYBRID_KEYS, "use_mambapy"),
+    spelled=False,
+)
+_MAMBA2_READERS: Final = _hybrid_readers(_mamba2_layer)
+BAMBA: Final = Interleaved(
+    types=_bamba_types, readers=_MAMBA2_READERS, weights=_bamba, ignored=(*_HYBRID_KEYS, *_HEADS, "attn_layer_indices")
+)
+FALCON_H1: Final = Interleaved(
+    types=lambda _, count: [HYBRID] * count,
+    readers=_MAMBA2_READERS,
+    weights=_bamba,
+    ignored=(
+        *_HYBRID_KEYS, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
+        "ssm_out_multiplier",
+    ),
+    spelled=False,
+)  # fmt: skip
+GRANITE: Final = Interleaved(
+    types=lambda _, count: [LINEAR] * count, readers=_MAMBA2_READERS, weights=_granite, ignored=(*_HYBRID_KEYS, *_HEADS)
+)
+# Zamba's heads only split the channels of Mamba-1: n_mamba_heads x (d_inner / n_mamba_heads) x d_state is d_inner x d_state.
+ZAMBA: Final = Interleaved(
+    types=_zamba_types,
+    readers=_hybrid_readers(_mamba1_layer, _zamba_attention),
+    weights=_zamba,
+    ignored=(*_ZAMBA_IGNORED, "attn_layer_offset", "attn_layer_period"),
+)
+ZAMBA2: Final = Interleaved(
+    types=_zamba2_types,
+    readers=_hybrid_readers(_zamba2_mamba, _zamba_attention),
+    weights=_zamba2,
+    ignored=(
+        *_ZAMBA_IGNORED, "chunk_size", "hybrid_layer_ids", "kv_channels", "mamba_headdim", "mamba_ngroups", "num_query_groups",
+        "use_shared_attention_adapter",
+    ),
+)  # fmt: skip
 PHI4FLASH: Final = Readers(layers=_phi4flash, weights=_phi4flash_weights)
 PLAMO2: Final = Readers(layers=_plamo2, weights=_plamo2_weights)
 PLAMO3: Final = Readers(layers=_plamo3)

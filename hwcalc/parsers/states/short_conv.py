@@ -103,19 +103,6 @@ def _lfm_mlp(hidden: int, width: int, path: str) -> Weighed:
 
 
 _LFM_READERS: Final = {_CONV: _conv_layer, FULL: full_layer, SLIDING: windowed_layer}
-LFM2: Final = Interleaved(
-    types=_lfm2_types, readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
-    ignored=(
-        "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "num_attention_heads", "num_heads",
-        "num_key_value_heads",
-    ),
-)  # fmt: skip
-LFM3: Final = Interleaved(
-    # Convolutions on odd layers and on the first. The other layers alternate between full attention and a window.
-    types=lambda _, count: [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)],
-    readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
-    ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
-)  # fmt: skip
 
 
 def _inkling_types(config: Config, count: int) -> list[str]:
@@ -242,10 +229,6 @@ _INKLING_IGNORED: Final = (
     "number_of_conv_states", "shared_expert_sink", "sliding_window", "sliding_window_size", "swa_head_dim",
     "swa_num_attention_heads", "swa_num_key_value_heads",
 )  # fmt: skip
-INKLING: Final = Interleaved(
-    types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
-)
-INKLING2: Final = replace(INKLING, weights=_inkling2)
 
 
 def _zaya_layer(config: Config, index: int, *, sliding: bool) -> Layer:
@@ -308,6 +291,23 @@ def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> Weigh
     return weights + w.linear("self_attn.o_proj", queries, hidden, bias=bias) + w.parameter("self_attn.qk_norm.temp", kv_heads)
 
 
+LFM2: Final = Interleaved(
+    types=_lfm2_types, readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
+    ignored=(
+        "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "num_attention_heads", "num_heads",
+        "num_key_value_heads",
+    ),
+)  # fmt: skip
+LFM3: Final = Interleaved(
+    # Convolutions on odd layers and on the first. The other layers alternate between full attention and a window.
+    types=lambda _, count: [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)],
+    readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
+    ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
+)  # fmt: skip
+INKLING: Final = Interleaved(
+    types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
+)
+INKLING2: Final = replace(INKLING, weights=_inkling2)
 ZAYA: Final = Interleaved(
     types=lambda _, count: [HYBRID] * count,
     readers=_either(_zaya_layer),
