@@ -60,7 +60,7 @@ class SideBySide:
     def row(self, model: ModelSpec, opened: Occupancy, plan: Plan) -> EngineRow:
         """The row of an opened request about ``model`` and its plan."""
         engine, request = opened.engine, opened.request
-        formulas = None if request.lengths else self._of(model, request)
+        formulas = None if request.load.lengths else self._of(model, request)
         return EngineRow(
             stores=stored_words(opened),
             cache_is=engine.cache_is,
@@ -76,16 +76,16 @@ class SideBySide:
 
         A format that no formula has, such as one of a single engine, is left out: the cache is then that of the model's own dtype.
         """
-        sharing = request.sharing
+        sharing = request.load.sharing
         workload = {
-            **{name: getattr(request, name) for name in ("seq", "batch", "encoder_seq", "prompt")},
+            **{name: getattr(request.load, name) for name in ("seq", "batch", "encoder_seq", "prompt")},
             "shared_prefix": sharing.prefix or None,
             "samples": sharing.samples,
             "beams": sharing.beams,
         }
-        key = (id(model), request.dtype, *workload.values())
+        key = (id(model), request.setup.dtype, *workload.values())
         if key not in self._formulas:
-            self._formulas[key] = model, _opened(model, request.dtype, workload)
+            self._formulas[key] = model, _opened(model, request.setup.dtype, workload)
         return self._formulas[key][1]
 
 

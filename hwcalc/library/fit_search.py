@@ -350,7 +350,7 @@ class Search:
             return self._left_out("too_large", one)
         request = fitted.opened.request
         made = replace(
-            self._made(one, request.weights, request.seq, parameters, active),
+            self._made(one, request.setup.weights, request.load.seq, parameters, active),
             model_type=one.model_type or fitted.opened.model.model_type,
             kv_dtype=fitted.opened.dtypes.kv,
             weights_bytes=fitted.weights_bytes,

@@ -124,7 +124,7 @@ class _PlacedMemory(Memory):
 
 def is_drawn_from(request: Request) -> bool:
     """Whether the context follows from length and number of sequences alone."""
-    options = request.options
+    options = request.setup.options
     return request.is_plain and not options.keys() & _FIXED and options.get("defaults", "server") == "server"
 
 

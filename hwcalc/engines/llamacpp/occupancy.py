@@ -128,11 +128,11 @@ class LlamacppOccupancy(GeneralOccupancy):
     def _settings_with(self, cells: int | None) -> Settings:
         """The settings for the planned sequences with so many cells together; ``None`` is as the options say, or a cell for each token."""
         deployment, request = self.deployment, self.request
-        context, tokens = deployment.context, deployment.slot_tokens(request.seq)
+        context, tokens = deployment.context, deployment.slot_tokens(request.load.seq)
         slots = context.slots(request.replica_batch)
         if cells is None:
             cells = tokens * request.replica_batch if context.n_ctx is None else context.n_ctx
-        batch = deployment.chosen_batch(tokens, request.batch)
+        batch = deployment.chosen_batch(tokens, request.load.batch)
         return context.settings(self.hparams, cells or self.hparams.n_ctx_train, slots, batch)
 
     @cached_property
@@ -208,9 +208,9 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def check(self) -> None:
         self.settings  # noqa: B018 - refuses more sequences than a context may have
-        if self.request.sharing.beams > 1:
+        if self.load.sharing.beams > 1:
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
-        name = format_name(self.request.weights)
+        name = format_name(self.setup.weights)
         if name is not None and name not in FLOATS and name not in MIXES:
             nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
             raise UnsupportedError(
@@ -221,7 +221,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         _check_sizes(self)
         _check_cache_types(self)
         self.deployment.options  # noqa: B018 - refuses what cannot be
-        if self.request.weights is None and self.model.gguf is None and self.request.hardware.gpu is not None:
+        if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
@@ -234,11 +234,11 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def most_sequences(self) -> tuple[int, str] | None:
         request, one = self.request, self.settings
-        limits = [(one.n_seq_max if "n_seq_max" in request.options else MAX_SEQUENCES, "n_seq_max")]
-        if "n_ctx" in request.options:
-            limits.append((max(request.replica_batch, one.n_ctx_asked // request.seq), "n_ctx"))
+        limits = [(one.n_seq_max if "n_seq_max" in request.setup.options else MAX_SEQUENCES, "n_seq_max")]
+        if "n_ctx" in request.setup.options:
+            limits.append((max(request.replica_batch, one.n_ctx_asked // request.load.seq), "n_ctx"))
         most, name = min(limits)
-        return request.parallel.dp * most, name
+        return request.setup.parallel.dp * most, name
 
     def most_tokens(self) -> int | None:
         """The most tokens of a sequence with ``n_ctx``, where the length does not depend on the memory; else ``None``."""
@@ -254,7 +254,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
         if not is_drawn_from(self.request):
             return None
-        if self.request.hardware.kv_memory is None:
+        if self.setup.hardware.kv_memory is None:
             return self.deployment.form
         from hwcalc.engines.general_form import form_with
 
@@ -296,7 +296,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         In one buffer for all sequences, each token has scores of the cells of all of them.
         """
         settings, batch = self.settings, self.request.replica_batch
-        prompt = max(1, self.request.prompt_tokens - self.ahead)
+        prompt = max(1, self.load.prompt_tokens - self.ahead)
         rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
         return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
 
@@ -363,7 +363,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return reads_of(self)
 
     def lacking(self, end: str) -> str | None:
-        if not self.deployment.knows_devices or not self.deployment.gpus or self.request.hardware.kv_memory is not None:
+        if not self.deployment.knows_devices or not self.deployment.gpus or self.setup.hardware.kv_memory is not None:
             return None
         room, layout = self.deployment.rooms[end], self.layout
         others = [gpu for gpu in layout.main if gpu != layout.fullest]
@@ -373,7 +373,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def entire(self) -> Self:
         # Without a GPU it is asked for hardware that is still to be found.
-        if self.request.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
+        if self.setup.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
             return self
         if self.deployment.options.n_gpu_layers is not None:
             return self
@@ -392,7 +392,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def fitting_length(self) -> Noted[int | None]:
         """The longest context, in steps of 256 tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
-        options, hardware = self.deployment.options, self.request.hardware
+        options, hardware = self.deployment.options, self.setup.hardware
         if hardware.kv_memory is not None or self.deployment.weighed is None or self.deployment.context.n_ctx is not None:
             return Noted(None)
         if not self.deployment.context.server or _surely_fits(self.entire()):

@@ -311,8 +311,8 @@ class Ollama(Llamacpp):
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model and the request with the parameters of the model's Modelfile filled in, by llama.cpp's names."""
-        named = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.options)}
-        return model, _translated(request.changed(options={**named, **request.options}) if named else request)
+        named = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.setup.options)}
+        return model, _translated(request.changed(options={**named, **request.setup.options}) if named else request)
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
         return bool(options.keys() & {"num_ctx", "num_parallel"})
@@ -357,7 +357,7 @@ def _given(name: str, options: Mapping[str, str]) -> bool:
 
 def _translated(request: Request) -> Request:
     """The request with llama.cpp's names in place of Ollama's. The context of a slot, and how many there are, are seq and batch."""
-    given = dict(request.options)
+    given = dict(request.setup.options)
     seq, batch = given.pop("num_ctx", None), given.pop("num_parallel", None)
     options: dict[str, str] = {}
     for name, value in given.items():
@@ -367,8 +367,8 @@ def _translated(request: Request) -> Request:
         return request
     return request.changed(
         options=options,
-        seq=request.seq if seq is None else _number("num_ctx", seq),
-        batch=request.batch if batch is None else _number("num_parallel", batch),
+        seq=request.load.seq if seq is None else _number("num_ctx", seq),
+        batch=request.load.batch if batch is None else _number("num_parallel", batch),
     )
 
 

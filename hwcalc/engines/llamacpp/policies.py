@@ -40,8 +40,8 @@ _LAYERWISE: Final = "step35"
 def unshifted(occupancy: LlamacppOccupancy) -> str | None:
     """Why context shift does not do what the policy of the request does; ``None`` if it does, in its own form."""
     asked, prompt, read, plain = (
-        occupancy.request.policy,
-        occupancy.request.prompt_tokens,
+        occupancy.setup.policy,
+        occupancy.load.prompt_tokens,
         occupancy.hparams,
         occupancy.plain_settings,
     )
@@ -87,7 +87,7 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
 
     With one buffer for all sequences not every one needs room for its prompt at once.
     """
-    asked, prompt, batch = occupancy.request.policy, occupancy.request.prompt_tokens, occupancy.request.replica_batch
+    asked, prompt, batch = occupancy.setup.policy, occupancy.load.prompt_tokens, occupancy.request.replica_batch
     assert asked is not None
     most = max(evicted.most.values(), default=occupancy.tokens)
     if shifted:
@@ -100,14 +100,14 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
 def sharing_support(occupancy: Occupancy) -> Support:
     """The support of sharing: whether sequences share cells, and by which program."""
     request = occupancy.request
-    if request.options.get("kv_unified", "false").lower() not in ("true", "1", "on", "yes"):
+    if request.setup.options.get("kv_unified", "false").lower() not in ("true", "1", "on", "yes"):
         how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"
         return Support(offered=False, how=how)
-    if "n_ctx" in request.options:
+    if "n_ctx" in request.setup.options:
         return Support(offered=False, how="cells are shared in the one buffer of all sequences, which is as large as n_ctx says")
-    if request.policy is not None:
+    if request.setup.policy is not None:
         return Support(offered=False, how="a context shift moves cells of one sequence, and shared ones cannot move")
-    if request.sharing.prefix and request.options.get("defaults", "server") == "server":
+    if request.load.sharing.prefix and request.setup.options.get("defaults", "server") == "server":
         how = "llama-server shares no prefix between requests; llama-batched-bench and llama-parallel do: --engine-option defaults=api"
         return Support(offered=False, how=how)
     return Support(
@@ -150,7 +150,7 @@ def savings(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
 
 def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
     """The savings that cost nothing, or nearly nothing: settings of the user that are taken back."""
-    one, options = occupancy.settings, occupancy.request.options
+    one, options = occupancy.settings, occupancy.setup.options
     if one.swa_full and any(occupancy.hparams.is_swa):
         yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
     if one.n_seq_max > occupancy.request.replica_batch:
@@ -162,7 +162,7 @@ def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
 
 def _cache(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
     """The savings by caches of eight and of four bits, which need flash attention."""
-    one, options = occupancy.settings, occupancy.request.options
+    one, options = occupancy.settings, occupancy.setup.options
     flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
     for cost, name in ((Cost.CACHE, _EIGHT_BITS), (Cost.FEW_CACHE_BITS, _FOUR_BITS)):
         separate = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
@@ -174,15 +174,15 @@ def _cache(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
 
 def _on_host(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings by host memory: experts of as few layers as needed, those of all layers, or all layers that do not fit."""
-    gpu, weighed = occupancy.request.hardware.gpu, occupancy.deployment.weighed
-    if short_bytes <= 0 or weighed is None or occupancy.request.hardware.kv_memory is not None:
+    gpu, weighed = occupancy.setup.hardware.gpu, occupancy.deployment.weighed
+    if short_bytes <= 0 or weighed is None or occupancy.setup.hardware.kv_memory is not None:
         return
-    if not host_holds(gpu, short_bytes) or is_on(occupancy.request.options.get("cpu_moe")):
+    if not host_holds(gpu, short_bytes) or is_on(occupancy.setup.options.get("cpu_moe")):
         return
     experts = [experts for experts, _ in weighed.blocks]
     if any(experts):
-        before = int(occupancy.request.options.get("n_cpu_moe", "0"))
-        enough = (_layers(experts, before, (short_bytes + spare) * occupancy.request.gpus) for spare in _SPARE)
+        before = int(occupancy.setup.options.get("n_cpu_moe", "0"))
+        enough = (_layers(experts, before, (short_bytes + spare) * occupancy.setup.gpus) for spare in _SPARE)
         for count in dict.fromkeys(filter(None, enough)):
             what = f"experts of the first {count} layers in host memory, slower"
             yield Saving(Cost.PARTLY, what, {"engine_options": {"n_cpu_moe": str(count)}})

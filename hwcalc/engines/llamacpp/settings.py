@@ -442,7 +442,7 @@ def read_settings(request: Request, read: Hparams) -> Settings:
     """The settings of a request about a model."""
     context, batch = ContextOptions.of(request.setup), request.replica_batch
     sequences = context.slots(batch)
-    cells = request.seq * batch if context.n_ctx is None else context.n_ctx
+    cells = request.load.seq * batch if context.n_ctx is None else context.n_ctx
     return context.settings(read, cells or read.n_ctx_train, sequences)
 
 

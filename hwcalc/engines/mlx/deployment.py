@@ -383,21 +383,21 @@ def _beyond_bytes(occupancy: MlxOccupancy, steps: list[Step] | None = None) -> i
 def _earlier(occupancy: MlxOccupancy) -> Iterator[Occupancy]:
     """The moments at which the cache can be fullest: behind the last whole piece, at the end of the prompt, before it is quantized."""
     request, size = occupancy.request, occupancy.pieces[0]
-    prompt = request.prompt_tokens
+    prompt = request.load.prompt_tokens
     for tokens in {prompt // size * size, prompt}:
         if tokens:
             yield occupancy.with_request(request.changed(seq=tokens, prompt=None))
     bits = occupancy.deployment.bits
     if bits is not None:
-        tokens = min(quantized_at(occupancy, bits), request.seq)
-        options = {name: value for name, value in request.options.items() if name not in _OF_BITS}
+        tokens = min(quantized_at(occupancy, bits), request.load.seq)
+        options = {name: value for name, value in request.setup.options.items() if name not in _OF_BITS}
         plain = request.changed(seq=tokens, options=options, dtype=occupancy.dtypes.roles[Role.KEY].name)
         yield occupancy.engine.unchecked(occupancy.model, plain)
 
 
 def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
     """The bytes of the fullest moment beyond the cache, as a form; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
-    if occupancy.request.parallel.pp > 1 or occupancy.deployment.bits is not None:
+    if occupancy.setup.parallel.pp > 1 or occupancy.deployment.bits is not None:
         return None
     products: list[Product] = []
     for group in occupancy.stack.groups:

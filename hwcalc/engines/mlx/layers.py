@@ -364,7 +364,7 @@ def _is_quantized(occupancy: MlxOccupancy, bits: Bits) -> bool:
 def quantized_at(occupancy: MlxOccupancy, bits: Bits) -> int:
     """The tokens of the moment at which the cache is quantized: the end of the piece in which it gets long enough."""
     step, _ = occupancy.pieces
-    prompt = occupancy.request.prompt_tokens
+    prompt = occupancy.load.prompt_tokens
     return min(-(-max(1, bits.start) // step) * step, prompt) if bits.start <= prompt else bits.start
 
 

@@ -86,11 +86,11 @@ def plan_budget(
         *extra.value,
         *rotary_parts(occupancy.model),
         *activation_parts(occupancy.model, run),
-        *outside_torch(request.parallel, gpu, occupancy.version, request.options.get("all2all_backend")),
+        *outside_torch(request.setup.parallel, gpu, occupancy.version, request.setup.options.get("all2all_backend")),
         *workspaces(gpu),
         *policy,
     ]
-    if graphs_subtracted(occupancy.version) and not is_on(request.options.get("enforce_eager")):
+    if graphs_subtracted(occupancy.version) and not is_on(request.setup.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
         parts.append(graphs(occupancy.model, occupancy.version, left, speculation))
     budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
@@ -104,7 +104,7 @@ def follows_batch(part: BudgetPart) -> bool:
 
 def share_of(occupancy: VllmOccupancy) -> float:
     """The share of each GPU that vLLM may use."""
-    share = occupancy.request.hardware.memory_utilization
+    share = occupancy.setup.hardware.memory_utilization
     return float(default_utilization(occupancy.version)) if share is None else share
 
 
@@ -115,12 +115,12 @@ def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -
     request = occupancy.request
     return ProfileRun(
         version=occupancy.version,
-        parallel=request.parallel,
-        seq=request.seq,
+        parallel=request.setup.parallel,
+        seq=request.load.seq,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
         element_bytes=4 if _requested_dtype(occupancy.deployment) == "fp32" else 2,
-        quantized=planned_scheme(occupancy.model, format_name(request.weights))[0] is not None,
+        quantized=planned_scheme(occupancy.model, format_name(request.setup.weights))[0] is not None,
     )
 
 
@@ -569,8 +569,8 @@ _BLACKWELL: Final = 100
 
 def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU. Those of the cache are refused by :func:`check_kv_dtype` where no backend has them."""
-    request, options = occupancy.request, occupancy.request.options
-    gpu = request.hardware.gpu
+    request, options = occupancy.request, occupancy.setup.options
+    gpu = request.setup.hardware.gpu
     capability = compute_capability(gpu) if gpu is not None else occupancy.settings.capability
     nvidia = gpu is None or gpu.vendor.lower() == "nvidia"
 
@@ -593,7 +593,7 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
     for kv_dtype in ("nvfp4", "int4_per_token_head"):
         yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
-    if short_bytes > 0 and request.hardware.kv_memory is None:
+    if short_bytes > 0 and request.setup.hardware.kv_memory is None:
         moved = round(float(options.get("cpu_offload_gb", "0")))
         size = -(-short_bytes // GIB) + moved
         # No more than the weights that are on the GPU.
@@ -605,9 +605,9 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
 def _activations(occupancy: VllmOccupancy) -> tuple[int, int] | None:
     """The activations, high and expected: fewer sequences free a part of them, as long as a batch has as many tokens."""
     settings = occupancy.settings
-    batches = settings.full_batch is None or occupancy.request.replica_batch * occupancy.request.seq >= settings.full_batch
+    batches = settings.full_batch is None or occupancy.request.replica_batch * occupancy.load.seq >= settings.full_batch
     as_planned = batches and settings.rules.engine != "V0" and settings.override is None
-    if not as_planned or occupancy.budget is None or occupancy.request.hardware.gpu is None:
+    if not as_planned or occupancy.budget is None or occupancy.setup.hardware.gpu is None:
         return None
     parts = [part for part in occupancy.budget.parts if part.section is Section.ACTIVATIONS]
     return sum(part.high for part in parts), sum(part.expected for part in parts)

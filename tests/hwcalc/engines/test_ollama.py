@@ -96,7 +96,7 @@ def test_what_one_plan_keeps_the_next_has() -> None:
     opened = open_request(load_model(LLAMA), engine="ollama", engine_options={"num_ctx": "8192"})
 
     assert opened.changed(seq=4096).tokens == 4096
-    assert opened.changed(options={"n_ubatch": "256"}).request.options == {"n_ubatch": "256"}
+    assert opened.changed(options={"n_ubatch": "256"}).setup.options == {"n_ubatch": "256"}
 
 
 def test_one_slot_for_some(capsys: Capture) -> None:

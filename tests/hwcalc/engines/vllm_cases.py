@@ -137,7 +137,7 @@ def profiled(context: VllmOccupancy, _: PoolInfo) -> int:
     settings = context.settings
     run = ProfileRun(
         version=settings.version,
-        parallel=context.request.parallel,
+        parallel=context.setup.parallel,
         seq=context.tokens,
         tokens=settings.batched_tokens,
         rows=settings.sequences,
