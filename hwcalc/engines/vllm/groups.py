@@ -214,7 +214,5 @@ def _tuples(specs: Sequence[LayerSpec], caches: Sorted) -> list[BlockGroup]:
 def _least_padding(counts: Sequence[int], least: int) -> int:
     """The group size, at least ``least``, to which all counts round up with the least padding; the larger one if two are equal."""
     return min(
-        range(max(1, least), max(counts) + 1),
-        key=lambda size: (sum(-count % size for count in counts), -size),
-        default=least,
+        range(max(1, least), max(counts) + 1), key=lambda size: (sum(-count % size for count in counts), -size), default=least
     )

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.specs import (
     ChunkSpec,
     CrossSpec,
@@ -63,6 +62,11 @@ _COMPRESSED_BLOCK: Final = 256
 _INDEXED_BLOCK: Final = 64
 _WIDEST_HEAD: Final = 512
 _FLASHINFER_NOPE: Final = (64, 128, 192)
+
+
+def expands_latents(model: ModelSpec, rules: Rules) -> bool:
+    """Whether vLLM runs latent layers of this model with full keys and values for every head."""
+    return model.architecture == "MiniCPM3ForCausalLM" or (model.model_type == "kimi_k2" and not rules.kimi_k2_latents)
 
 
 def sparse_kv_dtype(kv_dtype: str, capability: int, *, keep: bool) -> str:

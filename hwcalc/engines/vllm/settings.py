@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.layer_specs import (
     STATE_KINDS,
     caching_of_states,
     default_state_dtype,
+    expands_latents,
     hears_state_dtype,
     sparse_kv_dtype,
 )
@@ -212,8 +212,7 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     """The kinds of layers that have a cache which no other layer uses."""
     groups = model.stack_for("vllm").groups
     found: frozenset[type[LayerKind]] = model.once(
-        "vllm cached kinds",
-        lambda: frozenset({type(group.kind) for group in groups if group.kind.tensors()} - {SharedCache}),
+        "vllm cached kinds", lambda: frozenset({type(group.kind) for group in groups if group.kind.tensors()} - {SharedCache})
     )
     return found
 
@@ -275,12 +274,7 @@ def _model_dtype(model: ModelSpec, requested: str | None, gpu: Gpu | None, rules
 
 
 def _kv_dtype(
-    model: ModelSpec,
-    requested: str | None,
-    model_dtype: str,
-    capability: int,
-    kinds: frozenset[type[LayerKind]],
-    rules: Rules,
+    model: ModelSpec, requested: str | None, model_dtype: str, capability: int, kinds: frozenset[type[LayerKind]], rules: Rules
 ) -> str:
     """The KV dtype as vLLM resolves it; ``auto`` is the model dtype."""
     kv_dtype = formats.read_kv_dtype(requested or "auto")

@@ -12,6 +12,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.memory import Budget, BudgetPart
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
+from hwcalc.engines.vllm.rules import VERSIONS
 from hwcalc.engines.vllm.settings import (
     V0_SEQUENCES,
     batch_defaults,
@@ -21,7 +22,6 @@ from hwcalc.engines.vllm.settings import (
     total_bytes,
     v0_batch,
 )
-from hwcalc.engines.vllm.versions import VERSIONS
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import find_gpu, list_gpus
 from hwcalc.profiles.hardware_file import Gpu
