@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
     from hwcalc.policies.base import Chosen
 
@@ -227,7 +226,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.by_kind.request_bytes(self.tokens)
+        return self.by_kind.taken(lambda group: self.by_kind.blocks(group, self.tokens))
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
@@ -243,9 +242,11 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
-        if not self.together.unlike:
-            return self.request_bytes.times(self.batch)
-        return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.together.unlike:
+            return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.batch == 1:
+            return self.request_bytes
+        return self.by_kind.taken(lambda group: self.batch * self.by_kind.blocks(group, self.tokens))
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:

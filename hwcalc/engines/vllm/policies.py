@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache, PoolLayout
     from hwcalc.engines.vllm.pool import BlockPool
     from hwcalc.formulas import Stack
 
