@@ -222,7 +222,7 @@ def _weights(requested: str, version: str) -> list[str]:
 
 def _lora(text: str, version: str) -> list[str]:
     from hwcalc.engines.options import parse_lora
-    from hwcalc.engines.vllm.lora import slot_rank
+    from hwcalc.engines.vllm.weights import slot_rank
 
     lora = parse_lora(text)
     return [
