@@ -206,7 +206,7 @@ def _points(opened: Occupancy, lengths: Sequence[int]) -> Iterator[Mapping[str, 
 
 def _point(opened: Occupancy, search: Search) -> Mapping[str, Any] | str:
     """The numbers of a plan."""
-    _, fit = plan_fit(opened, opened.needed_bytes, search=search)
+    _, fit = plan_fit(opened, None, search)
     if fit is None:
         return _UNKNOWN
     total, needed, definition = opened.stored_bytes, opened.needed_bytes, opened.engine.definition

@@ -379,15 +379,7 @@ def _pages(setting: Setting) -> Strategy:
         *setting.needed_steps,
         step(_WASTED, "held_bytes - needed_bytes", wasted, unit="bytes", **terms),
     )
-    return _strategy(
-        setting,
-        PAGES,
-        full=int(full),
-        held=held,
-        peak=int(full),
-        steps=steps,
-        most_wasted=_most_unused(setting),
-    )
+    return _strategy(setting, PAGES, full=int(full), held=held, peak=int(full), steps=steps, most_wasted=_most_unused(setting))
 
 
 def _most_unused(setting: Setting) -> int:

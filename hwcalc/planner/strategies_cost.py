@@ -128,13 +128,7 @@ def cells_of(opened: Occupancy, block_sizes: Mapping[str, int], stack: Stack | N
         for tensor in group.kind.tensors():
             found.setdefault((group.kind, tensor.span), []).append(tensor.bytes_per_position(_format(roles, tensor.role, opened)))
     return tuple(
-        Cell(
-            kind=kind,
-            count=counts[kind],
-            span=span,
-            rows=tuple(rows),
-            block_size=block_sizes.get(kind.name, block_sizes[""]),
-        )
+        Cell(kind=kind, count=counts[kind], span=span, rows=tuple(rows), block_size=block_sizes.get(kind.name, block_sizes[""]))
         for (kind, span), rows in found.items()
     )
 
@@ -376,9 +370,7 @@ def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
         if not formula:
             formula, terms = "positions", {"positions": slots}
         return Places(
-            formula=f"sequences x {formula}",
-            terms={"sequences": lengths.batch, **terms},
-            total=Fraction(lengths.batch * slots),
+            formula=f"sequences x {formula}", terms={"sequences": lengths.batch, **terms}, total=Fraction(lengths.batch * slots)
         )
 
     return of
