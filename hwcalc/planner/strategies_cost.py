@@ -20,7 +20,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window, paged_positions, paged_sum, stored_sum
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.speed import speed_bound
-from hwcalc.planner.speed_work import Use, WeightShare, cache_bytes_read, weight_shares
+from hwcalc.planner.speed_work import Use, WeightShare, Workload, cache_bytes_read, weight_shares
 from hwcalc.planner.strategies_result import HeadChoice
 
 if TYPE_CHECKING:
@@ -622,13 +622,12 @@ def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
     gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
-    return speed_bound(
-        opened.model,
-        gpu=gpu,
+    load = Workload(
         seq=lengths.seq,
         batch=lengths.batch,
         roles=opened.dtypes.roles,
         engine=opened.engine.name,
         encoder_tokens=lengths.encoder_tokens,
         weights=opened.setup.weights,
-    ).value
+    )
+    return speed_bound(opened.model, gpu, load).value
