@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.forms import ENDS
 from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes
-from hwcalc.engines.llamacpp.layout import host_room, room_of
+from hwcalc.engines.llamacpp.layout import host_room, rooms_of
 from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options
 from hwcalc.engines.memory import Section
 from hwcalc.engines.setup import Parallel, Setup
@@ -49,7 +48,7 @@ class Quick:
         self._setup = Setup() if host.gpu.is_host else setup
         self._named = named
         options = place_options(setup.options)
-        self._rooms = {end: room_of(setup.hardware, options, end) for end in ENDS}
+        self._rooms = rooms_of(setup.hardware, options)
         self._likely_host = host_room(setup, options, "expected")
         self._dtypes = dtypes_of(*ContextOptions.of(setup).types)
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}

@@ -166,18 +166,11 @@ TOLERANCE: Final = "1%"
 _SHOWN: Final = tuple(row.name for row in OPTIONS if row.in_reconciliation)
 _STATED_AS: Final = {
     "seq": ("max_model_len", "concurrency_tokens", "n_ctx_seq", "n_ctx", "session_len", "prompt_tokens"),
-    "prompt": ("prompt_tokens",),
-    "batch": ("n_seq_max",),
-    "tp": ("tensor_parallel_size",),
-    "pp": ("pipeline_parallel_size",),
-    "dp": ("data_parallel_size",),
-    "dcp": ("decode_context_parallel_size",),
-    "ep": ("enable_expert_parallel",),
-    "memory_utilization": ("gpu_memory_utilization",),
-    "kv_memory": ("pool_mb",),
-    "dtype": ("kv_cache_dtype",),
+    "prompt": ("prompt_tokens",), "batch": ("n_seq_max",), "tp": ("tensor_parallel_size",), "pp": ("pipeline_parallel_size",),
+    "dp": ("data_parallel_size",), "dcp": ("decode_context_parallel_size",), "ep": ("enable_expert_parallel",),
+    "memory_utilization": ("gpu_memory_utilization",), "kv_memory": ("pool_mb",), "dtype": ("kv_cache_dtype",),
     "weights": ("quantization",),
-}
+}  # fmt: skip
 
 
 @takes(ReconcileOptions)

@@ -9,9 +9,9 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.record import Record
 from hwcalc.probe.live import NOT_RUN
-from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyFigure, PolicyRun, Probed, RankResult, TensorResult
+from hwcalc.probe.run import More
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import both, exact, plural

@@ -40,12 +40,7 @@ class TransformersLog(Dialect):
     name = "transformers"
     title = "a script that runs transformers"
     engine = "transformers"
-    sought = (
-        "memory footprint: 15.01 GB",
-        "KV cache: 4294967296 bytes",
-        "max_memory_allocated: 17.06 GiB",
-        "CUDA out of memory",
-    )
+    sought = ("memory footprint: 15.01 GB", "KV cache: 4294967296 bytes", "max_memory_allocated: 17.06 GiB", "CUDA out of memory")
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""

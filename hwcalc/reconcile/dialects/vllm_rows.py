@@ -43,10 +43,7 @@ class Pools(Record):
 def compare(facts: Facts, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
     budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
-    rows = [
-        *_equation(facts, occupancy, budget, tolerance),
-        *_layout_rows(facts, occupancy),
-    ]
+    rows = [*_equation(facts, occupancy, budget, tolerance), *_layout_rows(facts, occupancy)]
     notes: list[Note] = []
     if facts.word("engine_core") == "v0" and occupancy.settings.rules.engine != "V0":
         message = "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
