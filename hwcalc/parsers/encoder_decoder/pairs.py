@@ -21,8 +21,8 @@ from hwcalc.parsers.encoder_decoder.bart import BART, BART_KEYS, FORMULANET, Bar
 from hwcalc.parsers.encoder_decoder.sound import wav2vec2
 from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
-from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
-from hwcalc.parsers.towers.vit import neck, sam_layers
+from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, neck, needed, pair, patch_conv
+from hwcalc.parsers.towers.vit import sam_layers
 from hwcalc.text import quoted
 
 # Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
