@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hwcalc.engines.devices import DeviceShare, Placement
-from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.layers import divided
 from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.memory import BudgetPart
@@ -396,7 +396,9 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
 def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
     deployment = occupancy.deployment
-    parts = Layout(deployment.pinned_at(deployment.hosted_runs), occupancy.settings).buffer_parts(ON_HOST)
+    hosted = divided(deployment.hparams.n_layer_all, 0, deployment.ends)
+    layout = Layout(deployment.pinned_at(hosted), occupancy.settings)
+    parts = layout.buffers.parts(layout.host.part)
     rows: list[Row] = []
     for name, stated, meaning in (
         (_COMPUTE, "compute_bytes", "compute buffer"),
