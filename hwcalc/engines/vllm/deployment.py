@@ -13,15 +13,15 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
-from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.classes import check_architecture
+from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
+from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.settings import VllmSettings, batch_is_chunked, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
-from hwcalc.engines.vllm.supported import check_supported
+from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
     from hwcalc.policies.base import Chosen
 
@@ -148,7 +147,7 @@ class VllmDeployment(Deployment):
     def deals_experts(self) -> bool:
         from hwcalc.engines.vllm.command import FLAGS
 
-        return planned_version(self.version) >= versions.since(FLAGS["dp"].since)
+        return planned_version(self.version) >= since(FLAGS["dp"].since)
 
     def policy_support(self, chosen: Chosen) -> Support:
         from hwcalc.engines.vllm.policies import policy_support
@@ -227,7 +226,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.by_kind.request_bytes(self.tokens)
+        return self.by_kind.taken(lambda group: self.by_kind.blocks(group, self.tokens))
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
@@ -243,9 +242,11 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
-        if not self.together.unlike:
-            return self.request_bytes.times(self.batch)
-        return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.together.unlike:
+            return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.batch == 1:
+            return self.request_bytes
+        return self.by_kind.taken(lambda group: self.batch * self.by_kind.blocks(group, self.tokens))
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:

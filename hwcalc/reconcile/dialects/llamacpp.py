@@ -17,7 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import DeviceShare, Placement
-from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.layers import divided
 from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.formulas import Role
@@ -280,7 +280,9 @@ class LlamacppLog(Dialect):
         elif placement is not None or all(on_host(fact.rank) for fact in facts.ranks("model_bytes")):
             # A machine without a GPU holds everything in its own memory.
             deployment = occupancy.deployment
-            parts = Layout(deployment.pinned_at(deployment.hosted_runs), occupancy.settings).buffer_parts(ON_HOST)
+            hosted = divided(deployment.hparams.n_layer_all, 0, deployment.ends)
+            layout = Layout(deployment.pinned_at(hosted), occupancy.settings)
+            parts = layout.buffers.parts(layout.host.part)
             for name, stated, meaning in _HOSTED:
                 predicted = total(part for part in parts if part.name == name)
                 rows += compared(name, _whole(facts, stated), predicted, tolerance, "estimate", meaning)

@@ -77,6 +77,15 @@ def test_the_batch_sizes_windows() -> None:
     )
 
 
+def test_the_batch_of_embeddings() -> None:
+    """``WithDefaultEmbeddingNumBatch``: 2,048 tokens, or as many as a slot has."""
+    embedding = {key.replace("gemma3", "gemma-embedding"): value for key, value in GEMMA.items()}
+    model = load_model(embedding | {"general.architecture": "gemma-embedding"})
+
+    told: list[Any] = [open_request(model, engine="ollama", seq=tokens) for tokens in (8192, 512)]
+    assert [one.settings.n_ubatch for one in told] == [2048, 512]
+
+
 def test_ollamas_own_names() -> None:
     """Each stands for llama.cpp's, which are taken too; the option of llama.cpp is the same engine."""
     options = {"num_ctx": 8192, "num_parallel": 2, "num_gpu": 20, "kv_cache_type": "q8_0", "flash_attention": 1, "num_batch": 256}

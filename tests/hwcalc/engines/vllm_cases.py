@@ -12,7 +12,7 @@ from hwcalc import load_model
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
-from hwcalc.engines.vllm.versions import since
+from hwcalc.engines.vllm.rules import since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version

@@ -15,7 +15,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.setup import Request
 from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import BlockGroup
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.hardware_file import Gpu
