@@ -158,7 +158,7 @@ def _common_length(*models: ModelSpec) -> int:
 
 def _csv(difference: Difference, seq: int) -> str:
     """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
-    from hwcalc.report.listing import csv_text
+    from hwcalc.report.text import csv_text
 
     rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
     rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", seq, seq, 0)]
@@ -237,13 +237,13 @@ def fit(**options: Any) -> Answer:
     own = {option.name: options[option.name] for option in _CHOICE if options[option.name] not in (None, [])}
     with progress():
         result = fit(**own, **given)
-    from hwcalc.report.fit import fit_csv, fit_text, left_out
+    from hwcalc.report.fitting import fit_csv, fit_text, models_left_out
 
     status = 0 if result.models else 1
     if view.format == "json":
         return answer(result, status=status)
     if view.format == "csv":
-        remarks = () if view.quiet else tuple(left_out(result))
+        remarks = () if view.quiet else tuple(models_left_out(result))
         return Answer(text=fit_csv(result), status=status, remarks=remarks)
     text = fit_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
     return Answer(text=text, status=status)
@@ -329,12 +329,14 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
     said = tuple(note.message for note in result.notes if note.code in {"hub-unreachable", LEFT_OUT})
     if view.format == "json":
         return answer(result, status=status, remarks=said)
-    from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
+    from hwcalc.report.fitting import hardware_left_out, recommendation_csv, recommendation_text
 
     if view.format == "csv":
         more = (f"{result.more:,} more: --limit 0",) if result.more else ()
         return Answer(
-            text=recommendation_csv(result), status=status, remarks=said if view.quiet else (*said, *more, *left_out(result))
+            text=recommendation_csv(result),
+            status=status,
+            remarks=said if view.quiet else (*said, *more, *hardware_left_out(result)),
         )
     text = recommendation_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
     return Answer(text=text, status=status, remarks=said)

@@ -99,14 +99,14 @@ def _answer(explanation: Explanation, view: View) -> Answer:
     if view.format == "json":
         return answer(explanation.to_dict())
     if view.format == "csv":
-        from hwcalc.report.rows import explain_csv
+        from hwcalc.report.explain import explain_csv
 
         return Answer(text=explain_csv(explanation))
     if view.format == "markdown":
-        from hwcalc.report.markdown import explain_markdown
+        from hwcalc.report.explain import explain_markdown
 
         return Answer(text=explain_markdown(explanation, quiet=view.quiet))
-    from hwcalc.report.explain_text import explain_text
+    from hwcalc.report.explain import explain_text
 
     return Answer(text=explain_text(explanation, color=view.color, width=view.width, quiet=view.quiet))
 

@@ -101,7 +101,7 @@ class View(Record):
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
         """Rows in the chosen format; the columns in ``right`` are aligned right."""
-        from hwcalc.report.listing import listing
+        from hwcalc.report.drawing import listing
 
         return listing(header, rows, format_=self.format, right=right, color=self.color, width=self.width)
 

@@ -181,7 +181,7 @@ def _colored(text: str, status: str, *, color: bool) -> str:
 
 def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
     """A heading with the counts, a table of the checks, and a list of those that did not pass with file and line."""
-    from hwcalc.report.markdown import markdown_table
+    from hwcalc.report.text import markdown_table
 
     rows = [
         (
@@ -224,7 +224,7 @@ _COLUMNS = (
 
 def check_csv(document: CheckDocument) -> str:
     """One row for each requirement of each check. A check that could not be made is one row with the requirement ``error``."""
-    from hwcalc.report.listing import csv_text
+    from hwcalc.report.text import csv_text
 
     rows: list[tuple[object, ...]] = []
     for check in document.checks:

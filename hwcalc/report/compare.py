@@ -11,10 +11,9 @@ from typing import Final, TypeAlias
 from hwcalc.engines.causes import Cause
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
-from hwcalc.report.drawing import PIPED_WIDTH
-from hwcalc.report.listing import csv_text, listing
+from hwcalc.report.drawing import PIPED_WIDTH, listing
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import filled, how_many
+from hwcalc.report.text import csv_text, filled, how_many
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -45,7 +44,7 @@ def legend(variants: Sequence[Variant], format_: str, width: int) -> str:
     lines = [_NUMBER, *([_ALL_GPUS] if several else []), *_ALWAYS, *([_POOL_TOKENS] if pools else [])]
     if format_ == "markdown":
         return f"{'; '.join(lines)}.\n"
-    return "".join(f"{filled(line, width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
+    return "".join(f"{filled(line, width)}\n" for line in lines)
 
 
 def shown_columns(variants: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:

@@ -30,11 +30,6 @@ _FEW: Final = 3
 """Groups of layers, or published figures, that are listed one by one."""
 
 
-def brief_lines(plan: Plan) -> list[tuple[str, str]]:
-    """A labelled line for the policy and one for what is shared; none without them."""
-    return [(label, line) for label, line in (("policy", policy_line(plan)), ("shared", sharing_line(plan))) if line]
-
-
 def policy_line(plan: Plan) -> str:
     """The policy in a line: what it is, what it leaves, and what comes back; empty without one."""
     info = plan.policy

@@ -12,9 +12,8 @@ from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyFigure, PolicyRun, Probed, RankResult, TensorResult
-from hwcalc.report.drawing import AGREES, DIFFERS, marked
-from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.text import both, exact, plural
+from hwcalc.report.drawing import AGREES, DIFFERS, listing, marked
+from hwcalc.report.text import both, csv_text, exact, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

@@ -6,9 +6,8 @@ from typing import Final
 
 from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.report.drawing import AGREES, DIFFERS, marked
-from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.text import escaped, plural
+from hwcalc.report.drawing import AGREES, DIFFERS, listing, marked
+from hwcalc.report.text import csv_text, escaped, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

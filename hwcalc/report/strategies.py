@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines import DEFAULT
 from hwcalc.library.explained import symbols_in
 from hwcalc.library.strategies import strategy_section
-from hwcalc.report.explain_text import figure_lines
-from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.text import escaped, parameters, plural
+from hwcalc.report.drawing import listing
+from hwcalc.report.explain import figure_lines
+from hwcalc.report.text import csv_text, escaped, parameters, plural
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 

@@ -14,7 +14,7 @@ from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.report.fit import fit_text
+from hwcalc.report.fitting import fit_text
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given

@@ -21,9 +21,8 @@ from hwcalc.library.layer_bytes import stored
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
-from hwcalc.report.explain_text import explain_text
-from hwcalc.report.markdown import explain_markdown, plan_markdown
-from hwcalc.report.rows import plan_csv
+from hwcalc.report.explain import explain_markdown, explain_text
+from hwcalc.report.exports import plan_csv, plan_markdown
 from hwcalc.report.schema import DOCUMENTS, json_schema
 from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
