@@ -18,9 +18,8 @@ from hwcalc.cli.options import (
     progress,
     reading,
     say_unreachable,
-    view_of,
 )
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
 
     if view.format == "csv":
         return Answer(text=comparison_csv(comparison), status=status, remarks=remarks)
-    text = comparison_text(comparison, format_=view.format, color=view.color, width=view.width)
-    return Answer(text=text, status=status, remarks=remarks)
+    return Answer(text=comparison_text(comparison, view), status=status, remarks=remarks)
 
 
 _LONGEST = 60
@@ -95,7 +93,6 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
 
     The status is 1 if an accelerator is named and one of the two is not known to fit it.
     """
-    from hwcalc.cli.output import why_not
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
     from hwcalc.model import PARTIAL_WEIGHTS
@@ -144,7 +141,7 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
     same = "" if changed else "No key that bears on memory differs.\n"
     pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
-    told = footnotes(pairs, format_=view.format, width=view.width)
+    told = footnotes(pairs, view)
     return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""), status=status, remarks=remarks)
 
 
@@ -245,8 +242,7 @@ def fit(**options: Any) -> Answer:
     if view.format == "csv":
         remarks = () if view.quiet else tuple(models_left_out(result))
         return Answer(text=fit_csv(result), status=status, remarks=remarks)
-    text = fit_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status)
+    return Answer(text=fit_text(result, view), status=status)
 
 
 _RECOMMEND_CHOICE: Final = (
@@ -338,5 +334,4 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
             status=status,
             remarks=said if view.quiet else (*said, *more, *hardware_left_out(result)),
         )
-    text = recommendation_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status, remarks=said)
+    return Answer(text=recommendation_text(result, view), status=status, remarks=said)

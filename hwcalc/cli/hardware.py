@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, Option, command, view_of
-from hwcalc.cli.output import Answer, View, answer_lists
+from hwcalc.cli.options import OUTPUT, Option, command
+from hwcalc.cli.output import Answer, answer_lists, view_of
 from hwcalc.model import Note
+from hwcalc.report import View
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, command, view_of
-from hwcalc.cli.output import Answer, View, answer, answer_lists
+from hwcalc.cli.options import OUTPUT, PLANNING, Option, command
+from hwcalc.cli.output import Answer, answer, answer_lists, view_of
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
+from hwcalc.report import View
 from hwcalc.report.schema import DOCUMENTS
 from hwcalc.text import shell_word, shown
 

@@ -24,7 +24,8 @@ from hwcalc.check.result import CheckDocument, Checked, Judged, in_words
 from hwcalc.documents import dumps
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
-from hwcalc.report.drawing import PIPED_WIDTH, SCREEN
+from hwcalc.report import View
+from hwcalc.report.drawing import SCREEN
 from hwcalc.report.text import csv_text, escaped, markdown_table, plural
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
@@ -32,23 +33,21 @@ from hwcalc.units import human_bytes
 FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 
 
-def check_report(
-    document: CheckDocument, format_: str, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
-) -> str:
+def check_report(document: CheckDocument, view: View) -> str:
     """The result as text in one of :data:`FORMATS`."""
-    if format_ == "json":
+    if view.format == "json":
         return dumps(document.to_dict())
-    if format_ == "sarif":
+    if view.format == "sarif":
         return check_sarif(document)
-    if format_ == "junit":
+    if view.format == "junit":
         return check_junit(document)
-    if format_ == "github":
+    if view.format == "github":
         return check_annotations(document)
-    if format_ == "csv":
+    if view.format == "csv":
         return check_csv(document)
-    if format_ == "markdown":
-        return check_markdown(document, quiet=quiet)
-    return check_table(document, color=color, width=width, quiet=quiet)
+    if view.format == "markdown":
+        return check_markdown(document, view)
+    return check_table(document, view)
 
 
 _WORDS = {"pass": "ok", "warning": "probably", "fail": "FAIL", "error": "ERROR"}
@@ -119,22 +118,23 @@ def _remarks(check: Checked, *, quiet: bool) -> list[str]:
     return [*(f"warning: {note.message}" for note in check.warnings), *(f"note: {said}" for said in assumed)]
 
 
-def _definitions(document: CheckDocument, format_: str, width: int, *, quiet: bool) -> str:
+def _definitions(document: CheckDocument, view: View) -> str:
     """Whose config is not as published, of the checks that are listed."""
     from hwcalc.report.summary import footnotes
 
-    planned = ((check.model or "", check.plan.definition) for check in _told(document, quiet=quiet) if check.plan is not None)
-    return footnotes(planned, format_=format_, width=width)
+    told = _told(document, quiet=view.quiet)
+    return footnotes(((check.model or "", check.plan.definition) for check in told if check.plan is not None), view)
 
 
-def check_table(document: CheckDocument, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
+def check_table(document: CheckDocument, view: View) -> str:
     """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
 
-    They stand first as well if the answer is longer than a screen. ``quiet`` leaves out notes and checks that pass.
+    They stand first as well if the answer is longer than a screen. Quiet, it has no notes and no checks that pass.
     """
+    quiet, width = view.quiet, view.width
 
     def colored(text: str, status: str) -> str:
-        return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if color else text
+        return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if view.color else text
 
     lines: list[str] = []
     for check in _told(document, quiet=quiet):
@@ -149,7 +149,7 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = PI
         lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
-    lines += _definitions(document, "table", width, quiet=quiet).splitlines()
+    lines += _definitions(document, view).splitlines()
     counts = colored(summary_line(document), "pass" if document.summary.exit_code == 0 else "fail")
     return "\n".join([*([counts] if len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
 
@@ -165,8 +165,9 @@ def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
     return [(first if index == 0 else " " * _INDENT) + part for index, part in enumerate(parts)]
 
 
-def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
+def check_markdown(document: CheckDocument, view: View) -> str:
     """A heading with the counts, a table of the checks, and a list of those that did not pass with file and line."""
+    quiet = view.quiet
     rows = []
     for check in _told(document, quiet=quiet):
         verdict = "" if check.verdict is None else check.verdict.text
@@ -181,7 +182,7 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lists = [f"- {escaped(_WORDS[check.status])} {escaped(check.name)} at {escaped(place(check))}\n" for check in failed]
     said = [f"- {escaped(note)}\n" for note in notes]
-    out += [text for text in ("".join(lists), "".join(said), _definitions(document, "markdown", 0, quiet=quiet)) if text]
+    out += [text for text in ("".join(lists), "".join(said), _definitions(document, view)) if text]
     return "\n".join(out)
 
 

@@ -12,11 +12,10 @@ from rich.text import Span
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
+from hwcalc.report import PIPED_WIDTH, View
 from hwcalc.report.text import csv_text, markdown_table
 from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
-PIPED_WIDTH: Final = 100_000
-"""Columns of piped output: no line is that long."""
 SCREEN: Final = (24, 80)
 """Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
 BOUND: Final = "\ue000"
@@ -300,27 +299,15 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=BETWEEN)]
 
 
-def listing(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    format_: str,
-    right: Iterable[int] = (),
-    color: bool = False,
-    width: int = PIPED_WIDTH,
-    last: int = 0,
-) -> str:
-    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right, and no word is cut, whatever the width.
-
-    In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more.
-    """
-    if format_ == "csv":
+def table(view: View, header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int], last: int) -> str:
+    """Rows in a format, as :meth:`hwcalc.report.View.table` says it."""
+    if view.format == "csv":
         return csv_text(header, rows)
-    if format_ == "markdown":
+    if view.format == "markdown":
         return markdown_table(header, rows, right=right)
     cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
     lines = [[Text(title, style="bold") for title in header], *cells]
     *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
-    if last and min(last, longest) > width - sum(one + BETWEEN for one in others):
-        return rendered(over(lines, width=width, right=right), color=color, width=width)
-    return rendered([columns(lines, width=width, right=right)], color=color, width=width)
+    below = last and min(last, longest) > view.width - sum(one + BETWEEN for one in others)
+    parts = over(lines, width=view.width, right=right) if below else [columns(lines, width=view.width, right=right)]
+    return rendered(parts, color=view.color, width=view.width)

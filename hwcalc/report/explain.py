@@ -11,7 +11,8 @@ from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanati
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, ExplainedLimit, QuotedFormula, number_text, symbols_in
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.report.drawing import BETWEEN, PIPED_WIDTH, Column, Grid, Piece, Text, hanging, indented, rendered
+from hwcalc.report import View
+from hwcalc.report.drawing import BETWEEN, Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.exports import foot_markdown, head_markdown
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.text import both, csv_text, escaped, exact, layer_words, percent, plural
@@ -59,7 +60,7 @@ _Block = tuple[str, list[_Part]]
 """A title and what stands below it."""
 
 
-def explain_text(explanation: Explanation, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
+def explain_text(explanation: Explanation, view: View) -> str:
     """Each kind of layer with its formula, its numbers and the result, and their sum; then every other part in the same way."""
     plan = explanation.plan
     name, about, shape = model_lines(plan)
@@ -83,15 +84,18 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
                 lines_of = tuple(tuple(Text(cell, style="dim") for cell in line) for line in cells)
                 out.append(Grid(columns=(_UNCUT, _UNCUT, Column()), rows=lines_of, gap=BETWEEN))
         out.append(Text())
-    if not quiet:
+    if not view.quiet:
         messages = (missing_line(explanation), source_line(plan), *(clean(note.message) for note in plan.notes))
         out += hanging([("note", message, "dim") for message in (*messages, only_line(explanation)) if message])
     if plan.warnings:
-        out += [*([] if quiet else [Text()]), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
-    return rendered(out, color=color, width=width).rstrip("\n") + "\n"
+        out += [
+            *([] if view.quiet else [Text()]),
+            *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings]),
+        ]
+    return rendered(out, color=view.color, width=view.width).rstrip("\n") + "\n"
 
 
-def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
+def explain_markdown(explanation: Explanation, view: View) -> str:
     """The same with a heading for each part, and a list of its figures."""
     plan = explanation.plan
     out = head_markdown(plan)
@@ -112,9 +116,9 @@ def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
                 out.append(("\n" if part.mark == "`" else "").join(items))
             elif part.symbols:
                 out += ["where\n", "".join(f"- `{name}`: {escaped(meaning)}\n" for name, meaning in part.symbols)]
-    missing, only = ("", "") if quiet else (missing_line(explanation), only_line(explanation))
+    missing, only = ("", "") if view.quiet else (missing_line(explanation), only_line(explanation))
     before, after = ([f"- {escaped(line)}\n"] if line else [] for line in (missing, only))
-    return "\n".join([*out, *before, *foot_markdown(plan, quiet=quiet), *after])
+    return "\n".join([*out, *before, *foot_markdown(plan, quiet=view.quiet), *after])
 
 
 def _blocks(explanation: Explanation) -> Iterator[_Block]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
 from hwcalc.planner.runnables import Runnable, Runnables
-from hwcalc.report.drawing import PIPED_WIDTH, listing
+from hwcalc.report import View
 from hwcalc.report.text import csv_text, how_many, paragraphs, parameters, percent, plural
 from hwcalc.units import GIB
 
@@ -45,10 +45,8 @@ def recommendation_csv(recommendation: Recommendation) -> str:
     return csv_text(_OFFER_COLUMNS, ([getattr(offer, name) for name in _OFFER_COLUMNS] for offer in recommendation.offers))
 
 
-def recommendation_text(
-    recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
-) -> str:
-    """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
+def recommendation_text(recommendation: Recommendation, view: View) -> str:
+    """The request, the offers, and what was left out and why; quiet, only the request and the offers."""
     asked = recommendation
     engine = asked.engine if asked.engine_version is None else f"{asked.engine} {asked.engine_version}"
     weights = "weights as published" if asked.weights == "as published" else f"{asked.weights} weights"
@@ -57,12 +55,11 @@ def recommendation_text(
     first = f"{asked.model}: {what}, {engine}, {asked.kv_dtype} cache, {weights}{policy}"
 
     def table(offers: Sequence[Offer]) -> str:
-        header, rows = _offers(offers, format_, width)
-        return _table(header, rows, format_=format_, color=color, width=width)
+        return _table(*_offers(offers, view), view)
 
     sure = [offer for offer in recommendation.offers if offer.verdict.certain]
     unsure = [offer for offer in recommendation.offers if not offer.verdict.certain]
-    blocks = [paragraphs([first], format_, width)]
+    blocks = [paragraphs([first], view)]
     if sure:
         blocks.append(table(sure))
     if unsure:
@@ -73,23 +70,23 @@ def recommendation_text(
         blocks.append(f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}.\n")
         if recommendation.nearest is not None:
             blocks += ["Nearest:\n", table([recommendation.nearest])]
-            blocks += [paragraphs([recommendation.message], format_, width)] if recommendation.message else []
-            blocks += [_advice(recommendation, format_)] if recommendation.suggestions else []
+            blocks += [paragraphs([recommendation.message], view)] if recommendation.message else []
+            blocks += [_advice(recommendation, view)] if recommendation.suggestions else []
     lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
-    if not quiet:
+    if not view.quiet:
         # What the columns say, and the order of the rows.
         offers = recommendation.offers or ([] if recommendation.nearest is None else [recommendation.nearest])
-        titles = _offers(offers, format_, width)[0] if offers else []
+        titles = _offers(offers, view)[0] if offers else []
         said = [said for title, said in _MEANINGS.items() if title in titles]
         said += [_ALSO] if any(offer.also for offer in offers) else []
         said += [_ORDERS[recommendation.sort]] if len(offers) > 1 else []
         lines += [f"{'; '.join(said)}.", *hardware_left_out(recommendation), *(note.message for note in recommendation.notes)]
     if lines:
-        blocks.append(paragraphs(lines, format_, width))
+        blocks.append(paragraphs(lines, view))
     return "\n".join(blocks)
 
 
-def _offers(offers: Sequence[Offer], format_: str, width: int) -> tuple[list[str], list[list[str]]]:
+def _offers(offers: Sequence[Offer], view: View) -> tuple[list[str], list[list[str]]]:
     """The header and the rows, without the columns for which a terminal has no room."""
     instances = any(offer.instance is not None for offer in offers)
     clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
@@ -112,7 +109,7 @@ def _offers(offers: Sequence[Offer], format_: str, width: int) -> tuple[list[str
         free = "none" if offer.headroom_bytes < 0 else percent(offer.headroom_bytes, offer.usable_bytes)
         speed = _rate(offer.decode_tokens_per_s_bound)
         rows.append([name, gpus, layout, used, _gib(offer.usable_bytes), free, how_many(offer.max_batch), *longest, speed])
-    return _narrowed(header, rows, _EXPENDABLE_OF_OFFERS, format_, width)
+    return _narrowed(header, rows, _EXPENDABLE_OF_OFFERS, view)
 
 
 def hardware_left_out(recommendation: Recommendation) -> list[str]:
@@ -140,11 +137,11 @@ def _up_to(recommendation: Recommendation) -> str:
     return f" with up to {plural(recommendation.max_gpus, 'GPU')}" if joined else ""
 
 
-def _advice(recommendation: Recommendation, format_: str) -> str:
+def _advice(recommendation: Recommendation, view: View) -> str:
     """What would make the nearest hardware do."""
     from hwcalc.report.summary import advice_items, advice_pair
 
-    if format_ == "markdown":
+    if view.format == "markdown":
         return advice_items(recommendation.suggestions, recommendation.engine)
     pairs = [advice_pair(one, recommendation.engine) for one in recommendation.suggestions]
     return "".join(f"try {command}\n    {about}\n" for command, about in pairs)
@@ -159,11 +156,14 @@ def _rate(tokens: float | None) -> str:
 
 
 def _narrowed(
-    header: list[str], rows: list[list[str]], expendable: Sequence[str], format_: str, width: int
+    header: list[str], rows: list[list[str]], expendable: Sequence[str], view: View
 ) -> tuple[list[str], list[list[str]]]:
     """The header and the rows without the columns for which a terminal has no room: two blanks are between columns."""
     for title in expendable:
-        if format_ != "table" or sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)) - 2 <= width:
+        if (
+            view.format != "table"
+            or sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)) - 2 <= view.width
+        ):
             break
         if title in header:
             place = header.index(title)
@@ -171,9 +171,8 @@ def _narrowed(
     return header, rows
 
 
-def _table(header: list[str], rows: list[list[str]], *, format_: str, color: bool, width: int) -> str:
-    right = [place for place, title in enumerate(header) if title not in _WORDS]
-    return listing(header, rows, format_=format_, right=right, color=color, width=width)
+def _table(header: list[str], rows: list[list[str]], view: View) -> str:
+    return view.table(header, rows, right=[place for place, title in enumerate(header) if title not in _WORDS])
 
 
 _MODEL_COLUMNS: Final = (
@@ -188,30 +187,28 @@ def fit_csv(runnables: Runnables) -> str:
     return csv_text(_MODEL_COLUMNS, ([getattr(row, name) for name in _MODEL_COLUMNS] for row in runnables.models))
 
 
-def fit_text(
-    runnables: Runnables, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
-) -> str:
-    """What was asked, the models, and what was left out and why. ``quiet`` leaves only the first two."""
+def fit_text(runnables: Runnables, view: View) -> str:
+    """What was asked, the models, and what was left out and why; quiet, only the first two."""
     engine = " ".join(filter(None, (runnables.engine, runnables.engine_version)))
     usable = "" if runnables.usable_bytes is None else f", {runnables.usable_bytes / GIB:,.2f} GiB may be used"
     what = (
         f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}, {engine}, {' and '.join(runnables.sources)}"
     )
-    blocks = [paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"], format_, width)]
+    blocks = [paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"], view)]
     if runnables.models:
         header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
         expendable = _EXPENDABLE_OF_MODELS if all(row.whole for row in runnables.models) else _EXPENDABLE_SPLIT
-        header, rows = _narrowed(header, [_model_row(row) for row in runnables.models], expendable, format_, width)
-        blocks.append(_table(header, rows, format_=format_, color=color, width=width))
+        header, rows = _narrowed(header, [_model_row(row) for row in runnables.models], expendable, view)
+        blocks.append(_table(header, rows, view))
     else:
-        blocks.append(paragraphs(["Nothing runs on it."], format_, width))
+        blocks.append(paragraphs(["Nothing runs on it."], view))
     lines = [f"{one.id}: {one.message}" for one in runnables.unread]
-    if not quiet:
+    if not view.quiet:
         lines = [*_meaning(runnables.models), *lines, *models_left_out(runnables), *(note.message for note in runnables.notes)]
     if lines:
-        blocks.append(paragraphs(lines, format_, width))
-    if runnables.models and not quiet:
-        blocks.append(_next(runnables.models[0].command, format_, width))
+        blocks.append(paragraphs(lines, view))
+    if runnables.models and not view.quiet:
+        blocks.append(_next(runnables.models[0].command, view))
     return "\n".join(blocks)
 
 
@@ -273,18 +270,18 @@ def models_left_out(runnables: Runnables) -> list[str]:
     return out
 
 
-def _next(command: str, format_: str, width: int) -> str:
+def _next(command: str, view: View) -> str:
     """What to type next. Over several lines a shell still reads it as one command; one with quoted words is left as it is."""
-    if format_ == "markdown":
+    if view.format == "markdown":
         ticks = "``" if "`" in command else "`"
         return f"- plan one: {ticks}{command}{ticks}\n"
     line = f"plan one: {command}"
-    if len(line) <= width or "'" in command:
+    if len(line) <= view.width or "'" in command:
         return f"{line}\n"
     lines = [""]
     for part in command.split(" --"):
         word = f"--{part}" if lines[-1] else part
-        if lines[-1] and len(lines[-1]) + len(word) + 5 > width:
+        if lines[-1] and len(lines[-1]) + len(word) + 5 > view.width:
             lines.append(word)
         else:
             lines[-1] = f"{lines[-1]} {word}".lstrip()

@@ -17,7 +17,7 @@ from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, DeviceInfo, FitInfo, LayerInfo, PerGpu, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.report.drawing import PIPED_WIDTH
+from hwcalc.report import View
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
 from hwcalc.units import human_bytes
@@ -597,12 +597,12 @@ _MOST: Final = 5
 """Models that are named; JSON and CSV have the definition of each."""
 
 
-def footnotes(named: Iterable[tuple[str, str | None]], *, format_: str, width: int = PIPED_WIDTH) -> str:
+def footnotes(named: Iterable[tuple[str, str | None]], view: View) -> str:
     """A line for each definition that needs one with the models that have it, from pairs of model and definition.
 
     Empty if all are as published.
 
-    >>> print(footnotes([("a/b", "reconstructed"), ("a/c", "exact"), ("a/b", "reconstructed")], format_="table"), end="")
+    >>> print(footnotes([("a/b", "reconstructed"), ("a/c", "exact"), ("a/b", "reconstructed")], View()), end="")
     RECONSTRUCTED: the catalog's config is not a copy of the published file (a/b)
     """
     models: dict[str, dict[str, None]] = {"reconstructed": {}, "assumed": {}}
@@ -614,5 +614,5 @@ def footnotes(named: Iterable[tuple[str, str | None]], *, format_: str, width: i
         if those:
             more = f" and {len(those) - _MOST:,} more" if len(those) > _MOST else ""
             text = clean(f"{_DEFINITIONS[definition]} ({', '.join(list(those)[:_MOST])}{more})")
-            out += f"{escaped(text) if format_ == 'markdown' else filled(text, width)}\n"
+            out += f"{escaped(text) if view.format == 'markdown' else filled(text, view.width)}\n"
     return out

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final, Literal
+from typing import Final
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
+from hwcalc.report import PIPED_WIDTH, Detail
 from hwcalc.report.drawing import (
     BETWEEN,
-    PIPED_WIDTH,
     SCREEN,
     UNSURE,
     VERDICT_COLORS,
@@ -46,8 +46,6 @@ from hwcalc.report.summary import (
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-Detail = Literal["brief", "usual", "full"]
 
 _USUAL_WIDTH: Final = 100
 """Columns by which the lines of a screen are counted where there is no narrower terminal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hwcalc.formulas import LayerNumbers
+from hwcalc.report import View
 from hwcalc.text import clean, csv_cell
 from hwcalc.units import human_bytes
 
@@ -26,11 +27,11 @@ def filled(text: str, width: int) -> str:
     return fill(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
-def paragraphs(lines: Iterable[str], format_: str, width: int) -> str:
+def paragraphs(lines: Iterable[str], view: View) -> str:
     """Lines as a Markdown list, or as paragraphs with a hanging indent."""
-    if format_ == "markdown":
+    if view.format == "markdown":
         return "".join(f"- {escaped(line)}\n" for line in lines)
-    return "".join(f"{filled(clean(line), width)}\n" for line in lines)
+    return "".join(f"{filled(clean(line), view.width)}\n" for line in lines)
 
 
 def exact(count: int) -> str:
