@@ -34,7 +34,7 @@ from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
-from hwcalc.sweep.blocks import row_of
+from hwcalc.sweep.grid import row_of
 from hwcalc.text import csv_cell
 
 MOST_SECONDS: Final = 20.0

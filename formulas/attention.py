@@ -15,28 +15,20 @@ def key_value_tensors(
     num_key_value_heads: int, head_dim: int, v_head_dim: int, span: Span, prefix: str = ""
 ) -> tuple[CacheTensor, ...]:
     """The two tensors of every softmax attention: one key and one value per key/value head and position."""
+    axes = ("num_key_value_heads", "head_dim"), ("num_key_value_heads", "v_head_dim")
+    keys, values = (num_key_value_heads, head_dim), (num_key_value_heads, v_head_dim)
     return (
-        CacheTensor(
-            name=f"{prefix}keys",
-            shape=(num_key_value_heads, head_dim),
-            axes=("num_key_value_heads", "head_dim"),
-            role=Role.KEY,
-            span=span,
-        ),
-        CacheTensor(
-            name=f"{prefix}values",
-            shape=(num_key_value_heads, v_head_dim),
-            axes=("num_key_value_heads", "v_head_dim"),
-            role=Role.VALUE,
-            span=span,
-        ),
+        CacheTensor(name=f"{prefix}keys", shape=keys, axes=axes[0], role=Role.KEY, span=span),
+        CacheTensor(name=f"{prefix}values", shape=values, axes=axes[1], role=Role.VALUE, span=span),
     )
 
 
 class AttentionKind(LayerKind):
     """The base of all softmax attention: query heads that share key/value heads."""
 
-    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads", "num_key_value_heads")
+    _divided = ("num_attention_heads", "num_key_value_heads")
+    _prefix: ClassVar[str] = ""
+    """What the names of the tensors begin with."""
 
     num_attention_heads: int
     num_key_value_heads: int
@@ -49,7 +41,7 @@ class AttentionKind(LayerKind):
         return Full()
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return key_value_tensors(self.num_key_value_heads, self.head_dim, self.v_head_dim, self.span)
+        return key_value_tensors(self.num_key_value_heads, self.head_dim, self.v_head_dim, self.span, self._prefix)
 
 
 @register
@@ -67,10 +59,10 @@ class FullAttention(AttentionKind):
     arXiv:2305.13245 (GQA).
     """
 
-    name: ClassVar[str] = "full_attention"
-    title: ClassVar[str] = "full attention"
-    keeps: ClassVar[str] = "A key and a value per key/value head for every token."
-    source: ClassVar[str] = "Ainslie et al. 2023, arXiv:2305.13245"
+    name = "full_attention"
+    title = "full attention"
+    keeps = "A key and a value per key/value head for every token."
+    source = "Ainslie et al. 2023, arXiv:2305.13245"
 
 
 @register
@@ -87,10 +79,10 @@ class SlidingAttention(AttentionKind):
     Source: Beltagy et al. 2020, arXiv:2004.05150; Jiang et al. 2023, arXiv:2310.06825.
     """
 
-    name: ClassVar[str] = "sliding_attention"
-    title: ClassVar[str] = "sliding-window attention"
-    keeps: ClassVar[str] = "Keys and values of the last {window} tokens."
-    source: ClassVar[str] = "Jiang et al. 2023, arXiv:2310.06825"
+    name = "sliding_attention"
+    title = "sliding-window attention"
+    keeps = "Keys and values of the last {window} tokens."
+    source = "Jiang et al. 2023, arXiv:2310.06825"
 
     window: int
 
@@ -112,10 +104,10 @@ class ChunkedAttention(AttentionKind):
     Source: Llama 4 model code, ``attention_chunk_size`` (transformers, modeling_llama4.py).
     """
 
-    name: ClassVar[str] = "chunked_attention"
-    title: ClassVar[str] = "chunked attention"
-    keeps: ClassVar[str] = "Keys and values of the chunk of {chunk} tokens that the current token stands in."
-    source: ClassVar[str] = "transformers, modeling_llama4.py, attention_chunk_size"
+    name = "chunked_attention"
+    title = "chunked attention"
+    keeps = "Keys and values of the chunk of {chunk} tokens that the current token stands in."
+    source = "transformers, modeling_llama4.py, attention_chunk_size"
 
     chunk: int
 
@@ -134,14 +126,12 @@ class SinkAttention(AttentionKind):
     >>> SinkAttention(num_attention_heads=32, num_key_value_heads=32, head_dim=128, v_head_dim=128,
     ...               sink=1, window=2).tensors()[0].span.positions(4)
     3
-
-    Source: Xiao et al. 2023, arXiv:2309.17453.
     """
 
-    name: ClassVar[str] = "sink_attention"
-    title: ClassVar[str] = "attention sinks + window"
-    keeps: ClassVar[str] = "Keys and values of the first {sink} and the last {window} tokens."
-    source: ClassVar[str] = "Xiao et al. 2023, arXiv:2309.17453"
+    name = "sink_attention"
+    title = "attention sinks + window"
+    keeps = "Keys and values of the first {sink} and the last {window} tokens."
+    source = "Xiao et al. 2023, arXiv:2309.17453"
 
     sink: int
     window: int
@@ -158,18 +148,14 @@ class CrossAttention(AttentionKind):
     >>> CrossAttention(num_attention_heads=6, num_key_value_heads=6, head_dim=64,
     ...                v_head_dim=64).tensors()[0].span.positions(4, encoder_tokens=1500)
     1500
-
-    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3.
     """
 
-    name: ClassVar[str] = "cross_attention"
-    title: ClassVar[str] = "cross attention"
-    keeps: ClassVar[str] = "A key and a value per head for every encoder token; decoded tokens add nothing."
-    source: ClassVar[str] = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3"
+    name = "cross_attention"
+    title = "cross attention"
+    keeps = "A key and a value per head for every encoder token; decoded tokens add nothing."
+    source = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3"
+    _prefix = "cross_"
 
     @property
     def span(self) -> Span:
         return Encoder()
-
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        return key_value_tensors(self.num_key_value_heads, self.head_dim, self.v_head_dim, self.span, prefix="cross_")

@@ -6,18 +6,17 @@ arXiv:2001.08361, section 2.1). A causal prompt is counted exactly: each token l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.kind import LayerKind
+from hwcalc.formulas.stairs import Stair, stairs_sum
 from hwcalc.formulas.tensor import Chunk, Full, Once, Role, Sink, Span, Strided, Window
 
 if TYPE_CHECKING:
-    from hwcalc.formulas.attention import AttentionKind
     from hwcalc.formulas.hybrid import Stack
-    from hwcalc.formulas.latent import CompressedAttention, ExpandedLatentAttention, LatentAttention, SparseIndexer
 
-
+SOFTMAX: Final = ("full_attention", "sliding_attention", "chunked_attention", "sink_attention", "cross_attention")
+"""The kinds that keep a key and a value for each head, by name."""
 Term = tuple[Span, int | None, int]
 """The positions that a token looks at, how many of them it selects at most, and the operations per position."""
 
@@ -37,7 +36,7 @@ def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selec
 
     2 x 32 query heads x (128 + 128) x 1,000 positions. Query heads that share a key still compute separately.
     """
-    return _operations(decode_work(kind, tokens, encoder_tokens, selected=selected))
+    return sum(pairs * each for pairs, each in decode_work(kind, tokens, encoder_tokens, selected=selected))
 
 
 def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> int:
@@ -50,7 +49,7 @@ def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, sele
 
     2 x 32 x (128 + 128) x (1 + 2 + 3 + 4).
     """
-    return _operations(prefill_work(kind, tokens, encoder_tokens, selected=selected))
+    return sum(pairs * each for pairs, each in prefill_work(kind, tokens, encoder_tokens, selected=selected))
 
 
 def decode_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
@@ -102,10 +101,6 @@ def passes_work(
     )
 
 
-def _operations(work: tuple[Work, ...]) -> int:
-    return sum(pairs * each for pairs, each in work)
-
-
 def pairs_cached(tokens: int) -> int:
     """Pairs of a token and one that it looks at, itself included, in full attention with a cache: n (n + 1) / 2.
 
@@ -123,7 +118,8 @@ def pairs_recomputed(prompt: int, tokens: int) -> int:
 
     1 + 3 + 6 + 10; 6 + 10.
     """
-    return _tetrahedron(tokens) - _tetrahedron(prompt - 1)
+    before = prompt - 1
+    return (tokens * (tokens + 1) * (tokens + 2) - before * (before + 1) * (before + 2)) // 6
 
 
 def scores_recomputed(prompt: int, tokens: int) -> int:
@@ -134,7 +130,12 @@ def scores_recomputed(prompt: int, tokens: int) -> int:
 
     1 + 4 + 9 + 16; 9 + 16.
     """
-    return _pyramid(tokens) - _pyramid(prompt - 1)
+    return _squares(tokens) - _squares(prompt - 1)
+
+
+def _squares(last: int) -> int:
+    """1 x 1 + 2 x 2 + ... + last x last."""
+    return last * (last + 1) * (2 * last + 1) // 6
 
 
 def selected_tokens(stack: Stack) -> int | None:
@@ -164,15 +165,11 @@ def positions_sum(span: Span, tokens: int, encoder_tokens: int = 0, most: int | 
     1 + 2 + 3 + 4; 1 + 2 + 2 + 2; 1 + 2 + 3 and 1 in the next chunk; 0 + 1 + 1 + 2 + 2.
     """
     if isinstance(span, Chunk):
-        size = span.numbers[0]
-        whole, rest = divmod(tokens, size)
-        return whole * _triangle(size, most) + _triangle(rest, most)
-    if isinstance(span, Strided):
-        return _stairs(tokens, span.numbers[0], most)
-    if isinstance(span, (Full, Window, Sink)):
-        longest = sum(span.numbers) if span.numbers else None
-        limits = [limit for limit in (longest, most) if limit is not None]
-        return _triangle(tokens, min(limits, default=None))
+        whole, rest = divmod(tokens, span.numbers[0])
+        chunk = Stair(most=most)
+        return whole * stairs_sum([chunk], span.numbers[0]) + stairs_sum([chunk], rest)
+    if isinstance(span, (Full, Strided, Window, Sink)):
+        return stairs_sum([_at_most(span, most)], tokens)
     fixed = span.positions(tokens, encoder_tokens)
     return tokens * (fixed if most is None else min(fixed, most))
 
@@ -180,113 +177,63 @@ def positions_sum(span: Span, tokens: int, encoder_tokens: int = 0, most: int | 
 def _weighted_sum(span: Span, tokens: int, encoder_tokens: int, most: int | None) -> int:
     """The sum of positions that each token looks at, times the place of the token: 1 f(1) + 2 f(2) + ..."""
     if isinstance(span, Chunk):
-        size = span.numbers[0]
+        size, chunk = span.numbers[0], Stair(most=most)
         whole, rest = divmod(tokens, size)
-        before = size * whole * (whole - 1) // 2
-        full = before * _triangle(size, most) + whole * _pyramid(size, most)
-        return full + whole * size * _triangle(rest, most) + _pyramid(rest, most)
-    if isinstance(span, Strided):
-        return _weighted_stairs(tokens, span.numbers[0], most)
-    if isinstance(span, (Full, Window, Sink)):
-        longest = sum(span.numbers) if span.numbers else None
-        return _pyramid(tokens, min((limit for limit in (longest, most) if limit is not None), default=None))
+        # In the chunk that begins behind the token in place b, the token in place b + t looks at f(t).
+        before = size * whole * (whole - 1) // 2 * stairs_sum([chunk], size) + whole * size * stairs_sum([chunk], rest)
+        return before + whole * _weighted_stair(chunk, size) + _weighted_stair(chunk, rest)
+    if isinstance(span, (Full, Strided, Window, Sink)):
+        return _weighted_stair(_at_most(span, most), tokens)
     fixed = span.positions(tokens, encoder_tokens)
-    return _triangle(tokens, None) * (fixed if most is None else min(fixed, most))
+    return pairs_cached(tokens) * (fixed if most is None else min(fixed, most))
 
 
-def _pyramid(tokens: int, most: int | None = None) -> int:
-    """1 x 1 + 2 x 2 + 3 x 3 + ..., where no second factor is larger than ``most``."""
-    rising = tokens if most is None else min(tokens, most)
-    level = (tokens * (tokens + 1) - rising * (rising + 1)) // 2
-    return rising * (rising + 1) * (2 * rising + 1) // 6 + level * rising
+def _at_most(span: Span, most: int | None) -> Stair:
+    """The positions of a span, at most ``most`` of them."""
+    (stair,) = span.stairs()
+    limits = [limit for limit in (stair.most, most) if limit is not None]
+    return stair._replace(most=min(limits, default=None))
 
 
-def _tetrahedron(tokens: int) -> int:
-    """1 + (1 + 2) + (1 + 2 + 3) + ..."""
-    return tokens * (tokens + 1) * (tokens + 2) // 6
+def _weighted_stair(stair: Stair, tokens: int) -> int:
+    """The sum of t x min(most, t // per) for t = 1, 2, ... ``tokens``."""
+    per, steps = stair.per, tokens // stair.per
+    top = steps if stair.most is None else min(steps, stair.most)
+    if not top:
+        return 0
+    # Step s < top has the tokens s x per to s x per + per - 1; the last one has all from top x per on.
+    rising = per * per * _squares(top - 1) + per * (per - 1) // 2 * pairs_cached(top - 1)
+    return rising + top * (pairs_cached(tokens) - pairs_cached(per * top - 1))
 
 
-def _weighted_stairs(tokens: int, stride: int, most: int | None) -> int:
-    """1 x (1 // stride) + 2 x (2 // stride) + ..., where no second factor is larger than ``most``."""
-    whole = tokens // stride if most is None else min(tokens // stride, most)
-    below = max(0, whole - 1)
-    squares, steps = _pyramid(below), _triangle(below, None)
-    last = whole * (_triangle(tokens, None) - _triangle(max(0, stride * whole - 1), None))
-    return stride * stride * squares + stride * (stride - 1) // 2 * steps + (last if whole else 0)
-
-
-def _triangle(tokens: int, most: int | None) -> int:
-    """1 + 2 + 3 + ..., where no term is larger than ``most``."""
-    rising = tokens if most is None else min(tokens, most)
-    return rising * (rising + 1) // 2 + (tokens - rising) * rising
-
-
-def _stairs(tokens: int, stride: int, most: int | None) -> int:
-    """1 // stride + 2 // stride + ..., where no term is larger than ``most``."""
-    rising = tokens if most is None else min(tokens, stride * most)
-    whole = rising // stride
-    return stride * whole * (whole - 1) // 2 + whole * (rising - stride * whole + 1) + (tokens - rising) * whole
-
-
-def _terms(kind: LayerKind, selected: int | None, *, prefill: bool) -> tuple[Term, ...]:
-    rule = _RULES.get(kind.name)
-    return _states(kind) if rule is None else rule(kind, selected, prefill)
-
-
-def _softmax(kind: AttentionKind, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """At each position, every query head multiplies with a key and weighs a value."""
-    return ((kind.span, None, 2 * kind.num_attention_heads * (kind.head_dim + kind.v_head_dim)),)
-
-
-def _latent(kind: LatentAttention, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """Decoding works on the latent itself. A prompt may be expanded into keys and values, which costs less per position.
-
-    DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2: queries and outputs absorb the up-projections.
-    """
-    if prefill:
-        key, value = kind.qk_nope_head_dim, kind.v_head_dim
-    else:
-        key = value = kind.kv_lora_rank
-    return ((kind.span, selected, 2 * kind.num_attention_heads * (key + kind.qk_rope_head_dim + value)),)
-
-
-def _expanded(kind: ExpandedLatentAttention, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    span = Full() if kind.window is None else Window(kind.window)
-    return ((span, selected, 2 * kind.num_attention_heads * (kind.qk_nope_head_dim + kind.qk_rope_head_dim + kind.v_head_dim)),)
-
-
-def _indexer(kind: SparseIndexer, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """Every index head scores every token."""
-    return ((Full(), None, 2 * kind.index_n_heads * kind.index_head_dim),)
-
-
-def _compressed(kind: CompressedAttention, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """Attention over the window and the selected entries (one vector is key and value), and the scores of the indexer."""
-    each = 4 * kind.num_attention_heads * kind.head_dim
-    window: Term = (Window(kind.window), None, each)
-    if kind.compress_ratio is None:
-        return (window,)
-    groups = Strided(kind.compress_ratio)
-    entries: Term = (groups, kind.index_topk, each)
-    if kind.index_n_heads is None or kind.index_head_dim is None:
-        return window, entries
-    return window, entries, (groups, None, 2 * kind.index_n_heads * kind.index_head_dim)
-
-
-def _states(kind: LayerKind) -> tuple[Term, ...]:
-    """Every token multiplies a state and adds to it. A state with heads is also multiplied with a query and summed.
-
-    This is a lower bound: gates, decays and delta rules come on top.
-    """
+def _terms(kind: Any, selected: int | None, *, prefill: bool) -> tuple[Term, ...]:
+    """The terms of one kind, whose class is known by its name: a model's stack imports no kinds but its own."""
+    name = kind.name
+    if name in SOFTMAX:
+        # At each position, every query head multiplies with a key and weighs a value.
+        return ((kind.span, None, 2 * kind.num_attention_heads * (kind.head_dim + kind.v_head_dim)),)
+    if name == "latent_attention":
+        # Decoding works on the latent itself: queries and outputs absorb the up-projections (DeepSeek-AI 2024, arXiv:2405.04434,
+        # section 2.1.2). A prompt may be expanded into keys and values, which costs less per position.
+        widths = kind.qk_nope_head_dim + kind.v_head_dim if prefill else 2 * kind.kv_lora_rank
+        return ((kind.span, selected, 2 * kind.num_attention_heads * (widths + kind.qk_rope_head_dim)),)
+    if name == "expanded_latent_attention":
+        widths = kind.qk_nope_head_dim + kind.qk_rope_head_dim + kind.v_head_dim
+        return ((Full() if kind.window is None else Window(kind.window), selected, 2 * kind.num_attention_heads * widths),)
+    if name == "sparse_indexer":
+        # Every index head scores every token.
+        return ((Full(), None, 2 * kind.index_n_heads * kind.index_head_dim),)
+    if name == "compressed_attention":
+        # Attention over the window and the selected entries (one vector is key and value), and the scores of the indexer.
+        each = 4 * kind.num_attention_heads * kind.head_dim
+        terms: list[Term] = [(Window(kind.window), None, each)]
+        if kind.compress_ratio is not None:
+            groups = Strided(kind.compress_ratio)
+            terms.append((groups, kind.index_topk, each))
+            if kind.index_n_heads is not None and kind.index_head_dim is not None:
+                terms.append((groups, None, 2 * kind.index_n_heads * kind.index_head_dim))
+        return tuple(terms)
+    # Every token multiplies a state and adds to it. A state with heads is also multiplied with a query and summed. This is a lower
+    # bound: gates, decays and delta rules come on top.
     states = (tensor for tensor in kind.tensors() if tensor.role is Role.STATE and isinstance(tensor.span, Once))
     return tuple((tensor.span, None, (4 if len(tensor.shape) > 1 else 2) * tensor.elements_per_position) for tensor in states)
-
-
-_RULES: Final[Mapping[str, Callable[..., tuple[Term, ...]]]] = {
-    **dict.fromkeys(("full_attention", "sliding_attention", "chunked_attention", "sink_attention", "cross_attention"), _softmax),
-    "latent_attention": _latent,
-    "expanded_latent_attention": _expanded,
-    "sparse_indexer": _indexer,
-    "compressed_attention": _compressed,
-}
-"""The rules of kinds that attend. All other kinds are counted by their states, if they have any."""

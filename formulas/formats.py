@@ -53,17 +53,10 @@ class WeightFormat(Record):
 
         256 x 384 bytes and 2 x 3 fp32 scales. A tensor with one dimension is a single row.
         """
-        return weight.copies * self._one(weight.shape)
-
-    def _one(self, shape: tuple[int, ...]) -> int:
-        columns = shape[-1] if shape else 1
-        rows = prod(shape[:-1])
-        size = (
-            -(-rows * columns * self.bits // (8 * self.per))
-            + self.tensor_bytes
-            + rows * self.row_bytes
-            + columns * self.column_bytes
-        )
+        columns = weight.shape[-1] if weight.shape else 1
+        rows = prod(weight.shape[:-1])
+        size = -(-rows * columns * self.bits // (8 * self.per))
+        size += self.tensor_bytes + rows * self.row_bytes + columns * self.column_bytes
         if self.block is not None:
             size += -(-rows // self.block[0]) * -(-columns // self.block[1]) * self.scale_bytes
         if self.group is not None:
@@ -72,7 +65,7 @@ class WeightFormat(Record):
         if self.flat_group is not None:
             groups = -(-rows * columns // self.flat_group)
             size += groups * self.scale_bytes + -(-groups // 256) * self.nested_bytes
-        return size
+        return weight.copies * size
 
 
 FP32 = WeightFormat(name="fp32", bits=32)

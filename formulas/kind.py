@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from msgspec.structs import asdict, replace
@@ -37,8 +36,8 @@ class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
     """One sentence that says what is kept. A field name in braces stands for its number."""
     source: ClassVar[str]
     """The paper or the file that defines what is kept."""
-    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    """Smallest allowed values of fields; 1 for every field that is not listed."""
+    _may_be_0: ClassVar[tuple[str, ...]] = ()
+    """Fields whose smallest value is 0; that of all others is 1."""
     _divided: ClassVar[tuple[str, ...]] = ()
     """Fields that tensor parallelism divides. All other fields are the same on every rank."""
 
@@ -54,7 +53,7 @@ class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
             if value is None or isinstance(value, bool):
                 continue
             # A policy may leave nothing of a layer.
-            least, most = (0, MOST_KEPT) if name == "kept" else (self._minimum.get(name, 1), MAX_DIMENSION)
+            least, most = (0, MOST_KEPT) if name == "kept" else (0 if name in self._may_be_0 else 1, MAX_DIMENSION)
             if not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(f"{name} must be an integer from {least} to {most} (got {value!r})")
 
@@ -119,13 +118,14 @@ def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], 
         # Kept beside the kind: every engine and every question asks for them.
         known: tuple[CacheTensor, ...] | None = vars(kind).get("_tensors")
         if known is None:
-            known = vars(kind)["_tensors"] = formula(kind)
+            known = formula(kind)
             if kind.kept is not None:
                 span = Kept(kind.kept)
-                known = vars(kind)["_tensors"] = tuple(
+                known = tuple(
                     replace(tensor, span=span) if tensor.role in BY_TOKEN and isinstance(tensor.span, Full) else tensor
                     for tensor in known
                 )
+            vars(kind)["_tensors"] = known
         return known
 
     tensors.__doc__ = formula.__doc__
@@ -156,10 +156,10 @@ class SharedCache(LayerKind):
     Sources: Brandon et al. 2024, arXiv:2405.12981 (cross-layer attention); Gemma 3n ``num_kv_shared_layers``.
     """
 
-    name: ClassVar[str] = "shared_cache"
-    title: ClassVar[str] = "shares another layer's cache"
-    keeps: ClassVar[str] = "A layer that reads the cache of another layer: 0 bytes."
-    source: ClassVar[str] = "Brandon et al. 2024, arXiv:2405.12981"
+    name = "shared_cache"
+    title = "shares another layer's cache"
+    keeps = "A layer that reads the cache of another layer: 0 bytes."
+    source = "Brandon et al. 2024, arXiv:2405.12981"
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         return ()
@@ -173,10 +173,10 @@ class NoCache(LayerKind):
     ()
     """
 
-    name: ClassVar[str] = "no_cache"
-    title: ClassVar[str] = "no cache"
-    keeps: ClassVar[str] = "A layer without attention or state (a feed-forward or expert block on its own): 0 bytes."
-    source: ClassVar[str] = "by definition"
+    name = "no_cache"
+    title = "no cache"
+    keeps = "A layer without attention or state (a feed-forward or expert block on its own): 0 bytes."
+    source = "by definition"
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         return ()

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
-
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Full, Role, Span, Strided, Window
 
@@ -23,15 +19,14 @@ class LatentAttention(LayerKind):
 
     Four tokens of that layer in bf16: 4 x (512 + 64) x 2 = 4,608 bytes. A layer without rotary positions
     (``qk_rope_head_dim`` 0) keeps the latent only. With ``window`` only the last ``window`` tokens are kept.
-    Source: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
     """
 
-    name: ClassVar[str] = "latent_attention"
-    title: ClassVar[str] = "latent attention (MLA)"
-    keeps: ClassVar[str] = "One compressed vector per token, shared by all heads, plus one rotary key."
-    source: ClassVar[str] = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
-    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "kv_lora_rank": 0})
-    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
+    name = "latent_attention"
+    title = "latent attention (MLA)"
+    keeps = "One compressed vector per token, shared by all heads, plus one rotary key."
+    source = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
+    _may_be_0 = ("qk_rope_head_dim", "qk_nope_head_dim", "kv_lora_rank")
+    _divided = ("num_attention_heads",)
 
     num_attention_heads: int
     kv_lora_rank: int
@@ -52,14 +47,7 @@ class LatentAttention(LayerKind):
 
     def expanded(self) -> ExpandedLatentAttention:
         """The same layer with a key and a value per head, as older engines store it."""
-        return ExpandedLatentAttention(
-            num_attention_heads=self.num_attention_heads,
-            qk_nope_head_dim=self.qk_nope_head_dim,
-            qk_rope_head_dim=self.qk_rope_head_dim,
-            v_head_dim=self.v_head_dim,
-            window=self.window,
-            kept=self.kept,
-        )
+        return ExpandedLatentAttention(**{name: getattr(self, name) for name in ExpandedLatentAttention.__struct_fields__})
 
 
 @register
@@ -74,12 +62,12 @@ class ExpandedLatentAttention(LayerKind):
     Source: transformers <= 5.14, modeling_deepseek_v3.py.
     """
 
-    name: ClassVar[str] = "expanded_latent_attention"
-    title: ClassVar[str] = "latent attention, expanded per head"
-    keeps: ClassVar[str] = "MLA with the latent multiplied out: a key of nope + rope and a value for every head."
-    source: ClassVar[str] = "transformers 5.14, modeling_deepseek_v3.py"
-    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"qk_rope_head_dim": 0, "qk_nope_head_dim": 0})
-    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
+    name = "expanded_latent_attention"
+    title = "latent attention, expanded per head"
+    keeps = "MLA with the latent multiplied out: a key of nope + rope and a value for every head."
+    source = "transformers 5.14, modeling_deepseek_v3.py"
+    _may_be_0 = ("qk_rope_head_dim", "qk_nope_head_dim")
+    _divided = ("num_attention_heads",)
 
     num_attention_heads: int
     qk_nope_head_dim: int
@@ -89,11 +77,9 @@ class ExpandedLatentAttention(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         span = Full() if self.window is None else Window(self.window)
-        key, value = "qk_nope_head_dim + qk_rope_head_dim", "v_head_dim"
-        return (
-            self.tensor("keys", "num_attention_heads", key, role=Role.KEY, span=span),
-            self.tensor("values", "num_attention_heads", value, role=Role.VALUE, span=span),
-        )
+        key = "qk_nope_head_dim + qk_rope_head_dim"
+        keys = self.tensor("keys", "num_attention_heads", key, role=Role.KEY, span=span)
+        return keys, self.tensor("values", "num_attention_heads", "v_head_dim", role=Role.VALUE, span=span)
 
 
 @register
@@ -109,14 +95,13 @@ class SparseIndexer(LayerKind):
 
     Four tokens of that layer: 4 x 132 = 528 bytes. ``index_extra_elements`` counts what some models keep beside the key
     (a gate, a valid flag).
-    Source: DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1.
     """
 
-    name: ClassVar[str] = "sparse_indexer"
-    title: ClassVar[str] = "sparse-attention indexer"
-    keeps: ClassVar[str] = "One small key per token that decides which tokens the attention beside it looks at."
-    source: ClassVar[str] = "DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1"
-    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"index_extra_elements": 0})
+    name = "sparse_indexer"
+    title = "sparse-attention indexer"
+    keeps = "One small key per token that decides which tokens the attention beside it looks at."
+    source = "DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1"
+    _may_be_0 = ("index_extra_elements",)
 
     index_n_heads: int
     index_head_dim: int
@@ -157,11 +142,11 @@ class CompressedAttention(LayerKind):
     for each of 8 slots; ratio 128: 1,024 fp32 for each of 128).
     """
 
-    name: ClassVar[str] = "compressed_attention"
-    title: ClassVar[str] = "compressed sparse attention"
-    keeps: ClassVar[str] = "One vector that is key and value at once, for the last {window} tokens and for every group of tokens."
-    source: ClassVar[str] = "transformers 5.23, modeling_deepseek_v4.py"
-    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
+    name = "compressed_attention"
+    title = "compressed sparse attention"
+    keeps = "One vector that is key and value at once, for the last {window} tokens and for every group of tokens."
+    source = "transformers 5.23, modeling_deepseek_v4.py"
+    _divided = ("num_attention_heads",)
 
     num_attention_heads: int
     head_dim: int

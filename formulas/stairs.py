@@ -65,6 +65,27 @@ def stairs_at(stairs: Iterable[Stair], tokens: int) -> int:
     return total
 
 
+def stairs_sum(stairs: Iterable[Stair], tokens: int) -> int:
+    """The sum of :func:`stairs_at` over 1, 2, ... ``tokens`` tokens.
+
+    >>> stairs_sum([Stair()], 4), stairs_sum([Stair(most=2)], 4), stairs_sum([Stair(per=2)], 5), stairs_sum([Stair(per=2, add=1)], 3)
+    (10, 7, 6, 4)
+
+    1 + 2 + 3 + 4; 1 + 2 + 2 + 2; 0 + 1 + 1 + 2 + 2; 1 + 1 + 2.
+    """
+    total = 0
+    for times, per, add, most in stairs:
+        rising = tokens if most is None else min(tokens, max(0, most * per - add))
+        total += times * (floors_sum(rising + add, per) - floors_sum(add, per) + (tokens - rising) * (most or 0))
+    return total
+
+
+def floors_sum(last: int, per: int) -> int:
+    """0 // per + 1 // per + ... + last // per."""
+    whole, rest = divmod(last, per)
+    return per * (whole * (whole - 1) // 2) + whole * (rest + 1)
+
+
 def together(weighted: Iterable[tuple[int, Iterable[Stair]]]) -> tuple[Stair, ...]:
     """Sums of stairs, each so many times, as one sum: stairs with the same steps are one.
 

@@ -5,10 +5,6 @@ A state is large: a matrix or a vector per head instead of a row per token, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
-
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Once, Role
 
@@ -39,23 +35,18 @@ class Mamba1(LayerKind):
     Source: Gu and Dao 2023, arXiv:2312.00752, section 3.
     """
 
-    name: ClassVar[str] = "mamba1"
-    title: ClassVar[str] = "Mamba-1"
-    keeps: ClassVar[str] = (
-        "A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution."
-    )
-    source: ClassVar[str] = "Gu and Dao 2023, arXiv:2312.00752"
-    _divided: ClassVar[tuple[str, ...]] = ("d_inner",)
+    name = "mamba1"
+    title = "Mamba-1"
+    keeps = "A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution."
+    source = "Gu and Dao 2023, arXiv:2312.00752"
+    _divided = ("d_inner",)
 
     d_inner: int
     d_state: int
     d_conv: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (
-            conv_tensor(self, "d_inner", self.d_conv),
-            state_tensor(self, "d_inner", "d_state"),
-        )
+        return conv_tensor(self, "d_inner", self.d_conv), state_tensor(self, "d_inner", "d_state")
 
 
 @register
@@ -73,14 +64,12 @@ class Mamba2(LayerKind):
     Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
     """
 
-    name: ClassVar[str] = "mamba2"
-    title: ClassVar[str] = "Mamba-2"
-    keeps: ClassVar[str] = (
-        "A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C."
-    )
-    source: ClassVar[str] = "Dao and Gu 2024, arXiv:2405.21060"
-    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"n_groups": 0})
-    _divided: ClassVar[tuple[str, ...]] = ("num_heads", "n_groups")
+    name = "mamba2"
+    title = "Mamba-2"
+    keeps = "A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C."
+    source = "Dao and Gu 2024, arXiv:2405.21060"
+    _may_be_0 = ("n_groups",)
+    _divided = ("num_heads", "n_groups")
 
     num_heads: int
     head_dim: int
@@ -94,10 +83,8 @@ class Mamba2(LayerKind):
         return self.num_heads * self.head_dim + 2 * self.n_groups * self.d_state
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (
-            conv_tensor(self, "num_heads x head_dim + 2 x n_groups x d_state", self.d_conv),
-            state_tensor(self, "num_heads", "head_dim", "d_state"),
-        )
+        axis = "num_heads x head_dim + 2 x n_groups x d_state"
+        return conv_tensor(self, axis, self.d_conv), state_tensor(self, "num_heads", "head_dim", "d_state")
 
 
 @register
@@ -109,16 +96,13 @@ class GatedDeltaNet(LayerKind):
     [(8192,), (32, 128, 128)]
 
     After four tokens as after four million: 32 x 128 x 128 x 4 + 8,192 x 3 x 2 = 2,146,304 bytes.
-    Source: Yang et al. 2024, arXiv:2412.06464.
     """
 
-    name: ClassVar[str] = "gated_delta_net"
-    title: ClassVar[str] = "gated delta net"
-    keeps: ClassVar[str] = (
-        "A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values."
-    )
-    source: ClassVar[str] = "Yang et al. 2024, arXiv:2412.06464"
-    _divided: ClassVar[tuple[str, ...]] = ("num_key_heads", "num_value_heads")
+    name = "gated_delta_net"
+    title = "gated delta net"
+    keeps = "A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values."
+    source = "Yang et al. 2024, arXiv:2412.06464"
+    _divided = ("num_key_heads", "num_value_heads")
 
     num_key_heads: int
     num_value_heads: int
@@ -133,15 +117,7 @@ class GatedDeltaNet(LayerKind):
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         axis = "2 x num_key_heads x key_head_dim + num_value_heads x value_head_dim"
-        return (
-            conv_tensor(self, axis, self.d_conv),
-            state_tensor(
-                self,
-                "num_value_heads",
-                "key_head_dim",
-                "value_head_dim",
-            ),
-        )
+        return conv_tensor(self, axis, self.d_conv), state_tensor(self, "num_value_heads", "key_head_dim", "value_head_dim")
 
 
 @register
@@ -152,14 +128,13 @@ class KimiDeltaAttention(LayerKind):
     [(12288,), (32, 128, 128)]
 
     After four tokens as after four million: 32 x 128 x 128 x 4 + 12,288 x 3 x 2 = 2,170,880 bytes.
-    Source: Kimi Team 2025, arXiv:2510.26692.
     """
 
-    name: ClassVar[str] = "kimi_delta_attention"
-    title: ClassVar[str] = "Kimi delta attention"
-    keeps: ClassVar[str] = "A square matrix per head, and the last inputs of three convolutions: queries, keys and values."
-    source: ClassVar[str] = "Kimi Team 2025, arXiv:2510.26692"
-    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
+    name = "kimi_delta_attention"
+    title = "Kimi delta attention"
+    keeps = "A square matrix per head, and the last inputs of three convolutions: queries, keys and values."
+    source = "Kimi Team 2025, arXiv:2510.26692"
+    _divided = ("num_heads",)
 
     num_heads: int
     head_dim: int
@@ -171,10 +146,8 @@ class KimiDeltaAttention(LayerKind):
         return 3 * self.num_heads * self.head_dim
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (
-            conv_tensor(self, "3 x num_heads x head_dim", self.d_conv),
-            state_tensor(self, "num_heads", "head_dim", "head_dim"),
-        )
+        axis = "3 x num_heads x head_dim"
+        return conv_tensor(self, axis, self.d_conv), state_tensor(self, "num_heads", "head_dim", "head_dim")
 
 
 @register
@@ -188,11 +161,11 @@ class LightningAttention(LayerKind):
     Source: Qin et al. 2024, arXiv:2401.04658; MiniMax 2025, arXiv:2501.08313.
     """
 
-    name: ClassVar[str] = "lightning_attention"
-    title: ClassVar[str] = "lightning attention"
-    keeps: ClassVar[str] = "A square matrix per head and no convolution."
-    source: ClassVar[str] = "MiniMax 2025, arXiv:2501.08313"
-    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
+    name = "lightning_attention"
+    title = "lightning attention"
+    keeps = "A square matrix per head and no convolution."
+    source = "MiniMax 2025, arXiv:2501.08313"
+    _divided = ("num_heads",)
 
     num_heads: int
     head_dim: int
@@ -212,22 +185,23 @@ class RealGatedLRU(LayerKind):
     Source: De et al. 2024, arXiv:2402.19427 (Griffin).
     """
 
-    name: ClassVar[str] = "real_gated_lru"
-    title: ClassVar[str] = "RG-LRU"
-    keeps: ClassVar[str] = "One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution."
-    source: ClassVar[str] = "De et al. 2024, arXiv:2402.19427"
-    _divided: ClassVar[tuple[str, ...]] = ("lru_width",)
+    name = "real_gated_lru"
+    title = "RG-LRU"
+    keeps = "One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution."
+    source = "De et al. 2024, arXiv:2402.19427"
+    _divided = ("lru_width",)
 
     lru_width: int
     d_conv: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (conv_tensor(self, "lru_width", self.d_conv), state_tensor(self, "lru_width"))
+        return conv_tensor(self, "lru_width", self.d_conv), state_tensor(self, "lru_width")
 
 
-def _token_shift(kind: LayerKind, name: str) -> CacheTensor:
-    """The input of the previous token; the layer mixes it with the next one."""
-    return kind.tensor(name, "hidden_size", role=Role.CONV, span=Once())
+def _token_shifts(kind: LayerKind) -> list[CacheTensor]:
+    """The inputs of the previous token in attention and feed-forward part; the layer mixes them with the next ones."""
+    names = ("attention_shift", "feed_forward_shift")
+    return [kind.tensor(name, "hidden_size", role=Role.CONV, span=Once()) for name in names]
 
 
 @register
@@ -238,24 +212,20 @@ class Rwkv4(LayerKind):
     ['attention_shift', 'feed_forward_shift', 'numerator', 'denominator', 'maximum']
 
     After four tokens as after four million: 4,096 x (2 x 2 + 3 x 4) = 65,536 bytes.
-    Source: Peng et al. 2023, arXiv:2305.13048.
     """
 
-    name: ClassVar[str] = "rwkv4"
-    title: ClassVar[str] = "RWKV-4"
-    keeps: ClassVar[str] = "Three numbers per channel (numerator, denominator, running maximum) and two token shifts."
-    source: ClassVar[str] = "Peng et al. 2023, arXiv:2305.13048"
-    _divided: ClassVar[tuple[str, ...]] = ("attention_hidden_size",)
+    name = "rwkv4"
+    title = "RWKV-4"
+    keeps = "Three numbers per channel (numerator, denominator, running maximum) and two token shifts."
+    source = "Peng et al. 2023, arXiv:2305.13048"
+    _divided = ("attention_hidden_size",)
 
     hidden_size: int
     attention_hidden_size: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (
-            _token_shift(self, "attention_shift"),
-            _token_shift(self, "feed_forward_shift"),
-            *(state_tensor(self, "attention_hidden_size", name=name) for name in ("numerator", "denominator", "maximum")),
-        )
+        states = (state_tensor(self, "attention_hidden_size", name=name) for name in ("numerator", "denominator", "maximum"))
+        return (*_token_shifts(self), *states)
 
 
 @register
@@ -269,11 +239,11 @@ class RwkvMatrix(LayerKind):
     Sources: Peng et al. 2024, arXiv:2404.05892 (5 and 6); Peng et al. 2025, arXiv:2503.14456 (7).
     """
 
-    name: ClassVar[str] = "rwkv_matrix"
-    title: ClassVar[str] = "RWKV"
-    keeps: ClassVar[str] = "RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts."
-    source: ClassVar[str] = "Peng et al. 2024, arXiv:2404.05892"
-    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
+    name = "rwkv_matrix"
+    title = "RWKV"
+    keeps = "RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts."
+    source = "Peng et al. 2024, arXiv:2404.05892"
+    _divided = ("num_heads",)
 
     hidden_size: int
     num_heads: int
@@ -282,11 +252,7 @@ class RwkvMatrix(LayerKind):
     """1 for a model whose feed-forward part shifts nothing; ``None`` is both."""
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        shifts = ("attention_shift", "feed_forward_shift")[: self.token_shifts]
-        return (
-            *(_token_shift(self, name) for name in shifts),
-            state_tensor(self, "num_heads", "head_dim", "head_dim"),
-        )
+        return (*_token_shifts(self)[: self.token_shifts], state_tensor(self, "num_heads", "head_dim", "head_dim"))
 
 
 @register
@@ -297,14 +263,13 @@ class MatrixLSTM(LayerKind):
     [(8, 256, 512), (8, 256), (8, 1)]
 
     After four tokens as after four million: 8 x (256 x 512 + 256 + 1) x 4 = 4,202,528 bytes.
-    Source: Beck et al. 2024, arXiv:2405.04517.
     """
 
-    name: ClassVar[str] = "matrix_lstm"
-    title: ClassVar[str] = "mLSTM"
-    keeps: ClassVar[str] = "mLSTM: per head a matrix memory, a normaliser and a running maximum."
-    source: ClassVar[str] = "Beck et al. 2024, arXiv:2405.04517"
-    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
+    name = "matrix_lstm"
+    title = "mLSTM"
+    keeps = "mLSTM: per head a matrix memory, a normaliser and a running maximum."
+    source = "Beck et al. 2024, arXiv:2405.04517"
+    _divided = ("num_heads",)
 
     num_heads: int
     qk_head_dim: int
@@ -331,11 +296,11 @@ class ShortConvolution(LayerKind):
     Source: Liquid AI, LFM2 model code (transformers, modeling_lfm2.py).
     """
 
-    name: ClassVar[str] = "short_convolution"
-    title: ClassVar[str] = "short convolution"
-    keeps: ClassVar[str] = "The last d_conv - 1 inputs of one short causal convolution, and nothing else."
-    source: ClassVar[str] = "transformers, modeling_lfm2.py"
-    _divided: ClassVar[tuple[str, ...]] = ("channels",)
+    name = "short_convolution"
+    title = "short convolution"
+    keeps = "The last d_conv - 1 inputs of one short causal convolution, and nothing else."
+    source = "transformers, modeling_lfm2.py"
+    _divided = ("channels",)
 
     channels: int
     d_conv: int

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
+from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.stairs import Stair, stairs_at
+from hwcalc.formulas.stairs import Stair, blocks_stair, stairs_at, stairs_sum
 
 
 class Shown:
@@ -81,6 +82,8 @@ class Span(Shown):
     __slots__ = ("numbers",)
 
     numbers: tuple[int, ...]
+    rule: ClassVar[str]
+    """The rule in words, with the numbers in braces; ``n`` is the number of tokens."""
 
     def __init__(self, *numbers: int) -> None:
         object.__setattr__(self, "numbers", numbers)
@@ -118,12 +121,14 @@ class Span(Shown):
 
     @property
     def text(self) -> str:
-        """The rule in words; ``n`` is the number of tokens."""
-        raise NotImplementedError
+        """The rule in words."""
+        return self.rule.format(*self.numbers)
 
 
 class Full(Span):
     """Every token: ``n``."""
+
+    rule = "n"
 
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens)
@@ -131,55 +136,42 @@ class Full(Span):
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(),)
 
-    @property
-    def text(self) -> str:
-        return "n"
 
+class Limited(Span):
+    """Every token up to as many as the numbers of the span add up to."""
 
-class Kept(Span):
-    """What a cache policy leaves of all tokens: ``min(n, kept)``."""
+    rule = "min(n, {0:,})"
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        return (Stair(most=self.numbers[0]),)
-
-    @property
-    def text(self) -> str:
-        return f"{self.numbers[0]:,} kept of n"
+        return (Stair(most=sum(self.numbers)),)
 
 
-class Window(Span):
+class Kept(Limited):
+    """What a cache policy leaves of all tokens: ``min(n, kept)``."""
+
+    rule = "{0:,} kept of n"
+
+
+class Window(Limited):
     """The last ``window`` tokens: ``min(n, window)``. A window of 3 keeps [BCD] of ABCD."""
 
     def of_first(self, first: int, tokens: int) -> int:
         """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
         return max(0, min(first, tokens) - max(0, tokens - self.numbers[0]))
 
-    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        return (Stair(most=self.numbers[0]),)
 
-    @property
-    def text(self) -> str:
-        return f"min(n, {self.numbers[0]:,})"
-
-
-class Sink(Span):
+class Sink(Limited):
     """The first ``sink`` tokens and the last ``window``: ``min(n, sink + window)``. Sink 1, window 2: [A_CD]."""
+
+    rule = "min(n, {0:,} + {1:,})"
 
     def of_first(self, first: int, tokens: int) -> int:
         sink, window = self.numbers
         first, gone = min(first, tokens), max(0, tokens - sink - window)
         return min(first, sink) + max(0, first - sink - gone)
 
-    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        return (Stair(most=sum(self.numbers)),)
 
-    @property
-    def text(self) -> str:
-        sink, window = self.numbers
-        return f"min(n, {sink:,} + {window:,})"
-
-
-class Chunk(Span):
+class Chunk(Limited):
     """The tokens of the current chunk, at most ``chunk``: ``min(n, chunk)``.
 
     The count is that of the end of a chunk, when most memory is needed. It does not fall when a new chunk begins.
@@ -190,16 +182,11 @@ class Chunk(Span):
         begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
         return max(0, min(first, tokens) - max(0, begins))
 
-    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        return (Stair(most=self.numbers[0]),)
-
-    @property
-    def text(self) -> str:
-        return f"min(n, {self.numbers[0]:,})"
-
 
 class Strided(Span):
     """One entry for every complete group of ``stride`` tokens: ``n // stride``. Stride 4 makes one entry of [ABCD]."""
+
+    rule = "n // {0:,}"
 
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens) // self.numbers[0]
@@ -207,24 +194,20 @@ class Strided(Span):
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(per=self.numbers[0]),)
 
-    @property
-    def text(self) -> str:
-        return f"n // {self.numbers[0]:,}"
-
 
 class Remainder(Span):
     """The tokens that have not yet filled a group of ``stride``: ``n % stride``. Not monotone in ``n``."""
 
+    rule = "n % {0:,}"
+
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return Stair(), Stair(times=-self.numbers[0], per=self.numbers[0])
-
-    @property
-    def text(self) -> str:
-        return f"n % {self.numbers[0]:,}"
 
 
 class Latest(Span):
     """The newest complete group of ``size`` tokens, once there is one. Of ABCDEF with groups of 4: [ABCD]."""
+
+    rule = "min(n // {0:,}, 1) x {0:,}"
 
     def of_first(self, first: int, tokens: int) -> int:
         """The group is shared if all of it lies in the common beginning: of ABCDEF and ABCDXY, [ABCD]."""
@@ -234,42 +217,32 @@ class Latest(Span):
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], per=self.numbers[0], most=1),)
 
-    @property
-    def text(self) -> str:
-        return f"min(n // {self.numbers[0]:,}, 1) x {self.numbers[0]:,}"
-
 
 class Once(Span):
     """A fixed state: one position for a sequence of any length, and none before the first token."""
 
+    rule = "1"
+
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=1),)
-
-    @property
-    def text(self) -> str:
-        return "1"
 
 
 class Fixed(Span):
     """A buffer of ``count`` positions. The first token allocates all of it."""
 
+    rule = "{0:,}"
+
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], most=1),)
-
-    @property
-    def text(self) -> str:
-        return f"{self.numbers[0]:,}"
 
 
 class Encoder(Span):
     """One position for each token of the encoder input, computed once: ``encoder_tokens``."""
 
+    rule = "encoder tokens"
+
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair() if encoder_tokens is None else Stair(times=encoder_tokens, most=1),)
-
-    @property
-    def text(self) -> str:
-        return "encoder tokens"
 
 
 class CacheTensor(Record):
@@ -315,16 +288,11 @@ def paged_positions(span: Span, tokens: int, block_tokens: int, encoder_tokens: 
     >>> paged_positions(Window(2), 5, 3)
     3
     """
+    freed = 0
     if isinstance(span, (Window, Chunk, Sink)):
         first, last = _ends(span)
-        freed = max(0, max(0, tokens - last) // block_tokens - _blocks(first, block_tokens))
-        return (_blocks(tokens, block_tokens) - freed) * block_tokens
-    if isinstance(span, (Full, Kept, Encoder)):
-        return _blocks(span.positions(tokens, encoder_tokens), block_tokens) * block_tokens
-    if isinstance(span, Strided):
-        entries = _entries(span, block_tokens)
-        return _blocks(span.positions(tokens), entries) * entries
-    return span.positions(tokens, encoder_tokens)
+        freed = max(0, max(0, tokens - last) // block_tokens - ceil_div(first, block_tokens)) * block_tokens
+    return stairs_at(_in_blocks(span, block_tokens, encoder_tokens), tokens) - freed
 
 
 def paged_sum(span: Span, tokens: int, block_tokens: int, encoder_tokens: int = 0) -> int:
@@ -335,22 +303,12 @@ def paged_sum(span: Span, tokens: int, block_tokens: int, encoder_tokens: int = 
 
     3 + 3 + 3 + 6; 3 + 3 + 3 + 6 + 3; 3 + 3 + 3 + 6; 0 + 1 + 1 + 2.
     """
+    freed = 0
     if isinstance(span, (Window, Chunk, Sink)):
         first, last = _ends(span)
-        behind = max(0, tokens - last - _blocks(first, block_tokens) * block_tokens)
-        return (_blocks_sum(tokens, block_tokens) - _floors_sum(behind, block_tokens)) * block_tokens
-    if isinstance(span, (Full, Kept)):
-        rising = tokens if isinstance(span, Full) else min(tokens, span.numbers[0])
-        return (_blocks_sum(rising, block_tokens) + (tokens - rising) * _blocks(rising, block_tokens)) * block_tokens
-    if isinstance(span, Strided):
-        stride, entries = span.numbers[0], _entries(span, block_tokens)
-        whole, rest = divmod(tokens, stride)
-        if not whole:
-            return 0
-        return (stride * _blocks_sum(whole - 1, entries) + (rest + 1) * _blocks(whole, entries)) * entries
-    if isinstance(span, Encoder):
-        return tokens * paged_positions(span, tokens, block_tokens, encoder_tokens)
-    return stored_sum(span, tokens, encoder_tokens)
+        behind = max(0, tokens - last - ceil_div(first, block_tokens) * block_tokens)
+        freed = stairs_sum([Stair(times=block_tokens, per=block_tokens)], behind)
+    return stairs_sum(_in_blocks(span, block_tokens, encoder_tokens), tokens) - freed
 
 
 def most_unused(span: Span, block_tokens: int, encoder_tokens: int = 0) -> int:
@@ -364,33 +322,11 @@ def most_unused(span: Span, block_tokens: int, encoder_tokens: int = 0) -> int:
     if isinstance(span, (Window, Chunk, Sink)):
         first, last = _ends(span)
         # A window begins at the last place of a block in the worst case: one token there, and the others behind it.
-        blocks = _blocks(first, block_tokens) + 1 + _blocks(last - 1, block_tokens)
+        blocks = ceil_div(first, block_tokens) + 1 + ceil_div(last - 1, block_tokens)
         return max(blocks * block_tokens - first - last, block_tokens - 1)
-    if isinstance(span, (Full, Kept)):
-        return block_tokens - 1
-    if isinstance(span, Strided):
-        return _entries(span, block_tokens) - 1
+    if isinstance(span, (Full, Kept, Strided)):
+        return _block_positions(span, block_tokens) - 1
     return paged_positions(span, 1, block_tokens, encoder_tokens) - span.positions(1, encoder_tokens)
-
-
-def stored_sum(span: Span, tokens: int, encoder_tokens: int = 0) -> int:
-    """The sum of the positions that are kept after 1, 2, ... ``tokens`` tokens.
-
-    >>> stored_sum(Full(), 4), stored_sum(Window(2), 4), stored_sum(Strided(2), 5), stored_sum(Remainder(3), 5)
-    (10, 7, 6, 6)
-
-    1 + 2 + 3 + 4; 1 + 2 + 2 + 2; 0 + 1 + 1 + 2 + 2; 1 + 2 + 0 + 1 + 2.
-    """
-    if isinstance(span, (Full, Kept, Window, Chunk, Sink)):
-        rising = min(tokens, sum(span.numbers)) if span.numbers else tokens
-        return rising * (rising + 1) // 2 + (tokens - rising) * rising
-    if isinstance(span, Strided):
-        return _floors_sum(tokens, span.numbers[0])
-    if isinstance(span, Remainder):
-        stride = span.numbers[0]
-        whole, rest = divmod(tokens, stride)
-        return whole * (stride * (stride - 1) // 2) + rest * (rest + 1) // 2
-    return tokens * span.positions(tokens, encoder_tokens)
 
 
 def _ends(span: Window | Chunk | Sink) -> tuple[int, int]:
@@ -398,22 +334,19 @@ def _ends(span: Window | Chunk | Sink) -> tuple[int, int]:
     return (span.numbers[0], span.numbers[1]) if isinstance(span, Sink) else (0, span.numbers[0])
 
 
-def _entries(span: Strided, block_tokens: int) -> int:
-    """Entries in a block: one at least."""
-    return max(1, block_tokens // span.numbers[0])
+def _block_positions(span: Span, block_tokens: int) -> int:
+    """Positions in a block: of groups of tokens one at least."""
+    return max(1, block_tokens // span.numbers[0]) if isinstance(span, Strided) else block_tokens
 
 
-def _blocks(positions: int, block_tokens: int) -> int:
-    return -(-positions // block_tokens)
-
-
-def _blocks_sum(tokens: int, block_tokens: int) -> int:
-    """The sum of ceil(t / block_tokens) for t = 1, 2, ... ``tokens``."""
-    whole, rest = divmod(tokens, block_tokens)
-    return block_tokens * (whole * (whole + 1) // 2) + rest * (whole + 1)
-
-
-def _floors_sum(tokens: int, size: int) -> int:
-    """The sum of t // size for t = 1, 2, ... ``tokens``."""
-    whole, rest = divmod(tokens, size)
-    return size * (whole * (whole - 1) // 2) + whole * (rest + 1)
+def _in_blocks(span: Span, block_tokens: int, encoder_tokens: int) -> tuple[Stair, ...]:
+    """Positions in the blocks that hold what is kept, before any block gets free. What has no tokens is in no block."""
+    size = _block_positions(span, block_tokens)
+    if isinstance(span, Strided):
+        stride = span.numbers[0]
+        return (Stair(times=size, per=stride * size, add=stride * (size - 1)),)
+    if isinstance(span, Encoder):
+        return (Stair(times=ceil_div(encoder_tokens, size) * size, most=1),)
+    if isinstance(span, (Full, Limited)):
+        return (blocks_stair(size, span.numbers[0] if isinstance(span, Kept) else None, times=size),)
+    return span.stairs(encoder_tokens)

@@ -133,6 +133,11 @@ def linear(
     return weights if not bias else (*weights, Weight(path=f"{path}.bias", shape=(out_features,), role=WeightRole.BIAS))
 
 
+def _linears(path: str, in_features: int, widths: dict[str, int], *, bias: bool = False) -> tuple[Weight, ...]:
+    """Linear layers that read the same, each with its name and its width."""
+    return tuple(weight for name, width in widths.items() for weight in linear(f"{path}.{name}", in_features, width, bias=bias))
+
+
 def rms_norm(path: str, width: int) -> tuple[Weight, ...]:
     """One scale per channel."""
     return (Weight(path=f"{path}.weight", shape=(width,), role=WeightRole.NORM),)
@@ -174,14 +179,8 @@ def attention(
     value = head_dim if v_head_dim is None else v_head_dim
     out = linear(f"{path}.{output}", num_attention_heads * value, hidden_size, bias=o_bias)
     queries, keys, values = num_attention_heads * head_dim, num_key_value_heads * head_dim, num_key_value_heads * value
-    if fused:
-        return (*linear(f"{path}.{fused}", hidden_size, queries + keys + values, bias=qkv_bias), *out)
-    return (
-        *linear(f"{path}.q_proj", hidden_size, queries, bias=qkv_bias),
-        *linear(f"{path}.k_proj", hidden_size, keys, bias=qkv_bias),
-        *linear(f"{path}.v_proj", hidden_size, values, bias=qkv_bias),
-        *out,
-    )
+    widths = {fused: queries + keys + values} if fused else {"q_proj": queries, "k_proj": keys, "v_proj": values}
+    return (*_linears(path, hidden_size, widths, bias=qkv_bias), *out)
 
 
 def latent_attention(
@@ -247,14 +246,9 @@ def gated_mlp(
     hidden_size: int, intermediate_size: int, *, bias: bool = False, path: str = "mlp", fused: str = ""
 ) -> tuple[Weight, ...]:
     """Gate, up and down: three matrices, or two if gate and up are one matrix, named ``fused``."""
+    widths = {fused: 2 * intermediate_size} if fused else {"gate_proj": intermediate_size, "up_proj": intermediate_size}
     down = linear(f"{path}.down_proj", intermediate_size, hidden_size, bias=bias)
-    if fused:
-        return (*linear(f"{path}.{fused}", hidden_size, 2 * intermediate_size, bias=bias), *down)
-    return (
-        *linear(f"{path}.gate_proj", hidden_size, intermediate_size, bias=bias),
-        *linear(f"{path}.up_proj", hidden_size, intermediate_size, bias=bias),
-        *down,
-    )
+    return (*_linears(path, hidden_size, widths, bias=bias), *down)
 
 
 def plain_mlp(
@@ -269,16 +263,12 @@ def plain_mlp(
 
 def experts(weights: Iterable[Weight], count: int, active: int) -> tuple[Weight, ...]:
     """``count`` copies of the tensors of one expert. A token uses ``active`` of them."""
-    return tuple(
-        Weight(
-            path=weight.path,
-            shape=weight.shape,
-            role=WeightRole.EXPERT if weight.role is WeightRole.LINEAR else weight.role,
-            copies=weight.copies * count,
-            active=weight.copies * active,
-        )
-        for weight in weights
-    )
+    found = []
+    for weight in weights:
+        role = WeightRole.EXPERT if weight.role is WeightRole.LINEAR else weight.role
+        copies, used = weight.copies * count, weight.copies * active
+        found.append(Weight(path=weight.path, shape=weight.shape, role=role, copies=copies, active=used))
+    return tuple(found)
 
 
 _BIAS = WeightRole.BIAS
@@ -338,9 +328,8 @@ def mamba1(
             *parameter(f"{path}.D", heads, width),
         )
     if norms:
-        inner += rms_norm(f"{path}.dt_layernorm", dt_rank)
-        inner += rms_norm(f"{path}.b_layernorm", d_state)
-        inner += rms_norm(f"{path}.c_layernorm", d_state)
+        for name, width in {"dt": dt_rank, "b": d_state, "c": d_state}.items():
+            inner += rms_norm(f"{path}.{name}_layernorm", width)
     return (
         *linear(f"{path}.in_proj", hidden_size, 2 * d_inner, bias=bias),
         *convolution(f"{path}.conv1d", d_inner, d_conv, bias=conv_bias),
@@ -405,25 +394,22 @@ def gated_delta_net(
     value head 2,048 x 64, convolution 8,192 x 4, 64 learned numbers, norm 128, output 4,096 x 2,048.
     """
     keys, values = num_key_heads * key_head_dim, num_value_heads * value_head_dim
-    out = "out_proj"
+    norm, out = "norm", "out_proj"
     if projections == "fused":
-        inner = linear(f"{path}.in_proj_qkvz", hidden_size, 2 * keys + 2 * values)
-        inner += linear(f"{path}.in_proj_ba", hidden_size, 2 * num_value_heads)
+        widths = {"in_proj_qkvz": 2 * keys + 2 * values, "in_proj_ba": 2 * num_value_heads}
     elif projections == "split":
-        inner = linear(f"{path}.in_proj_qkv", hidden_size, 2 * keys + values)
-        inner += linear(f"{path}.in_proj_z", hidden_size, values)
-        inner += linear(f"{path}.in_proj_b", hidden_size, num_value_heads)
-        inner += linear(f"{path}.in_proj_a", hidden_size, num_value_heads)
+        scalars = {"in_proj_b": num_value_heads, "in_proj_a": num_value_heads}
+        widths = {"in_proj_qkv": 2 * keys + values, "in_proj_z": values, **scalars}
     else:
-        widths = {"q": keys, "k": keys, "v": values, "g": values, "a": num_value_heads, "b": num_value_heads}
-        inner = tuple(weight for name, width in widths.items() for weight in linear(f"{path}.{name}_proj", hidden_size, width))
-        out = "o_proj"
+        widths = {"q_proj": keys, "k_proj": keys, "v_proj": values, "g_proj": values}
+        widths |= {"a_proj": num_value_heads, "b_proj": num_value_heads}
+        norm, out = "o_norm", "o_proj"
     return (
-        *inner,
+        *_linears(path, hidden_size, widths),
         *convolution(f"{path}.conv1d", 2 * keys + values, d_conv),
         *parameter(f"{path}.dt_bias", num_value_heads, role=_BIAS),
         *parameter(f"{path}.A_log", num_value_heads),
-        *rms_norm(f"{path}.{'o_norm' if out == 'o_proj' else 'norm'}", value_head_dim),
+        *rms_norm(f"{path}.{norm}", value_head_dim),
         *linear(f"{path}.{out}", values, hidden_size),
     )
 
@@ -454,7 +440,7 @@ def kimi_delta_attention(
         return (*linear(f"{path}.{name}_a_proj", hidden_size, head_dim), *linear(f"{path}.{name}_b_proj", head_dim, width))
 
     return (
-        *(weight for name in "qkv" for weight in linear(f"{path}.{name}_proj", hidden_size, width)),
+        *_linears(path, hidden_size, {"q_proj": width, "k_proj": width, "v_proj": width}),
         *(weight for name in "qkv" for weight in convolution(f"{path}.{name}_conv1d", width, d_conv)),
         *parameter(f"{path}.A_log", num_heads),
         *parameter(f"{path}.dt_bias", width, role=_BIAS),
@@ -493,17 +479,12 @@ def rg_lru(hidden_size: int, lru_width: int, d_conv: int, num_blocks: int, *, pa
     decay per channel.
     """
     block = lru_width // num_blocks
-    gates = (
-        weight
-        for name in ("input_gate", "recurrent_gate")
-        for weight in (
-            *parameter(f"{path}.rg_lru.{name}_weight", num_blocks, block, block),
-            *parameter(f"{path}.rg_lru.{name}_bias", num_blocks, block, role=_BIAS),
-        )
-    )
+    gates: tuple[Weight, ...] = ()
+    for name in ("input_gate", "recurrent_gate"):
+        gates += parameter(f"{path}.rg_lru.{name}_weight", num_blocks, block, block)
+        gates += parameter(f"{path}.rg_lru.{name}_bias", num_blocks, block, role=_BIAS)
     return (
-        *linear(f"{path}.linear_y", hidden_size, lru_width, bias=True),
-        *linear(f"{path}.linear_x", hidden_size, lru_width, bias=True),
+        *_linears(path, hidden_size, {"linear_y": lru_width, "linear_x": lru_width}, bias=True),
         *convolution(f"{path}.conv_1d", lru_width, d_conv, bias=True),
         *parameter(f"{path}.rg_lru.recurrent_param", lru_width),
         *gates,
@@ -538,12 +519,8 @@ def matrix_lstm(
     4,096 x (2 x 2,048 + 3 x 4,096), two gates of 4,096 x 8 + 8, norm 4,096.
     """
     return (
-        *linear(f"{path}.q", hidden_size, qk_width, bias=bias),
-        *linear(f"{path}.k", hidden_size, qk_width, bias=bias),
-        *linear(f"{path}.v", hidden_size, v_width, bias=bias),
-        *linear(f"{path}.ogate_preact", hidden_size, v_width, bias=bias),
-        *linear(f"{path}.igate_preact", hidden_size, num_heads, bias=True),
-        *linear(f"{path}.fgate_preact", hidden_size, num_heads, bias=True),
+        *_linears(path, hidden_size, {"q": qk_width, "k": qk_width, "v": v_width, "ogate_preact": v_width}, bias=bias),
+        *_linears(path, hidden_size, {"igate_preact": num_heads, "fgate_preact": num_heads}, bias=True),
         *layer_norm(f"{path}.multihead_norm", v_width, bias=bias),
         *linear(f"{path}.out_proj", v_width, hidden_size, bias=bias),
     )

@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import field
+from msgspec.structs import asdict
 
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.catalog import ProfileError, is_date, own
+from hwcalc.profiles.catalog import ProfileError, changed, is_date, own, read_text
 from hwcalc.profiles.hardware_file import is_id
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ class Measured(Record):
     """The origin of a measurement: the device and its software by their own names, the date, and where the numbers were read."""
 
     device: str
-    date: str
-    source: str
     driver: str | None = None
     torch: str | None = None
+    date: str
+    source: str
 
 
 class Measurement(Record):
@@ -99,17 +100,13 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
     from pathlib import Path
 
-    place = _place(gpu, kind)
+    place = own("calibration", f"{gpu}.{kind}.json")
     return None if place is None else Path(place)
-
-
-def _place(gpu: str, kind: str) -> str | None:
-    return own("calibration", f"{gpu}.{kind}.json")
 
 
 def calibration_exists(gpu: str, kind: str) -> bool:
     """Whether there is a file of this kind about this accelerator, broken or not."""
-    place = _place(gpu, kind)
+    place = own("calibration", f"{gpu}.{kind}.json")
     return place is not None and os.path.lexists(place) and is_id(gpu)
 
 
@@ -131,20 +128,9 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
 
     Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
     """
-    if not is_id(gpu):
-        return None
-    place = _place(gpu, kind)
     # Every plan on a GPU asks, and few users have measured anything.
-    if place is None or not os.path.lexists(place):
-        return None
-    from pathlib import Path
-
-    path = Path(place)
-    try:
-        changed = os.stat(path)
-    except OSError as error:
-        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
-    return _read(path, changed.st_mtime_ns, changed.st_size)
+    path = calibration_path(gpu, kind) if calibration_exists(gpu, kind) else None
+    return None if path is None else _read(path, changed(path))
 
 
 def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
@@ -158,12 +144,11 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         raise ProfileError("~/.config", "cannot be found: set XDG_CONFIG_HOME")
     before = load_calibration(gpu, kind)
     kept = () if before is None else tuple(old for old in before.readings if dict(old.conditions) != dict(reading.conditions))
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "gpu": gpu,
-        "kind": kind,
-        "readings": [_to_json(one) for one in (*kept[1 - _MOST_READINGS :], reading)],
-    }
+    readings = [
+        {"values": dict(one.values), "conditions": dict(one.conditions), "measured": asdict(one.measured)}
+        for one in (*kept[1 - _MOST_READINGS :], reading)
+    ]
+    document = {"schema_version": SCHEMA_VERSION, "gpu": gpu, "kind": kind, "readings": readings}
     try:
         parse_calibration(document, path)
     except ProfileError as error:
@@ -233,18 +218,9 @@ def _text(value: Any) -> bool:
 
 
 @lru_cache(maxsize=32)
-def _read(path: Path, changed: int, size: int) -> Calibration:
-    """Read a file. ``changed`` and ``size`` are keys of the cache, so a changed file is read again."""
-    try:
-        if not path.is_file():
-            raise ProfileError(path, "is not a regular file")
-        if size > _LARGEST_FILE:
-            raise ProfileError(path, f"is larger than {_LARGEST_FILE // 1024**2} MiB")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ProfileError(path, "is not UTF-8 text") from error
+def _read(path: Path, state: tuple[int, int]) -> Calibration:
+    """Read a file. ``state`` is a key of the cache, so a changed file is read again."""
+    text = read_text(path, _LARGEST_FILE)
     try:
         document = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -263,11 +239,3 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a number")
-
-
-def _to_json(reading: Measurement) -> dict[str, Any]:
-    return {
-        "values": dict(reading.values),
-        "conditions": dict(reading.conditions),
-        "measured": {name: getattr(reading.measured, name) for name in ("device", "driver", "torch", "date", "source")},
-    }

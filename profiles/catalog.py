@@ -85,19 +85,12 @@ def is_model_id(text: str) -> bool:
     return re.fullmatch(_MODEL_ID, text) is not None and ".." not in text and "--" not in text
 
 
-def user_folder() -> Path | None:
-    """The user's own ``models`` folder, whether or not it exists; ``None`` without a home folder."""
+def user_folder(kind: str) -> Path | None:
+    """The user's own folder ``models``, ``gpus`` or ``instances``, whether or not it exists; ``None`` without a home folder."""
     from pathlib import Path
 
-    place = own("models")
+    place = own(kind)
     return None if place is None else Path(place)
-
-
-def _folders() -> Iterator[tuple[str, bool]]:
-    folder = own("models")
-    if folder is not None:
-        yield folder, True
-    yield built_in("models"), False
 
 
 def find_entry(model_id: str) -> CatalogEntry | None:
@@ -107,10 +100,10 @@ def find_entry(model_id: str) -> CatalogEntry | None:
     """
     if not is_model_id(model_id):
         return None
-    for folder, user in _folders():
-        path = os.path.join(folder, f"{model_id}.json")
-        if os.path.lexists(path):
-            data = parse_entry(_read(path), path)
+    for folder, user in ((own("models"), True), (built_in("models"), False)):
+        path = "" if folder is None else os.path.join(folder, f"{model_id}.json")
+        if path and os.path.lexists(path):
+            data = parse_entry(read_text(path, _LARGEST_FILE), path)
             # A file system that ignores case also opens qwen/qwen3-8b. Such an id gets a suggestion, not an answer.
             if data["id"] == model_id:
                 return CatalogEntry(data=data, place=path, user=user)
@@ -125,24 +118,17 @@ def find_model(model_id: str) -> Mapping[str, Any] | None:
 
 def list_models() -> tuple[str, ...]:
     """All ids in alphabetical order, with the user's own. Only folders are listed; no file is opened."""
-    ids = {model_id for folder, _ in _folders() for model_id in _listed(folder)}
+    ids = {*own_models(), *_listed(built_in("models"))}
     return tuple(sorted(ids, key=lambda model_id: (model_id.lower(), model_id)))
 
 
 def own_models() -> tuple[str, ...]:
     """The ids in the user's own folder, in alphabetical order."""
-    folder = own("models")
-    return () if folder is None else tuple(sorted(_listed(folder)))
+    return tuple(sorted(_listed(own("models"))))
 
 
-def search_models(text: str) -> tuple[str, ...]:
-    """The ids that contain every word of ``text``. Capitals do not matter."""
-    words = text.lower().split()
-    return tuple(model_id for model_id in list_models() if all(word in model_id.lower() for word in words))
-
-
-def _listed(folder: str) -> Iterator[str]:
-    if not os.path.isdir(folder):
+def _listed(folder: str | None) -> Iterator[str]:
+    if folder is None or not os.path.isdir(folder):
         return
     try:
         for org in (entry.name for entry in os.scandir(folder) if entry.is_dir()):
@@ -154,12 +140,13 @@ def _listed(folder: str) -> Iterator[str]:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
 
 
-def _read(path: str) -> str:
+def read_text(path: str | os.PathLike[str], largest: int) -> str:
+    """The text of a fact file of at most ``largest`` bytes, a multiple of 1 MiB. Raises :class:`ProfileError`."""
     try:
         if not os.path.isfile(path):
             raise ProfileError(path, "is not a regular file")
-        if os.stat(path).st_size > _LARGEST_FILE:
-            raise ProfileError(path, f"is larger than {_LARGEST_FILE // 1024**2} MiB")
+        if os.stat(path).st_size > largest:
+            raise ProfileError(path, f"is larger than {largest // 1024**2} MiB")
         with open(path, "rb") as file:
             text = file.read().decode().removeprefix("\ufeff")
         return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
@@ -193,9 +180,10 @@ def _parameters(value: Any) -> bool:
 
 
 def _bytes_by_dtype(value: Any) -> bool:
-    return isinstance(value, dict) and all(_count(size) for size in value.values())
+    return isinstance(value, dict) and all(map(_count, value.values()))
 
 
+_COUNTS: Final = '"total", "active", "mtp" (positive whole numbers or null), "source" (words)'
 # A key, its check, what is allowed, and whether it may be absent or null. The fields have the order of the file.
 _FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
     ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
@@ -204,12 +192,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
     ("recorded", is_date, "a date, YYYY-MM-DD, or null", True),
     ("source", _text, "where the facts come from, in words or as an address, or null", True),
     ("fidelity", _text, "how sure the config is, in words, or null", True),
-    (
-        "parameters",
-        _parameters,
-        'null, or an object with "definition" (words) and "total", "active", "mtp" (positive whole numbers or null), "source" (words)',
-        True,
-    ),
+    ("parameters", _parameters, f'null, or an object with "definition" (words) and {_COUNTS}', True),
     ("stored_elements", _count, "a positive whole number or null", True),
     ("weight_bytes", _bytes_by_dtype, "an object of whole numbers by dtype, or null", True),
     ("config", lambda value: isinstance(value, dict) and bool(value), "an object with the keys of config.json", False),
@@ -254,9 +237,10 @@ def _line_of(text: str, key: str) -> int | None:
     return None if match is None else text.count("\n", 0, match.start()) + 1
 
 
-def changed_ns(path: str) -> int:
-    """When the file was last changed, in nanoseconds. Raises :class:`~hwcalc.profiles.catalog.ProfileError` if that cannot be told."""
+def changed(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """When the file was last changed, in nanoseconds, and its bytes. Raises :class:`ProfileError` if that cannot be told."""
     try:
-        return os.stat(path).st_mtime_ns
+        status = os.stat(path)
     except OSError as error:
         raise ProfileError(path, f"cannot be read ({error.strerror})") from error
+    return status.st_mtime_ns, status.st_size

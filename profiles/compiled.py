@@ -7,8 +7,7 @@ is read without the others, and a whole folder at once. A test compares the file
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, KeysView, Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,7 +30,7 @@ def names(folder: str) -> KeysView[str]:
     >>> "vllm" in names("engines"), list(names(TOP))
     (True, ['gpu_aliases', 'hardware', 'models', 'sold'])
     """
-    return _index()[folder].keys()
+    return _start()[1][folder].keys()
 
 
 @lru_cache(maxsize=512)
@@ -41,7 +40,7 @@ def record(folder: str, name: str) -> Record:
     >>> record("gpus", "l4")["memory_marketing_gb"]
     24
     """
-    found: Record = decode(_read(*_index()[folder][name]))
+    found: Record = decode(_read(*_start()[1][folder][name]))
     return found
 
 
@@ -52,32 +51,10 @@ def records(folder: str) -> Mapping[str, Record]:
     >>> records("instances")["aws/p5.48xlarge"]["count"]
     8
     """
-    places = list(_index()[folder].values())
-    first, last = places[0], places[-1]
+    places = _start()[1][folder]
+    first, *_, last = places.values()
     lines = _read(first[0], last[0] + last[1] - first[0]).rstrip()
-    contents = decode(b"[" + lines.replace(b"\n", b",") + b"]")
-    return MappingProxyType(dict(zip(_index()[folder], contents, strict=True)))
-
-
-def compile_facts(facts: Iterable[tuple[str, str, Record]]) -> bytes:
-    """The bytes of :data:`COMPILED`: of each fact file its folder, its name and its content."""
-    index: dict[str, dict[str, tuple[int, int]]] = {}
-    lines: list[bytes] = []
-    start = 0
-    for folder, name, content in sorted(facts, key=lambda fact: fact[:2]):
-        line = _line(content)
-        index.setdefault(folder, {})[name] = (start, len(line))
-        lines.append(line)
-        start += len(line)
-    return _line(index) + b"".join(lines)
-
-
-def _line(content: Any) -> bytes:
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _index() -> Mapping[str, Mapping[str, list[int]]]:
-    return _start()[1]
+    return MappingProxyType(dict(zip(places, decode(b"[" + lines.replace(b"\n", b",") + b"]"), strict=True)))
 
 
 @lru_cache(maxsize=1)
@@ -97,6 +74,20 @@ def _read(start: int, length: int) -> bytes:
         return file.read(length)
 
 
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A number that is not exact: low, expected and high value, and the source."""
+
+    low: int | float
+    expected: int | float
+    high: int | float
+    source: str
+
+
+def estimate_of(data: Record) -> Estimate:
+    """The estimate of a mapping in a fact file, which has been checked."""
+    return Estimate(low=data["low"], expected=data["expected"], high=data["high"], source=data["source"])
+
+
 class Sold(Struct, frozen=True):
     """A few facts of one accelerator, under the names that :class:`~hwcalc.profiles.hardware_file.Gpu` has for them. ``None`` is unknown."""
 
@@ -110,22 +101,6 @@ class Sold(Struct, frozen=True):
     link: str | None
     """Of what kind the link between two of them is."""
     host_link: str | None
-
-
-def sold_facts(data: Mapping[str, Any]) -> Sold:
-    """The facts in the file of one accelerator."""
-    link = data.get("interconnect") or {}
-    return Sold(
-        vendor=data["vendor"],
-        category=data.get("category"),
-        architecture=data.get("architecture"),
-        released=data.get("released"),
-        memory_marketing_gb=data.get("memory_marketing_gb"),
-        memory_options_gb=data.get("memory_options_gb") or [],
-        bf16_tflops=(data.get("tflops_dense") or {}).get("bf16"),
-        link=link.get("kind"),
-        host_link=link.get("host"),
-    )
 
 
 @lru_cache(maxsize=1)

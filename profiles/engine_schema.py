@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
 from hwcalc.profiles.schema import Date, Estimate, FactFile, Facts, Whole, Words, WrongKeyError
 
+T = TypeVar("T")
 VersionText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}$", description='a version in quotes, like "0.21"')]
 ExactShare = Annotated[str, Field(pattern=r"^0\.[0-9]{1,4}$", description='a share of 1 in quotes, like "0.92": it is exact')]
 
 
-class _Dated(Protocol):
-    since: VersionText
-
-
-D = TypeVar("D", bound=_Dated)
-
-
-def _newest_first(entries: list[D]) -> list[D]:
+def _newest_first(entries: list[Any]) -> list[Any]:
     versions = [tuple(map(int, entry.since.split("."))) for entry in entries]
     if not all(newer > older for newer, older in pairwise(versions)) or versions[-1:] != [(0, 0)]:
         raise ValueError('must go from the newest version to "0.0"')
@@ -60,24 +54,10 @@ class Utilization(Facts):
     source: Words
 
 
-class SourcedVersion(Facts):
-    """A version with its source."""
+class Sourced(Facts, Generic[T]):
+    """A value with its source."""
 
-    value: VersionText
-    source: Words
-
-
-class SourcedShare(Facts):
-    """A share with its source."""
-
-    value: ExactShare
-    source: Words
-
-
-class SourcedCount(Facts):
-    """A count with its source."""
-
-    value: Whole
+    value: T
     source: Words
 
 
@@ -117,7 +97,7 @@ class VllmSampler(Facts):
     """Bytes for each logit of the profile run."""
 
     logit_bytes: ByVersion
-    few_rows: SourcedCount
+    few_rows: Sourced[Whole]
     few_logit_bytes: ByVersion
     buffer_rows: ByVersion
     runner2_logit_bytes: ByVersion
@@ -154,7 +134,7 @@ class VllmFile(EngineFile):
     """``vllm.yaml``, whose comments say what each number is."""
 
     utilization: Annotated[list[Utilization], AfterValidator(_newest_first)]
-    graphs_since: SourcedVersion
+    graphs_since: Sourced[VersionText]
     batch_classes: Annotated[list[BatchDefaults], AfterValidator(_to_every_gpu)]
     activation: VllmActivation
     sampler: VllmSampler
@@ -213,7 +193,7 @@ class RuntimeFile(EngineFile):
     activation: Activation
     rotary_bytes: Estimate
     uncounted_weights: Estimate
-    margin: SourcedShare
+    margin: Sourced[ExactShare]
 
 
 class LlamacppFile(EngineFile):

@@ -5,16 +5,12 @@ What was measured of llama.cpp: how far the buffers that it reserves lie from th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.compiled import record
-from hwcalc.profiles.estimate import Estimate, estimate_of
-
-if TYPE_CHECKING:
-    from fractions import Fraction
+from hwcalc.profiles.compiled import Estimate, estimate_of, record
 
 _NEWEST: Final = 1_000
 """Stands for the newest patch of a minor version."""
@@ -32,13 +28,6 @@ class Since(Record):
     source: str
 
 
-class EstimateSince(Record):
-    """An estimate that is valid from version ``since`` on."""
-
-    since: Version
-    estimate: Estimate
-
-
 class RunnerSince(Record):
     """The models that vLLM's second runner runs by default from version ``since`` on.
 
@@ -48,7 +37,7 @@ class RunnerSince(Record):
 
     since: Version
     models: str
-    architectures: tuple[str, ...]
+    architectures: Sequence[str]
     source: str
 
 
@@ -58,11 +47,11 @@ class BatchClass(Record):
     It holds from version ``since`` until before ``until``.
     """
 
-    since: Version
-    until: Version | None
+    since: Version = (0, 0)
+    until: Version | None = None
     least_gib: int
-    except_names: tuple[str, ...]
-    except_capabilities: tuple[str, ...]
+    except_names: Sequence[str] = ()
+    except_capabilities: Sequence[str] = ()
     max_num_seqs: int
     max_num_batched_tokens: int
     source: str
@@ -81,7 +70,8 @@ class VllmProfile(Record):
     few_rows: int
     """Rows of logits below which torch sorts all of them at once."""
     runner2: tuple[RunnerSince, ...]
-    estimates: dict[str, tuple[EstimateSince, ...]]
+    estimates: Mapping[str, Sequence[tuple[Version, Estimate]]]
+    """Each with the version since which it is valid."""
 
     def estimate(self, name: str, version: str) -> Estimate:
         """The estimate with this dotted name that holds for a version."""
@@ -89,7 +79,7 @@ class VllmProfile(Record):
         found = known.get((name, version))
         if found is None:
             planned = planned_version(version)
-            found = known[name, version] = next(entry.estimate for entry in self.estimates[name] if entry.since <= planned)
+            found = known[name, version] = next(estimate for since, estimate in self.estimates[name] if since <= planned)
         return found
 
 
@@ -97,15 +87,8 @@ class RuntimeProfile(Record):
     """The content of ``runtime.yaml``. Estimates have dotted names such as ``communication.nvlink``."""
 
     margin_text: str
-    """The margin as the file has it."""
+    """Share of the GPU that plans leave free by default, as the file has it."""
     estimates: dict[str, Estimate]
-
-    @property
-    def margin(self) -> Fraction:
-        """Share of the GPU that plans leave free by default, exactly."""
-        from fractions import Fraction
-
-        return Fraction(self.margin_text)
 
     def estimate(self, name: str) -> Estimate:
         """An estimate by its dotted name."""
@@ -148,48 +131,28 @@ def runtime_profile() -> RuntimeProfile:
 def vllm_profile() -> VllmProfile:
     """The constants of vLLM."""
     data = record("engines", "vllm")
-    estimates: dict[str, tuple[EstimateSince, ...]] = {}
+    estimates: dict[str, Sequence[tuple[Version, Estimate]]] = {}
     for section, content in data.items():
         for name, entries in content.items() if isinstance(content, dict) else ():
             if isinstance(entries, list):
-                estimates[f"{section}.{name}"] = tuple(
-                    EstimateSince(since=_version(entry["since"]), estimate=estimate_of(entry)) for entry in entries
-                )
+                estimates[f"{section}.{name}"] = [(_version(entry["since"]), estimate_of(entry)) for entry in entries]
     return VllmProfile(
-        utilization=tuple(
-            Since(since=_version(entry["since"]), value=entry["value"], source=entry["source"]) for entry in data["utilization"]
-        ),
+        utilization=tuple(Since(**_dated(entry)) for entry in data["utilization"]),
         graphs_since=_version(data["graphs_since"]["value"]),
-        batch_classes=tuple(map(_batch_class, data["batch_classes"])),
+        batch_classes=tuple(BatchClass(**_dated(entry)) for entry in data["batch_classes"]),
         few_rows=data["sampler"]["few_rows"]["value"],
-        runner2=tuple(
-            RunnerSince(
-                since=_version(entry["since"]),
-                models=entry["models"],
-                architectures=tuple(entry["architectures"]),
-                source=entry["source"],
-            )
-            for entry in data["runner2"]
-        ),
+        runner2=tuple(RunnerSince(**_dated(entry)) for entry in data["runner2"]),
         estimates=estimates,
     )
 
 
-def _batch_class(entry: Mapping[str, Any]) -> BatchClass:
-    return BatchClass(
-        since=_version(entry.get("since", "0.0")),
-        until=_version(entry["until"]) if "until" in entry else None,
-        least_gib=entry["least_gib"],
-        except_names=tuple(entry.get("except_names", ())),
-        except_capabilities=tuple(entry.get("except_capabilities", ())),
-        max_num_seqs=entry["max_num_seqs"],
-        max_num_batched_tokens=entry["max_num_batched_tokens"],
-        source=entry["source"],
-    )
+def _dated(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a file with the numbers of its versions."""
+    return {**entry, **{name: _version(entry[name]) for name in ("since", "until") if name in entry}}
 
 
 def _version(text: str) -> Version:
-    return tuple(int(part) for part in text.split("."))
+    return tuple(map(int, text.split(".")))
 
 
 class LlamacppProfile(Record):

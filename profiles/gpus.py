@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.catalog import ProfileError, changed_ns, own
-from hwcalc.profiles.compiled import TOP, names, record, records
-from hwcalc.profiles.estimate import Estimate, estimate_of
+from hwcalc.profiles.catalog import ProfileError, changed, own
+from hwcalc.profiles.compiled import TOP, Estimate, names, record, records
 from hwcalc.profiles.hardware_file import LONGEST_ID, Gpu, gpu_of, is_id
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _MIB: Final = 1024**2
-_VISIBLE: Final = "_visible"
 
 
 class VisibleMemory(Record):
@@ -40,47 +35,6 @@ class VisibleMemory(Record):
     source: str
 
 
-class MetalReading(Record):
-    """What Metal reported on a Mac with ``ram_gib`` of memory."""
-
-    ram_gib: int
-    usable_mib: int
-    macos: str
-
-
-class MetalStep(Record):
-    """The share of the memory that Metal lets a GPU use on a Mac with at least ``from_gib``."""
-
-    from_gib: int
-    share: tuple[int, int]
-
-
-class Hardware(Record):
-    """The content of ``hardware.yaml``."""
-
-    visible_share: dict[str, Estimate]
-    metal: Mapping[str, Any]
-    """What the file says of Macs."""
-
-    @cached_property
-    def readings(self) -> tuple[MetalReading, ...]:
-        """What was read on Macs."""
-        return tuple(
-            MetalReading(ram_gib=entry["ram_gib"], usable_mib=int(entry["megabytes"] * 10**6) // _MIB, macos=entry["macos"])
-            for entry in self.metal["readings"]
-        )
-
-    @cached_property
-    def older_rule(self) -> tuple[MetalStep, ...]:
-        """The steps of older systems."""
-        return tuple(map(_step, self.metal["older_rule"]))
-
-    @cached_property
-    def newer_rule(self) -> tuple[MetalStep, ...]:
-        """The steps of newer systems."""
-        return tuple(map(_step, self.metal["newer_rule"]))
-
-
 def visible_memory(gpu: Gpu) -> VisibleMemory | None:
     """How much memory a program sees of this accelerator; ``None`` if no memory figure is known.
 
@@ -89,30 +43,36 @@ def visible_memory(gpu: Gpu) -> VisibleMemory | None:
     """
     # Kept beside the accelerator: a plan asks for it several times.
     known = vars(gpu)
-    if _VISIBLE not in known:
-        known[_VISIBLE] = _visible(gpu)
-    found: VisibleMemory | None = known[_VISIBLE]
+    if "_visible" not in known:
+        known["_visible"] = _visible(gpu)
+    found: VisibleMemory | None = known["_visible"]
     return found
 
 
 def _visible(gpu: Gpu) -> VisibleMemory | None:
-    if gpu.torch_total_mib is not None:
-        seen = gpu.torch_total_mib_seen or (gpu.torch_total_mib, gpu.torch_total_mib)
-        sizes = (min(seen[0], gpu.torch_total_mib), gpu.torch_total_mib, max(seen[1], gpu.torch_total_mib))
-        return _in_bytes(sizes, f"read: {gpu.torch_total_basis or 'as torch sees it'}", gpu.source)
-    if gpu.vendor == "apple":
+    tool, torch = gpu.memory_total_mib, gpu.torch_total_mib
+    if torch is not None:
+        low, high = gpu.torch_total_mib_seen or (torch, torch)
+        sizes = (min(low, torch), torch, max(high, torch))
+        basis, source = f"read: {gpu.torch_total_basis or 'as torch sees it'}", gpu.source
+    elif gpu.vendor == "apple":
         usable = usable_mib(gpu)
         if usable is None:
             return None
-        basis = f"Metal's own limit for {gpu.memory_marketing_gb} GB of memory; {hardware().metal['raise_with']} raises it"
-        return _in_bytes((int(usable.low), int(usable.expected), int(usable.high)), basis, usable.source)
-    if gpu.memory_total_mib is not None:
-        share = hardware().visible_share["of_tool_amd" if gpu.vendor == "amd" else "of_tool"]
-        return _shared(gpu.memory_total_mib, share, "estimated from its tool's total")
-    if gpu.memory_marketing_gb is not None:
-        share = hardware().visible_share["of_marketing"]
-        return _shared(gpu.memory_marketing_gb * 1024, share, "estimated from the number on the box")
-    return None
+        sizes, source = (int(usable.low), int(usable.expected), int(usable.high)), usable.source
+        raised = record(TOP, "hardware")["metal"]["raise_with"]
+        basis = f"Metal's own limit for {gpu.memory_marketing_gb} GB of memory; {raised} raises it"
+    else:
+        if tool is not None:
+            known, kind, basis = tool, "of_tool_amd" if gpu.vendor == "amd" else "of_tool", "estimated from its tool's total"
+        elif gpu.memory_marketing_gb is not None:
+            known, kind, basis = gpu.memory_marketing_gb * 1024, "of_marketing", "estimated from the number on the box"
+        else:
+            return None
+        share = record(TOP, "hardware")["visible_share"][kind]
+        sizes, source = (int(known * share["low"]), int(known * share["expected"]), int(known * share["high"])), share["source"]
+    low, expected, high = (mib * _MIB for mib in sizes)
+    return VisibleMemory(low_bytes=low, expected_bytes=expected, high_bytes=high, basis=basis, source=source)
 
 
 def usable_mib(gpu: Gpu) -> Estimate | None:
@@ -124,45 +84,25 @@ def usable_mib(gpu: Gpu) -> Estimate | None:
     """
     if gpu.vendor != "apple" or gpu.memory_marketing_gb is None:
         return None
-    facts, ram = hardware(), gpu.memory_marketing_gb
-    older = _part(ram, [step for step in facts.older_rule if step.from_gib <= ram][-1])
-    newer = _part(ram, [step for step in facts.newer_rule if step.from_gib <= ram][-1])
-    read = [reading for reading in facts.readings if reading.ram_gib == ram]
+    metal, ram = record(TOP, "hardware")["metal"], gpu.memory_marketing_gb
+    steps = _usable_from(metal["newer_rule"], ram)
+    older = [mib for start, mib in _usable_from(metal["older_rule"], ram).items() if start <= ram][-1]
+    newer = [mib for start, mib in steps.items() if start <= ram][-1]
+    read = [reading for reading in metal["readings"] if reading["ram_gib"] == ram]
     if read:
-        expected, source = read[-1].usable_mib, f"a reading (macOS {read[-1].macos}), {facts.metal['source']}"
+        expected, source = int(read[-1]["megabytes"] * 10**6) // _MIB, f"a reading (macOS {read[-1]['macos']}), {metal['source']}"
         high = max(newer, expected)
     else:
-        later = [step for step in facts.newer_rule if step.from_gib > ram]
-        between = later and ram not in {step.from_gib for step in facts.newer_rule}
-        expected, high = newer, _part(ram, later[0]) if between else newer
-        source = f"no reading of {ram} GB is known, so by the steps of the sizes around it: {facts.metal['source']}"
+        later = [mib for start, mib in steps.items() if start > ram]
+        expected, high = newer, later[0] if later and ram not in steps else newer
+        source = f"no reading of {ram} GB is known, so by the steps of the sizes around it: {metal['source']}"
     return Estimate(low=min(older, expected), expected=expected, high=high, source=source)
 
 
-def _part(ram_gib: int, step: MetalStep) -> int:
-    return ram_gib * 1024 * step.share[0] // step.share[1]
-
-
-def _in_bytes(mib: tuple[int, int, int], basis: str, source: str) -> VisibleMemory:
-    low, expected, high = mib
-    return VisibleMemory(low_bytes=low * _MIB, expected_bytes=expected * _MIB, high_bytes=high * _MIB, basis=basis, source=source)
-
-
-def _shared(mib: int, share: Estimate, basis: str) -> VisibleMemory:
-    return _in_bytes((int(mib * share.low), int(mib * share.expected), int(mib * share.high)), basis, share.source)
-
-
-@lru_cache(maxsize=1)
-def hardware() -> Hardware:
-    """The facts of ``hardware.yaml``."""
-    data = record(TOP, "hardware")
-    shares = {name: estimate_of(share) for name, share in data["visible_share"].items()}
-    return Hardware(visible_share=shares, metal=data["metal"])
-
-
-def _step(entry: Mapping[str, Any]) -> MetalStep:
-    part, _, whole = entry["share"].partition("/")
-    return MetalStep(from_gib=entry["from_gib"], share=(int(part), int(whole)))
+def _usable_from(rule: Sequence[Mapping[str, Any]], ram_gib: int) -> dict[int, int]:
+    """The GiB from which each step of a rule holds, and MiB of a memory of ``ram_gib`` by the step's share."""
+    shares = {step["from_gib"]: step["share"].partition("/") for step in rule}
+    return {start: ram_gib * 1024 * int(part) // int(whole) for start, (part, _, whole) in shares.items()}
 
 
 _SPOKEN: Final = rf"[a-z0-9 _-]{{1,{LONGEST_ID}}}"
@@ -185,14 +125,6 @@ class UnknownGpuError(LookupError):
         self.nearest = near
 
 
-def user_folder() -> Path | None:
-    """The user's own ``gpus`` folder, whether or not it exists; ``None`` without a home folder."""
-    from pathlib import Path
-
-    place = own("gpus")
-    return None if place is None else Path(place)
-
-
 def find_gpu(name: str) -> Gpu:
     """The accelerator with this id or alias. Capitals, hyphens, spaces and the vendor's name do not matter.
 
@@ -205,66 +137,43 @@ def find_gpu(name: str) -> Gpu:
     ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop']
     """
     spoken = re.sub(_MACHINE, "", name) if "mac" in name.lower() else name
-    place = _resolve(spoken)
-    return _sized(spoken) if place is None else _load(*place)
-
-
-def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
-    """This accelerator with one of its sizes of memory and with that size in its id. Readings of another size are dropped."""
-    other = {} if memory_gb == gpu.memory_marketing_gb else _OF_ONE_SIZE
-    return replace(
-        gpu,
-        id=f"{gpu.id}-{memory_gb}gb",
-        name=f"{gpu.name}, {memory_gb} GB",
-        memory_marketing_gb=memory_gb,
-        memory_options_gb=(),
-        **other,
-    )
-
-
-def in_every_size(gpu: Gpu) -> Iterator[Gpu]:
-    """The accelerator in each size of memory that it is sold in, as :func:`find_gpu` knows it by its id and the size."""
-    mine = own_gpus()
-    for size in gpu.memory_options_gb:
-        name = f"{gpu.id}-{size}gb"
-        # A file of the user's own may have the name, or that of another form of it.
-        yield find_gpu(name) if mine or _of_package(name) is not None else with_memory(gpu, size)
-
-
-_OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
-    ("memory_total_mib", "memory_total_basis", "torch_total_mib", "torch_total_mib_seen", "torch_total_basis")
-)
-
-
-def _sized(name: str) -> Gpu:
-    """The accelerator of a name with a size of memory, such as ``m4-max-64``."""
-    text = name.strip().lower()
-    parts = re.fullmatch(_SIZED, text) if _is_spoken(text) else None
-    if parts is None:
-        raise UnknownGpuError(name[:LONGEST_ID], nearest(name))
-    whole = _resolve(f"{parts[1]}-{parts[2]}gb")
-    if whole is not None:
-        return _load(*whole)
-    base = _resolve(parts[1])
-    memory_gb = int(parts[2])
-    # If the name has a number of cores, it is exact. Otherwise any accelerator of the family may have this size.
-    family = [] if base is None else [base] if re.search(_CORES, parts[1]) else [base, *_family(base[0])]
-    gpus = [_load(*one) for one in family]
+    text = spoken.strip().lower()
+    place, sized = _resolve(text), None
+    if place is None and re.fullmatch(_SPOKEN, text):
+        sized = re.fullmatch(_SIZED, text)
+        place = None if sized is None else _resolve(f"{sized[1]}-{sized[2]}gb")
+    if place is not None:
+        return _load(*place)
+    if sized is None:
+        raise UnknownGpuError(spoken[:LONGEST_ID], nearest(spoken))
+    base, memory_gb = _resolve(sized[1]), int(sized[2])
+    family = [] if base is None else [base]
+    if base is not None and not re.search(_CORES, sized[1]):
+        # A name with a number of cores is exact. Otherwise any accelerator that differs only in its cores may have this size.
+        stem = re.sub(_CORES, "", base[0])
+        family += (other for other in _places().items() if other[0] != base[0] and re.sub(_CORES, "", other[0]) == stem)
+    gpus = [_load(*member) for member in family]
     for gpu in gpus:
         if memory_gb in gpu.memory_options_gb:
             return with_memory(gpu, memory_gb)
     sizes = sorted({(abs(size - memory_gb), f"{gpu.id}-{size}gb") for gpu in gpus for size in gpu.memory_options_gb})
-    raise UnknownGpuError(name[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(name))
+    raise UnknownGpuError(spoken[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(spoken))
 
 
-def _family(gpu_id: str) -> list[_Place]:
-    """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
-    stem = re.sub(_CORES, "", gpu_id)
-    return [
-        (name, file)
-        for name, file in _places().items()
-        if name.startswith(stem) and name != gpu_id and re.sub(_CORES, "", name) == stem
-    ]
+def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
+    """This accelerator with one of its sizes of memory and with that size in its id. Readings of another size are dropped."""
+    readings = ("memory_total_mib", "memory_total_basis", "torch_total_mib", "torch_total_mib_seen", "torch_total_basis")
+    changed: dict[str, Any] = {} if memory_gb == gpu.memory_marketing_gb else dict.fromkeys(readings)
+    changed |= {"id": f"{gpu.id}-{memory_gb}gb", "name": f"{gpu.name}, {memory_gb} GB"}
+    return replace(gpu, memory_marketing_gb=memory_gb, memory_options_gb=(), **changed)
+
+
+def in_every_size(gpu: Gpu) -> Iterator[Gpu]:
+    """The accelerator in each size of memory that it is sold in, as :func:`find_gpu` knows it by its id and the size."""
+    for size in gpu.memory_options_gb:
+        # A file, of the user's own too, may have the name.
+        place = _resolve(f"{gpu.id}-{size}gb")
+        yield with_memory(gpu, size) if place is None else _load(*place)
 
 
 def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
@@ -351,12 +260,10 @@ def _named(text: str) -> tuple[str, ...]:
     elif words and re.fullmatch(_MAC, words[0]):
         ids = sorted((gpu_id for gpu_id in _places() if re.fullmatch(_CHIP, gpu_id)), reverse=True)
     size = re.search(_SIZE, text)
-    sized = (
-        [f"{gpu_id}-{size[1]}gb" for gpu_id in ids if int(size[1]) in _load(gpu_id, _places()[gpu_id]).memory_options_gb]
-        if size
-        else []
-    )
-    return tuple(sized or ids)
+    if size is None:
+        return tuple(ids)
+    sold = [gpu_id for gpu_id in ids if int(size[1]) in _load(gpu_id, _places()[gpu_id]).memory_options_gb]
+    return tuple(f"{gpu_id}-{size[1]}gb" for gpu_id in sold) or tuple(ids)
 
 
 _BETWEEN: Final = {place: None for place in range(128) if not chr(place).isalnum()}
@@ -395,14 +302,10 @@ def _own_files() -> dict[str, str]:
     return {stem: os.path.join(folder, name) for name in files if (stem := name.removesuffix(".yaml")) != name and is_id(stem)}
 
 
-def _is_spoken(text: str) -> bool:
-    return re.fullmatch(_SPOKEN, text) is not None
-
-
 def _resolve(name: str) -> _Place | None:
-    """The accelerator of this id or alias."""
+    """The accelerator of this id or alias, or of a name that is spelled like one."""
     text, known = name.strip().lower(), names("gpus")
-    if text not in known and not _is_spoken(text):
+    if text not in known and re.fullmatch(_SPOKEN, text) is None:
         return None
     for gpu_id in (text, *(() if text in known else (gpu_aliases().get(text, ""),))):
         if gpu_id not in known and not is_id(gpu_id):
@@ -412,63 +315,34 @@ def _resolve(name: str) -> _Place | None:
             return gpu_id, file
         if gpu_id in known:
             return gpu_id, None
-    return _spelled(text, _own_files())
-
-
-def _of_package(name: str) -> _Place | None:
-    """The same among those of the package alone."""
-    text = name.strip().lower()
-    if not _is_spoken(text):
-        return None
-    known = names("gpus")
-    found = next((gpu_id for gpu_id in (text, gpu_aliases().get(text)) if gpu_id in known), None)
-    return _spelled(text, {}) if found is None else (found, None)
-
-
-def _spelled(text: str, mine: Mapping[str, str]) -> _Place | None:
-    """The accelerator of a name that is spelled like an id or alias, in small letters; ``mine`` are files of the user's own."""
-    query = _squashed(text)
+    query, mine, (ids, aliases) = _squashed(text), _own_files(), _spoken_names()
     if not query:
         return None
-    spoken = (
-        _spoken_ids().get(query)
-        or next((name for name in mine if _squashed(name) == query), None)
-        or _spoken_aliases().get(query)
-    )
+    spoken = ids.get(query) or next((name for name in mine if _squashed(name) == query), None) or aliases.get(query)
     gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
-    return (gpu_id, mine.get(gpu_id)) if gpu_id in mine or gpu_id in names("gpus") else None
+    return (gpu_id, mine.get(gpu_id)) if gpu_id in mine or gpu_id in known else None
 
 
 @lru_cache(maxsize=1)
-def _spoken_ids() -> dict[str, str]:
-    """The built-in accelerators as they are spoken of, the first of those that are spoken of alike."""
-    return {_squashed(name): name for name in reversed(tuple(names("gpus")))}
-
-
-@lru_cache(maxsize=1)
-def _spoken_aliases() -> dict[str, str]:
-    return {_squashed(name): name for name in reversed(tuple(gpu_aliases()))}
+def _spoken_names() -> tuple[dict[str, str], dict[str, str]]:
+    """The built-in accelerators and the aliases as they are spoken of, the first of those that are spoken of alike."""
+    ids, aliases = tuple(names("gpus")), tuple(gpu_aliases())
+    return {_squashed(name): name for name in reversed(ids)}, {_squashed(name): name for name in reversed(aliases)}
 
 
 def _load(gpu_id: str, file: str | None) -> Gpu:
     """Load one accelerator. A file of the user's own that has changed is read again."""
+    return _read(gpu_id, file, None if file is None else changed(file))
+
+
+@lru_cache(maxsize=1024)
+def _read(gpu_id: str, file: str | None, state: tuple[int, int] | None) -> Gpu:
     if file is None:
-        return _built_in(gpu_id)
-    return _own(file, changed_ns(file))
-
-
-@lru_cache(maxsize=512)
-def _built_in(gpu_id: str) -> Gpu:
-    # Where all have been read, it is one of them.
-    return built_in_gpus()[gpu_id] if built_in_gpus.cache_info().currsize else gpu_of(record("gpus", gpu_id))
-
-
-@lru_cache(maxsize=512)
-def _own(file: str, changed: int) -> Gpu:
+        # Where all have been read, it is one of them.
+        return built_in_gpus()[gpu_id] if built_in_gpus.cache_info().currsize else gpu_of(record("gpus", gpu_id))
     from pathlib import Path
 
-    from hwcalc.profiles.hardware_schema import parse_gpu
-    from hwcalc.profiles.schema import read_yaml
+    from hwcalc.profiles.schema import parse_gpu, read_yaml
 
     return parse_gpu(read_yaml(Path(file)), user=True)
 
@@ -476,12 +350,26 @@ def _own(file: str, changed: int) -> Gpu:
 EXAMPLES: Final = (("l4", 24), ("l40s", 48), ("h100-sxm5-80gb", 80), ("h200-sxm-141gb", 141))
 """Id and GB as sold. A test compares them with their files, which take too long to read for an example."""
 UNCOMMON: Final = frozenset(
-    {
-        *("a800-sxm4-80gb", "h20-3e-141gb", "h20-96gb", "h800-sxm5-80gb", "l20", "mi308x"),
-        *("rtx-4090-d", "rtx-5090-d", "rtx-5090-d-v2", "rtx-5880-ada"),
-        *("gb200-186gb", "gb300-288gb", "gh200-144gb", "gh200-96gb", "mi300a"),
-        *("b100-192gb", "mi455x", "rubin-288gb"),
-    }
+    [
+        "a800-sxm4-80gb",
+        "h20-3e-141gb",
+        "h20-96gb",
+        "h800-sxm5-80gb",
+        "l20",
+        "mi308x",
+        "rtx-4090-d",
+        "rtx-5090-d",
+        "rtx-5090-d-v2",
+        "rtx-5880-ada",
+        "gb200-186gb",
+        "gb300-288gb",
+        "gh200-144gb",
+        "gh200-96gb",
+        "mi300a",
+        "b100-192gb",
+        "mi455x",
+        "rubin-288gb",
+    ]
 )
 """Accelerators that are no advice to somebody who has another: made for one country, sold with a processor of their own, or hardly sold."""
 _COUNTS: Final = (1, 2, 4, 8)

@@ -11,14 +11,11 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from hwcalc.profiles.catalog import ProfileError, changed_ns, own
+from hwcalc.profiles.catalog import ProfileError, changed, own
 from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.hardware_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _CLOUD: Final = r"[a-z0-9]{1,32}"
 _AZURE = "standard-"
@@ -43,14 +40,6 @@ class AmbiguousInstanceError(LookupError):
         self.names = names
 
 
-def user_folder() -> Path | None:
-    """The user's own ``instances`` folder, whether or not it exists; ``None`` without a home folder."""
-    from pathlib import Path
-
-    place = own("instances")
-    return None if place is None else Path(place)
-
-
 def find_instance(name: str) -> Instance:
     """The instance of this name, with or without ``cloud/`` before it. Capitals and the signs between words do not matter.
 
@@ -60,13 +49,21 @@ def find_instance(name: str) -> Instance:
     >>> [find_instance(name).count for name in ("p5.48xlarge", "gcp/g2-standard-24", "ND96isr_H100_v5", "DGX H100")]
     [8, 2, 8, 8]
     """
-    matches = _matching(name)
+    matches: dict[str, str | None] = {}
+    cloud, query = _split(name[: 2 * LONGEST_NAME + 1])
+    if len(name) <= 2 * LONGEST_NAME and is_file_name(query):
+        places = {**dict.fromkeys(names("instances")), **_own_files()}
+        for its_cloud in sorted({full.partition("/")[0] for full in places}) if cloud is None else [cloud]:
+            full = f"{its_cloud}/{query}" if f"{its_cloud}/{query}" in places else f"{its_cloud}/{_AZURE}{query}"
+            if full in places:
+                matches[full] = places[full]
     if not matches:
         raise UnknownInstanceError(name[:LONGEST_NAME], nearest_instances(name))
     if len(matches) > 1:
         raise AmbiguousInstanceError(name[:LONGEST_NAME], tuple(sorted(matches)))
     ((full, file),) = matches.items()
-    return _load(full, file)
+    # A file of the user's own that has changed is read again.
+    return _read(full, file, None if file is None else changed(file))
 
 
 def list_instances() -> tuple[str, ...]:
@@ -82,8 +79,7 @@ def own_instances() -> frozenset[str]:
 @lru_cache(maxsize=1)
 def built_in_instances() -> Mapping[str, Instance]:
     """All built-in instances by ``cloud/name``, which are read together."""
-    found = records("instances").items()
-    return MappingProxyType({name: instance_of(content) for name, content in found})
+    return MappingProxyType({name: instance_of(content) for name, content in records("instances").items()})
 
 
 def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
@@ -114,74 +110,33 @@ def _split(text: str) -> tuple[str | None, str]:
     return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
 
 
-def _matching(name: str) -> dict[str, str | None]:
-    """All instances with this name: ``cloud/name`` -> the path of the user's own file."""
-    if len(name) > 2 * LONGEST_NAME:
-        return {}
-    cloud, query = _split(name)
-    if not is_file_name(query):
-        return {}
-    matches: dict[str, str | None] = {}
-    for one in _clouds():
-        if cloud not in {None, one}:
-            continue
-        for full in (f"{one}/{query}", f"{one}/{_AZURE}{query}"):
-            file = own("instances", f"{full}.yaml")
-            if file is not None and os.path.lexists(file):
-                matches[full] = file
-                break
-            if full in names("instances"):
-                matches[full] = None
-                break
-    return matches
-
-
-def _clouds() -> list[str]:
-    """All clouds, with those of the user's own folder."""
-    known = {name.partition("/")[0] for name in names("instances")}
-    return sorted(known.union(name for name in _names(own("instances")) if re.fullmatch(_CLOUD, name)))
-
-
 def _own_files() -> dict[str, str]:
     """The user's own instances: ``cloud/name`` -> the path of the file."""
-    folder = own("instances")
-    return {
-        f"{cloud}/{stem}": os.path.join(folder, cloud, name)
-        for cloud in _names(folder)
-        if folder is not None and re.fullmatch(_CLOUD, cloud)
-        for name in _names(os.path.join(folder, cloud))
-        if (stem := name.removesuffix(".yaml")) != name and is_file_name(stem)
-    }
+    files, folder = {}, own("instances")
+    for cloud in _names(folder):
+        place = os.path.join(folder or "", cloud)
+        for name in _names(place) if re.fullmatch(_CLOUD, cloud) else ():
+            stem = name.removesuffix(".yaml")
+            if stem != name and is_file_name(stem):
+                files[f"{cloud}/{stem}"] = os.path.join(place, name)
+    return files
 
 
 def _names(folder: str | None) -> list[str]:
-    if folder is None:
-        return []
     try:
-        return os.listdir(folder)
+        return [] if folder is None else os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
+        raise ProfileError(folder or "", f"cannot be read ({error.strerror})") from error
 
 
-def _load(name: str, file: str | None) -> Instance:
-    """Load one instance. A file of the user's own that has changed is read again."""
+@lru_cache(maxsize=1024)
+def _read(name: str, file: str | None, state: tuple[int, int] | None) -> Instance:
     if file is None:
-        return _built_in(name)
-    return _own(file, changed_ns(file))
-
-
-@lru_cache(maxsize=512)
-def _built_in(name: str) -> Instance:
-    return instance_of(record("instances", name))
-
-
-@lru_cache(maxsize=512)
-def _own(file: str, changed: int) -> Instance:
+        return instance_of(record("instances", name))
     from pathlib import Path
 
-    from hwcalc.profiles.hardware_schema import parse_instance
-    from hwcalc.profiles.schema import read_yaml
+    from hwcalc.profiles.schema import parse_instance, read_yaml
 
     return parse_instance(read_yaml(Path(file)), user=True)

@@ -24,8 +24,7 @@ from typing import Any
 import yaml
 
 from hwcalc.profiles.catalog import built_in
-from hwcalc.profiles.hardware_schema import GPU_FIELDS, Rates, parse_gpu
-from hwcalc.profiles.schema import parse_yaml
+from hwcalc.profiles.schema import GPU_FIELDS, Rates, parse_gpu, parse_yaml
 
 WIDEST = 10_000
 KEPT = {"gpus_per_node": "node", "host_memory": "memory"}

@@ -25,8 +25,7 @@ import yaml
 
 from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.hardware_file import file_name
-from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
-from hwcalc.profiles.schema import parse_yaml
+from hwcalc.profiles.schema import INSTANCE_FIELDS, parse_instance, parse_yaml
 
 WIDEST = 10_000
 SMALLEST_SHARE = 64

@@ -6,8 +6,9 @@ python scripts/build_profiles.py [--check]
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import built_in
-from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, listed_facts, sold_facts
+from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
 from hwcalc.profiles.engine_schema import FORMS, ClassesFile
-from hwcalc.profiles.hardware_schema import Aliases, GpuFile, HardwareFile, InstanceFile
-from hwcalc.profiles.schema import check, read_yaml
+from hwcalc.profiles.schema import Aliases, GpuFile, HardwareFile, InstanceFile, check, read_yaml
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,6 +68,39 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         yield "engines", f"{path.parent.name}/{path.stem}", path, ClassesFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
+
+
+def compile_facts(facts: Iterable[tuple[str, str, Mapping[str, Any]]]) -> bytes:
+    """The bytes of :data:`COMPILED`: of each fact file its folder, its name and its content."""
+    index: dict[str, dict[str, tuple[int, int]]] = {}
+    lines: list[bytes] = []
+    start = 0
+    for folder, name, content in sorted(facts, key=lambda fact: fact[:2]):
+        line = _line(content)
+        index.setdefault(folder, {})[name] = (start, len(line))
+        lines.append(line)
+        start += len(line)
+    return _line(index) + b"".join(lines)
+
+
+def _line(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def sold_facts(data: Mapping[str, Any]) -> Sold:
+    """The facts in the file of one accelerator."""
+    link = data.get("interconnect") or {}
+    return Sold(
+        vendor=data["vendor"],
+        category=data.get("category"),
+        architecture=data.get("architecture"),
+        released=data.get("released"),
+        memory_marketing_gb=data.get("memory_marketing_gb"),
+        memory_options_gb=data.get("memory_options_gb") or [],
+        bf16_tflops=(data.get("tflops_dense") or {}).get("bf16"),
+        link=link.get("kind"),
+        host_link=link.get("host"),
+    )
 
 
 if __name__ == "__main__":

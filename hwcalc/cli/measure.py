@@ -14,9 +14,8 @@ from hwcalc.errors import UsageError
 from hwcalc.report import View
 
 if TYPE_CHECKING:
-    from hwcalc.probe.more import More, MoreOptions
     from hwcalc.probe.result import Probed
-    from hwcalc.probe.run import ProbeOptions
+    from hwcalc.probe.run import More, MoreOptions, ProbeOptions
 
 
 @command(
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 )
 def probe(*, model: str | None, verify: str | None, receipt: str | None, **options: Any) -> Answer:
     """Allocate the cache of a plan on a real device and compare. Exit status 1: it does not fit or differs; 5: there is no device."""
-    from hwcalc.probe.more import MoreOptions, check_alone
+    from hwcalc.probe.run import MoreOptions, check_alone
 
     view = view_of(**options)
     chosen = MoreOptions(
@@ -91,9 +90,8 @@ def _probed(
     from hwcalc.planner.context import open_request
     from hwcalc.planner.options import read_options
     from hwcalc.planner.plan import without_effect
-    from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
-    from hwcalc.probe.run import probe
+    from hwcalc.probe.run import measure_more, probe
 
     if receipt is not None:
         check_path(receipt)

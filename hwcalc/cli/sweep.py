@@ -14,7 +14,7 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.explore.build import Page
-    from hwcalc.sweep.blocks import RowBlock
+    from hwcalc.sweep.grid import RowBlock
     from hwcalc.sweep.rows import Sweep
 
 
@@ -79,8 +79,7 @@ def sweep(
         from hwcalc.sweep.writers import parquet_ready
 
         parquet_ready()
-    from hwcalc.sweep.evaluate import MAX_TIME, in_words
-    from hwcalc.sweep.rows import sweep
+    from hwcalc.sweep.rows import MAX_TIME, in_words, sweep
 
     tally = _Tally()
     with _shown(target):

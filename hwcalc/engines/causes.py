@@ -69,7 +69,7 @@ def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
     extras = ((tensor.why or _OTHERWISE, tensor.bytes) for tensor in alone.extras)
     for words, added in (*_of_layers(alone, plain), *extras, *_of_ranks(alone)):
         bytes_by_cause[words] = bytes_by_cause.get(words, 0) + added
-    if whole.request.sharing.asked:
+    if whole.load.sharing.asked:
         saved = request_bytes(alone) - request_bytes(whole)
         bytes_by_cause["shared in whole blocks" if saved else "shared tokens kept for each"] = (
             plain.stored_bytes - formulas.stored_bytes - saved
@@ -81,12 +81,12 @@ def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
 
 def request_bytes(opened: Occupancy) -> int:
     """The cache on all GPUs together, each counted as the fullest."""
-    return opened.request.gpus * opened.needed_bytes
+    return opened.setup.gpus * opened.needed_bytes
 
 
 def growth_bytes(opened: Occupancy) -> int:
     """Bytes that a token more takes of one sequence in the long run, blocks spread over their tokens, on the GPUs that hold it together."""
-    tp = opened.request.parallel.tp
+    tp = opened.setup.parallel.tp
 
     def held_bytes(opened: Occupancy) -> int:
         if tp == 1 or opened.engine.counts_copies:
@@ -140,7 +140,7 @@ class _Layer:
         """Bytes of one position by the formulas, in the formats of the engine and on as many ranks as it counts; 0 for states, and for
         tensors that do not grow alike.
         """
-        opened, dcp = self.opened, self.opened.request.parallel.dcp
+        opened, dcp = self.opened, self.opened.setup.parallel.dcp
         counted = dcp * self.copies
         tensors = opened.deployment.weight_rules().shard(opened.model, self.kind, counted).tensors()
         if len({tensor.span for tensor in tensors}) != 1 or {tensor.role for tensor in tensors} & _FIXED:
@@ -150,7 +150,7 @@ class _Layer:
     @property
     def copies(self) -> int:
         """Ranks that have a row of the same token, where the engine counts all of them."""
-        parallel = self.opened.request.parallel
+        parallel = self.opened.setup.parallel
         return parallel.tp // parallel.dcp if self.opened.engine.counts_copies else 1
 
     def positions(self, kept_bytes: int, row_bytes: int) -> int | None:
@@ -199,8 +199,8 @@ def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, in
 
 def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
     """What GPUs hold beyond their share, where each is counted as the fullest one."""
-    parallel, left = opened.request.parallel, request_bytes(opened) - opened.stored_bytes
-    if left and parallel.tp == opened.request.gpus and not opened.engine.counts_copies:
+    parallel, left = opened.setup.parallel, request_bytes(opened) - opened.stored_bytes
+    if left and parallel.tp == opened.setup.gpus and not opened.engine.counts_copies:
         for group in opened.stack.groups:
             layer, held = _Layer(group.kind, opened), rank_bytes_of(opened, opened.rank_tensors[group.kind])
             added = group.count * (parallel.tp * held - layer.bytes)

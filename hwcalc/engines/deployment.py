@@ -358,7 +358,7 @@ class Occupancy:
     @cached_property
     def rank_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
         """What the fullest rank of a replica stores for one layer of each kind."""
-        parallel = self.request.parallel
+        parallel = self.setup.parallel
         if parallel.tp == parallel.dp == 1:
             return self.kind_tensors
         rules, replica = self.deployment.weight_rules(), self.replica
@@ -410,7 +410,7 @@ class Occupancy:
     @cached_property
     def fullest_stage(self) -> int:
         """The pipeline stage whose ranks hold most; the first one if several hold as much."""
-        sizes = [sum(allocation.bytes for allocation in self.allocation(stage)) for stage in range(self.request.parallel.pp)]
+        sizes = [sum(allocation.bytes for allocation in self.allocation(stage)) for stage in range(self.setup.parallel.pp)]
         return sizes.index(max(sizes))
 
     def store(self, tensor: CacheTensor, *, dtype: DType | None = None) -> StoredTensor:
@@ -454,17 +454,17 @@ class Occupancy:
     @cached_property
     def evicted(self) -> Evicted | None:
         """What the policy of the request leaves of the cache; ``None`` without a policy."""
-        policy, request = self.request.policy, self.request
+        policy, request = self.setup.policy, self.request
         if policy is None:
             return None
         from hwcalc.engines.policies import evicted_of
 
         # An engine without a pool takes a batch through one prefill.
-        together = 1 if self.engine.pooled else request.sequences
-        setting = replace(self._policy_setting, batch=request.sequences, together=together)
+        together = 1 if self.engine.pooled else request.load.sequences
+        setting = replace(self._policy_setting, batch=request.load.sequences, together=together)
         # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
-        ahead, plain = min(self.ahead, request.prompt_tokens), self.plain_stack
-        tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
+        ahead, plain = min(self.ahead, request.load.prompt_tokens), self.plain_stack
+        tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
         evicted = self.shared(
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
@@ -482,7 +482,7 @@ class Occupancy:
         from hwcalc.policies.base import Setting
         from hwcalc.policies.outcome import kernel_for
 
-        policy, plain = self.request.policy, self.plain_stack
+        policy, plain = self.setup.policy, self.plain_stack
         assert policy is not None
         return Setting(
             layers=self.model.once((self.engine.name, "policy layers"), lambda: shapes_of(plain)),
@@ -501,7 +501,7 @@ class Occupancy:
     @cached_property
     def cut_layers(self) -> CutLayers | None:
         """Bytes of the layers that the policy cuts, where they follow from those of a token."""
-        if self.request.policy is None:
+        if self.setup.policy is None:
             return None
         from hwcalc.engines.policies import cut_layers
 
@@ -520,7 +520,7 @@ class Occupancy:
 
     def without_policy(self) -> Self:
         """The occupancy without the policy: nothing is dropped."""
-        if self.request.policy is None:
+        if self.setup.policy is None:
             return self
         return cast("Self", self.engine.unchecked(self.model, self.request.changed(policy=None)))
 
@@ -531,33 +531,39 @@ class Occupancy:
 
     @property
     def _shares(self) -> bool:
-        sharing = self.request.sharing
+        sharing = self.load.sharing
         return sharing.asked and not sharing.apart and self.sharing_support.offered
 
     @cached_property
     def together(self) -> Together:
         """The planned sequences, as the engine keeps them."""
-        request, sharing, shares = self.request, self.request.sharing, self._shares
+        request, sharing, shares = self.request, self.load.sharing, self._shares
         return Together(
-            lengths=((request.seq, request.batch),) if request.lengths and self.deployment.pads() else request.lengths_of,
+            lengths=((request.load.seq, request.load.batch),)
+            if request.load.lengths and self.deployment.pads()
+            else request.load.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
-            prompt=request.prompt_tokens if shares else 0,
+            prompt=request.load.prompt_tokens if shares else 0,
             # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
             forks=shares
             and sharing.branches > 1
             and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
-            replicas=request.parallel.dp,
-            scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
+            replicas=request.setup.parallel.dp,
+            scattered=max(sharing.scattered, request.setup.parallel.dp if self.engine.scatters else 1),
         )
 
     @property
     def replica(self) -> Self:
         """The occupancy of the fullest data-parallel replica: that with the most sequences."""
-        if self.request.parallel.dp == 1:
+        if self.setup.parallel.dp == 1:
             return self
         request = self.request
-        sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
+        sharing = (
+            replace(request.load.sharing, scattered=self.together.scattered)
+            if request.load.sharing.asked
+            else request.load.sharing
+        )
         return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
 
     @property
@@ -575,7 +581,7 @@ class Occupancy:
     @property
     def ahead(self) -> int:
         """Tokens of a prefix that the engine keeps once, on which no policy can act."""
-        return self.request.sharing.prefix if self._shares else 0
+        return self.load.sharing.prefix if self._shares else 0
 
     def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
         """The positions that a tensor with this span stores for all sequences, as runs with their numbers of copies."""
@@ -694,7 +700,7 @@ class Occupancy:
 
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
-        return int(self.replica.sized(seq=self.request.prompt_tokens).without_policy().needed_bytes)
+        return int(self.replica.sized(seq=self.load.prompt_tokens).without_policy().needed_bytes)
 
     def scored_at_once(self) -> tuple[int, int]:
         """Prompts of a replica that one forward pass scores, and the tokens that it takes of them. By default the whole batch.
@@ -703,7 +709,7 @@ class Occupancy:
         """
         request, forks = self.request, self.together.forks
         prompts = request.replica_requests if forks else request.replica_batch
-        return prompts, prompts * request.prompt_tokens
+        return prompts, prompts * request.load.prompt_tokens
 
     def paged_groups(self) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""

@@ -93,7 +93,7 @@ class GeneralOccupancy(Occupancy):
     """What an engine holds by the general rules. A subclass needs at least :meth:`tensors`."""
 
     def fullest_bytes(self) -> int:
-        if self.cut_layers is None and self.request.gpus == self.request.parallel.dcp == 1:
+        if self.cut_layers is None and self.setup.gpus == self.setup.parallel.dcp == 1:
             return self.stored_bytes
         if self.cut_layers is None:
             return fullest_rank_bytes(self, self.gpu_groups())
@@ -128,8 +128,8 @@ class GeneralOccupancy(Occupancy):
             from hwcalc.engines.policies import policy_part
 
             policy = policy_part(self)
-        hardware, rows, chunks = self.request.hardware, self.request.replica_batch, self.chunks()
-        weight_format = format_name(self.request.weights)
+        hardware, rows, chunks = self.setup.hardware, self.request.replica_batch, self.chunks()
+        weight_format = format_name(self.setup.weights)
         activations = forward(self, chunks, rows, dtype=weight_format if weight_format in FLOATS else None)
         extra, margin = beside(self), hardware.margin
         notes: tuple[Note, ...] = ()

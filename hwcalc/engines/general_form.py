@@ -58,8 +58,8 @@ def form_with(
 
     By default the parts are those of the budget, of which nothing depends on length or batch. A budget of the user's own has none.
     """
-    curve, given = opened.curve(), opened.request.hardware.kv_memory
-    budget = opened.budget if curve is not None and given is None and opened.request.hardware.gpu is not None else None
+    curve, given = opened.curve(), opened.setup.hardware.kv_memory
+    budget = opened.budget if curve is not None and given is None and opened.setup.hardware.gpu is not None else None
     if curve is None or (given is None and budget is None):
         return None
     part_forms: tuple[PartForm, ...] | None = ()
@@ -78,7 +78,7 @@ def form_with(
         pools=pools,
         most_sequences=most,
         limited_by=limited_by,
-        dp=opened.request.parallel.dp,
+        dp=opened.setup.parallel.dp,
         crests=tuple(sorted(opened.deployment.periods())),
     )
 
@@ -86,10 +86,10 @@ def form_with(
 def growing_parts(opened: Occupancy, chunk: int | None) -> tuple[PartForm, ...]:
     """The parts of the equation as rules, with what was measured in their place. The budget is known."""
     request, about = opened.request, (opened.engine.name, opened.model.id)
-    gpu = request.hardware.gpu
+    gpu = request.setup.hardware.gpu
     assert gpu is not None
     assert opened.budget is not None
-    measured = request.hardware.calibrated and measurements(gpu.id, overheads_kind(about[0])).value is not None
+    measured = request.setup.hardware.calibrated and measurements(gpu.id, overheads_kind(about[0])).value is not None
     if not measured:
         return tuple(_part(part, chunk, ()) for part in opened.budget.parts)
     estimated = opened.with_request(request.changed(calibrated=False)).budget
@@ -117,7 +117,7 @@ def general_curve(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> Curve
         return None
     held, ranked, extras = opened.kind_tensors, opened.rank_tensors, opened.replica.extras
     stored = [tensor for tensors in (*held.values(), *ranked.values(), extras, opened.extras) for tensor in tensors]
-    dcp = opened.request.parallel.dcp
+    dcp = opened.setup.parallel.dcp
     if any(tensor.position_bytes is None for tensor in stored):
         return None
     if dcp > 1 and any(_stairs(opened, tensor, dcp) is None for tensor in stored):

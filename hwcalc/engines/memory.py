@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.calibration import Calibration
-    from hwcalc.profiles.estimate import Estimate
+    from hwcalc.profiles.compiled import Estimate
     from hwcalc.profiles.gpus import VisibleMemory
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -300,13 +300,13 @@ def calibrated(
     """
     from hwcalc.profiles.calibration import overheads_kind
 
-    gpu = request.hardware.gpu
-    if gpu is None or not request.hardware.calibrated:
+    gpu = request.setup.hardware.gpu
+    if gpu is None or not request.setup.hardware.calibrated:
         return Noted(parts)
     calibration, notes = measurements(gpu.id, overheads_kind(engine))
     if calibration is None:
         return Noted(parts, notes)
-    here, used = conditions(model, request.parallel, tokens=tokens, rows=rows), []
+    here, used = conditions(model, request.setup.parallel, tokens=tokens, rows=rows), []
     for value, names in _PARTS.items():
         reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
         first = next((part for part in parts if part.name in names), None)
@@ -330,9 +330,9 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
     """
     from hwcalc.profiles.calibration import overheads_kind
 
-    gpu = request.hardware.gpu
+    gpu = request.setup.hardware.gpu
     calibration = None if gpu is None else measurements(gpu.id, overheads_kind(engine)).value
-    if calibration is None or not request.hardware.calibrated:
+    if calibration is None or not request.setup.hardware.calibrated:
         return {}
     found: dict[str, tuple[tuple[int, int, int], ...]] = {}
     for value, names in _PARTS.items():
@@ -341,7 +341,7 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
             continue
         sizes = {tuple(int(reading.conditions.get(name, 0)) for name in _SIZES) for reading in calibration.readings}
         for tokens, rows in sorted(sizes):
-            here = conditions(model, request.parallel, tokens=tokens, rows=rows)
+            here = conditions(model, request.setup.parallel, tokens=tokens, rows=rows)
             reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
             if reading is None:
                 continue
@@ -385,7 +385,7 @@ def loaded(opened: Occupancy) -> Noted[tuple[Gpu, VisibleMemory, tuple[BudgetPar
 
     ``None`` without a GPU, or if its memory or the size of the weights is unknown; notes say which.
     """
-    gpu = opened.request.hardware.gpu
+    gpu = opened.setup.hardware.gpu
     if gpu is None:
         return Noted(None)
     memory, notes = memory_of(gpu)
@@ -398,7 +398,7 @@ def loaded(opened: Occupancy) -> Noted[tuple[Gpu, VisibleMemory, tuple[BudgetPar
 
 def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """The parts outside of the engine's tensors: the context, workspaces, and buffers for communication."""
-    return device_context(gpu), *workspaces(gpu), *communication(opened.request.parallel, gpu)
+    return device_context(gpu), *workspaces(gpu), *communication(opened.setup.parallel, gpu)
 
 
 def budget_of(
@@ -417,7 +417,7 @@ def budget_of(
     """
     request = opened.request
     measured = calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
-    margin = request.hardware.margin or 0 if margin is None else margin
+    margin = request.setup.hardware.margin or 0 if margin is None else margin
     return Noted(Budget.of(memory, share, margin, measured.value), measured.notes)
 
 
@@ -426,8 +426,8 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
 
     The draft caches every token that the planned model caches.
     """
-    model, engine, request, draft = opened.model, opened.engine, opened.request, opened.request.draft
-    if request.lora is None and draft is None:
+    model, engine, request, draft = opened.model, opened.engine, opened.request, opened.setup.draft
+    if request.setup.lora is None and draft is None:
         return Noted(())
     from hwcalc.engines.rank_weights import draft_bytes_rank, lora_bytes_rank
     from hwcalc.quantization.planned import planned_scheme
@@ -435,21 +435,21 @@ def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     parts: list[BudgetPart] = []
     notes: list[Note] = []
     rules = opened.deployment.weight_rules()
-    if request.lora is not None:
-        adapters = lora_bytes_rank(model, request.lora, opened.parallel, rules=rules)
+    if request.setup.lora is not None:
+        adapters = lora_bytes_rank(model, request.setup.lora, opened.parallel, rules=rules)
         if adapters is None:
             notes.append(Note(code="lora-unknown", message=f"--lora is not counted: the layers of {model.id} are not known."))
         else:
             parts.append(ranked("adapters", Section.WEIGHTS, adapters))
     if draft is not None:
         scheme, known = planned_scheme(draft, None)
-        weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
+        weights = draft_bytes_rank(draft, request.setup.parallel, scheme=scheme, rules=rules) if known else None
         if weights is None:
             message = f"The weights of the draft {draft.id} are not known, and not counted."
             notes.append(Note(code="draft-unknown", message=message))
         else:
             parts.append(ranked("draft weights", Section.WEIGHTS, weights))
-        layout = Parallel(**{**asdict(request.parallel), "pp": 1, "ep": 1})
+        layout = Parallel(**{**asdict(request.setup.parallel), "pp": 1, "ep": 1})
         alone = request.changed(parallel=layout, draft=None, lora=None, dtype=None, weights=None, options={})
         source = f"the cache of {draft.id} by {engine.name}'s rule"
         parts.append(exact("draft cache", Section.OVERHEAD, engine.unchecked(draft, alone).needed_bytes, source))

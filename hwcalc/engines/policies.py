@@ -250,7 +250,7 @@ class CutLayers(Record):
 def cut_layers(opened: Occupancy) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
-    evicted, parallel = local.evicted, opened.request.parallel
+    evicted, parallel = local.evicted, opened.setup.parallel
     if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.deployment.sizes_by_token():
         return None
     rules = opened.deployment.weight_rules()
@@ -377,7 +377,7 @@ def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
         held = max(held, peak.decoding)
     low = expected = high = 0
     if not opened.engine.splits_layers:
-        weight_format = format_name(opened.request.weights)
+        weight_format = format_name(opened.setup.weights)
         element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
         width = element_bytes * model_width(rules, model, opened.parallel)
         low, expected, high = (tokens * width for tokens in opened.forward_tokens())
@@ -401,7 +401,7 @@ def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
     whole, rules, tp, plain = (
         opened.evicted.setting,
         opened.deployment.weight_rules(),
-        opened.request.parallel.tp,
+        opened.setup.parallel.tp,
         opened.plain_stack,
     )
 
@@ -430,8 +430,8 @@ def page_keys_bytes(opened: Occupancy, setting: Setting | None = None) -> int:
 
 def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
-    local = opened.replica.sized(seq=opened.request.prompt_tokens)
-    rules, tp, known = local.deployment.weight_rules(), local.request.parallel.tp, {}
+    local = opened.replica.sized(seq=opened.load.prompt_tokens)
+    rules, tp, known = local.deployment.weight_rules(), local.setup.parallel.tp, {}
 
     def size(layer: Layer) -> int:
         if layer not in known:

@@ -163,10 +163,10 @@ class PooledOccupancy(GeneralOccupancy):
     def unlike_blocks(self) -> int | None:
         """Blocks of the sequences of the fullest replica where their lengths are unlike; ``None`` where they are alike."""
         pool, request = self.deployment.block_pool, self.replica.request
-        if pool is None or not request.lengths:
+        if pool is None or not request.load.lengths:
             return None
-        branches = request.sharing.branches
-        return sum(pool.demand(tokens, count * branches) for tokens, count in request.lengths_of)
+        branches = request.load.sharing.branches
+        return sum(pool.demand(tokens, count * branches) for tokens, count in request.load.lengths_of)
 
     def holds(self, budget_bytes: int) -> bool:
         pool = self.block_pool
@@ -181,7 +181,7 @@ class PooledOccupancy(GeneralOccupancy):
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
         """The figures of a pool for requests of the planned length."""
         steps: list[Step] = []
-        usable, per_request, branches = pool.free(budget_bytes, steps), self.request_blocks, self.request.sharing.branches
+        usable, per_request, branches = pool.free(budget_bytes, steps), self.request_blocks, self.load.sharing.branches
         requests = self.most_requests(usable, steps)
         blocks = pool.blocks(budget_bytes)
         message = self.pool_message(pool, budget_bytes, requests)

@@ -109,11 +109,11 @@ class ReferenceOccupancy(GeneralOccupancy):
         """Formats that some engine has on this GPU: eight bits, and then four."""
         from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 
-        gpu = self.request.hardware.gpu
+        gpu = self.setup.hardware.gpu
         eight = _FP8 if computes_fp8(gpu) else "q8_0"
         yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})
         native, few_native = computes_fp8(gpu), computes_fp4(gpu)
-        named = (self.request.weights or "").lower().startswith(("q", "iq"))
+        named = (self.setup.weights or "").lower().startswith(("q", "iq"))
         gguf = named or (gpu is not None and gpu.category in _LLAMA_CPP)
         weights = "q8_0" if named or (gguf and not native) else _FP8 if native else "int8"
         few = "q4_k_m" if named or (gguf and not few_native) else "nvfp4" if few_native else "int4"

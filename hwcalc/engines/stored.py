@@ -363,7 +363,7 @@ def stage_groups(opened: Occupancy) -> tuple[tuple[Group, ...], ...]:
 
 def stage_spans(opened: Occupancy) -> tuple[range, ...]:
     """The layers of each pipeline stage. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
-    stages, layers = opened.request.parallel.pp, len(opened.plain_stack)
+    stages, layers = opened.setup.parallel.pp, len(opened.plain_stack)
     if stages > layers:
         raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
     return (range(layers),) if stages == 1 else tuple(opened.deployment.weight_rules().spans(layers, stages))
@@ -371,7 +371,7 @@ def stage_spans(opened: Occupancy) -> tuple[range, ...]:
 
 def rank_bytes_of(opened: Occupancy, tensors: Iterable[StoredTensor]) -> int:
     """The bytes of these tensors of a tensor-parallel rank, with its share of the tokens."""
-    return sum(rank_share(tensor, opened.request.parallel.dcp) for tensor in tensors)
+    return sum(rank_share(tensor, opened.setup.parallel.dcp) for tensor in tensors)
 
 
 def rank_share(tensor: StoredTensor, dcp: int) -> int:
@@ -393,7 +393,7 @@ def allocations_of(opened: Occupancy, numbers: Iterable[int], *, extras: bool = 
     fullest rank.
     """
     layers, local, kind_tensors = opened.stack.layers, opened.replica, opened.rank_tensors
-    batch, dcp = local.batch, local.request.parallel.dcp
+    batch, dcp = local.batch, local.setup.parallel.dcp
     listed: list[tuple[str, int, StoredTensor]] = []
     for number in numbers:
         names: dict[str, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -21,10 +21,9 @@ from msgspec.structs import asdict, replace
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
-from hwcalc.explore.axes import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, choices_of
 from hwcalc.explore.encode import Pools, title_of
 from hwcalc.explore.hand import Changed, hand_of
-from hwcalc.explore.runs import runs_of
+from hwcalc.explore.runs import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, choices_of, runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
@@ -74,11 +73,6 @@ def page_files() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def html_of(payload: Mapping[str, Any], title: str) -> Html:
-    """The page with this payload."""
-    return assemble(page_files(), payload, title)
-
-
 def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str) -> Html:
     """The page made of these sources."""
     own_style = "".join(text for name, text in sources.items() if "/" not in name and name.endswith(".css"))
@@ -87,7 +81,10 @@ def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str)
     for name, text, end in (("script", script, r"</script|<!--"), ("style", style, "</style")):
         if re.search(end, text, re.IGNORECASE):
             raise ValueError(f"the {name} of the page has what would end its element: {end}")
-    policy = _policy(script, style, live=bool(payload["live"]))
+    # Nothing is loaded from anywhere, and no other script or style runs; a live page asks the server that it came from.
+    script_hash, style_hash = (b64encode(sha256(text.encode()).digest()).decode() for text in (script, style))
+    policy = f"default-src 'none'; script-src 'sha256-{script_hash}'; style-src 'sha256-{style_hash}'; base-uri 'none'; form-action 'none'"
+    policy += "; connect-src 'self'" if payload["live"] else ""
     holes = {
         "title": escape(title),
         "where": _WHERE[bool(payload["live"])],
@@ -153,29 +150,8 @@ def _vendored(sources: Mapping[str, str], suffix: str) -> str:
     )
 
 
-def _policy(script: str, style: str, *, live: bool) -> str:
-    """Nothing is loaded from anywhere, and no other script or style runs; a live page asks the server that it came from."""
-    rules = [
-        "default-src 'none'",
-        f"script-src {_hash(script)}",
-        f"style-src {_hash(style)}",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ]
-    return "; ".join([*rules, *(["connect-src 'self'"] if live else [])])
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
 SCHEMA: Final = 1
 _LONGEST_NAME: Final = 200
-
-
-def name_of(model: ModelSpec) -> str:
-    """What a model is called, in a form that no output takes for more than a name."""
-    return cut(clean(model.id), _LONGEST_NAME)
 
 
 MOST_BY_HAND: Final = 20
@@ -196,13 +172,15 @@ class PageModel(Record):
     @property
     def name(self) -> str:
         """The name on the page, which no other model of it has: what it is called, as any output shows it."""
-        return self.own_name or name_of(self.spec)
+        return self.own_name or cut(clean(self.spec.id), _LONGEST_NAME)
 
 
 def payload_of(
     models: Sequence[PageModel], axes: PageAxes, *, first: Mapping[str, object] | None = None, live: bool = False
 ) -> dict[str, Any]:
     """The payload of a page (``page/types.d.ts``). The same models give the same text."""
+    from hwcalc.hardware.named import load_gpu
+
     pools = Pools()
     rows = []
     for number, model in enumerate(models, 1):
@@ -217,18 +195,14 @@ def payload_of(
         "batches": list(axes.batches),
         "layouts": [asdict(layout) for layout in axes.layouts],
         "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
-        "gpus": list(map(_gpu, axes.gpus)),
+        "gpus": [
+            {"id": gpu.id, "name": getattr(gpu, "name", gpu.id), "memory": str(gpu.memory_marketing_gb)}
+            for gpu in (load_gpu(name, []) for name in axes.gpus)
+        ],
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
-        **pools.document(),
+        **pools.pieces,
     }
-
-
-def _gpu(name: str) -> dict[str, str]:
-    from hwcalc.hardware.named import load_gpu
-
-    gpu = load_gpu(name, [])
-    return {"id": gpu.id, "name": getattr(gpu, "name", gpu.id), "memory": str(gpu.memory_marketing_gb)}
 
 
 def _engine(name: str) -> dict[str, Any]:
@@ -311,13 +285,14 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     chosen = _models(models, asked)
     axes = _axes(asked, gpus or GPUS)
     payload = payload_of(chosen, axes, first=_first(asked, axes, named=bool(gpus)), live=live)
-
     _check_formats(asked, chosen, payload)
+    more = len(chosen) - 1
+    title = f"kvplan: {chosen[0].name}" + (f" and {more} more" if more else "")
 
     def another(spec: ModelSpec) -> str:
         return json_text(payload_of((_page_model(spec, spec.id, asked),), axes, live=live))
 
-    return Page(html=html_of(payload, _title(chosen)), models=len(chosen), payload=another, notes=tuple(notes))
+    return Page(html=assemble(page_files(), payload, title), models=len(chosen), payload=another, notes=tuple(notes))
 
 
 def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[PageModel, ...]:
@@ -334,18 +309,28 @@ def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[Page
     missing = next((one.error for one in found if isinstance(one, Missing)), None)
     if missing is not None:
         raise missing
-    return _renamed(_page_model(spec, one, asked) for spec, one in zip(found, given, strict=True) if isinstance(spec, ModelSpec))
+    named: dict[str, PageModel] = {}
+    for spec, one in zip(found, given, strict=True):
+        if isinstance(spec, ModelSpec):
+            model = _page_model(spec, one, asked)
+            # One that has the name of another has a number behind it.
+            name, number = model.name, 1
+            while name in named:
+                number += 1
+                name = f"{model.name} ({number})"
+            named[name] = model if number == 1 else replace(model, own_name=name)
+    return tuple(named.values())
 
 
 def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     """The model with the words that name it on a command line."""
     kept = {name for name in asked.given if name in _FIXED} | {row.name for row in OPTIONS if row.reads_model}
-    line = command_line(
-        spec, {}, model=given, asked=Asked(values={name: value for name, value in asked.values.items() if name in kept})
-    )
+    values = {name: value for name, value in asked.values.items() if name in kept}
+    line = command_line(spec, {}, model=given, asked=Asked(values=values))
+    own = asked.dimensions
     if given is None:
-        line = line.changed(**{**EQUATION, **asked.dimensions})
-    own = {**EQUATION, **asked.dimensions} if given is None else asked.dimensions
+        own = {**EQUATION, **asked.dimensions}
+        line = line.changed(**own)
     changed = with_dimensions(cast("ModelLike | None", given), asked.access, own, revision=asked.revision, assume=asked.assume)
     word = line.model
     # Options come behind it.
@@ -353,30 +338,15 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     return PageModel(spec=spec, argument=argument, words=line.words, changed=changed)
 
 
-def _renamed(models: Iterable[PageModel]) -> tuple[PageModel, ...]:
-    """The models with a number behind the name of one that has the name of another."""
-    out: dict[str, PageModel] = {}
-    for model in models:
-        name, number = model.name, 1
-        while name in out:
-            number += 1
-            name = f"{model.name} ({number})"
-        out[name] = model if number == 1 else replace(model, own_name=name)
-    return tuple(out.values())
-
-
 def _axes(asked: Asked, gpus: tuple[str, ...]) -> PageAxes:
     """The choices of the page, with those that the user names among them."""
     usual = PageAxes()
-    layouts, batches = list(usual.layouts), set(usual.batches)
-    if {"gpus", "tp"} & asked.given:
-        layout = _layout(asked)
-        layouts += [] if layout in layouts else [layout]
+    layouts = {*usual.layouts, *([_layout(asked)] if {"gpus", "tp"} & asked.given else [])}
     return replace(
         usual,
         gpus=gpus,
         layouts=tuple(sorted(layouts, key=lambda one: (one.count, one.tp))),
-        batches=tuple(sorted(batches | {asked.batch})),
+        batches=tuple(sorted({*usual.batches, asked.batch})),
         most_tokens=max(MOST_TOKENS, asked.seq or 0),
         dtypes=() if asked.dtype is None else (asked.dtype,),
         weights=() if asked.weights is None else (asked.weights,),
@@ -410,11 +380,8 @@ def _check_formats(asked: Asked, models: Sequence[PageModel], payload: Mapping[s
 
 def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
     """What is chosen when the page opens, as far as the user says."""
-    from hwcalc.engines import find_engine
-
-    first: dict[str, object] = {
-        name: getattr(asked, name) for name in ("seq", "batch", "dtype", "weights") if name in asked.given
-    }
+    named_values = ("seq", "batch", "dtype", "weights")
+    first: dict[str, object] = {name: getattr(asked, name) for name in named_values if name in asked.given}
     if asked.engine is not None:
         engine, version = find_engine(asked.engine)
         if engine.name not in axes.engines or version is not None:
@@ -426,10 +393,5 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
     if named:
         first["gpu"] = axes.gpus[0]
     if {"gpus", "tp"} & asked.given:
-        first |= {"count": _layout(asked).count, "tp": _layout(asked).tp}
+        first |= asdict(_layout(asked))
     return first
-
-
-def _title(models: Sequence[PageModel]) -> str:
-    more = len(models) - 1
-    return f"kvplan: {models[0].name}" + (f" and {more} more" if more else "")

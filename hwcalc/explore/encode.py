@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, product
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from hwcalc.engines.forms import (
     Largest,
     Measured,
     MemoryForm,
-    Moment,
     PartForm,
     Pass,
     PerGpu,
@@ -36,42 +35,44 @@ Place = tuple[int, ...]
 
 
 def drawn_form(opened: Occupancy) -> MemoryForm | None:
-    """The form of a request, if it has one that the page can evaluate."""
+    """The form of a request, if it has one that the page can evaluate. It is without its rules for the first lengths, if no answer lies there."""
     form = closed_form(opened)
-    return _without_first(form) if form is not None and form.drawable else None
-
-
-def _without_first(form: MemoryForm) -> MemoryForm:
-    """The form without its rules for the first lengths, if no answer lies there.
-
-    None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
-    """
+    if form is None or not form.drawable:
+        return None
     least = max((one.before for part in form.parts for one in part.amounts if isinstance(one, Early)), default=1)
     if least == 1:
         return form
-    most = form.most_sequences or 1
-    if form.holds(least, most, "low") or form.left(1, 1, "high") < 0:
-        return replace(form, parts=tuple(part.by(_rule) for part in form.parts), least_tokens=least)
-    return replace(form, parts=tuple(part.by(_rule_if_same) for part in form.parts))
+    # None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
+    if form.holds(least, form.most_sequences or 1, "low") or form.left(1, 1, "high") < 0:
+        return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=least)
+
+    def rule_if_same(amount: Amount) -> Amount:
+        return rule_of(amount) if isinstance(amount, Early) and set(amount.first) == {amount.rule.at(1, 1)} else amount
+
+    return replace(form, parts=tuple(part.by(rule_if_same) for part in form.parts))
 
 
-def _rule(amount: Amount) -> Amount:
+def rule_of(amount: Amount) -> Amount:
+    """The amount without what it is at the first lengths."""
     return amount.rule if isinstance(amount, Early) else amount
 
 
-def _rule_if_same(amount: Amount) -> Amount:
-    """The rule, where it holds at the first lengths too."""
-    same = isinstance(amount, Early) and set(amount.first) == {amount.rule.at(1, 1)}
-    return _rule(amount) if same else amount
+def numbered(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Each name with how often it was there before.
+
+    >>> numbered(["a", "b", "a"])
+    [('a', 0), ('b', 0), ('a', 1)]
+    """
+    listed = list(names)
+    return [(name, listed[:place].count(name)) for place, name in enumerate(listed)]
 
 
 class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, list[Any]] = {
-            name: [] for name in ("texts", "shapes", "terms", "curves", "sums", "parts", "rests")
-        }
+        pools = ("texts", "shapes", "terms", "curves", "sums", "parts", "rests")
+        self.pieces: dict[str, list[Any]] = {name: [] for name in pools}
         self._places: dict[tuple[str, str], int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
@@ -80,7 +81,7 @@ class Pools:
         place = self._places.get((pool, text))
         if place is None:
             _check(piece)
-            pieces = self._pieces[pool]
+            pieces = self.pieces[pool]
             place = self._places[pool, text] = len(pieces)
             pieces.append(piece)
         return place
@@ -95,7 +96,7 @@ class Pools:
             "kind": self.text(title_of(term.kind)),
             "layers": self.text(term.layers.text),
             **({} if term.unit_tokens == 1 else {"unit_tokens": term.unit_tokens}),
-            "stairs": [[_stair(stair) for stair in sums] for sums in term.stairs],
+            "stairs": [list(map(_stair, sums)) for sums in term.stairs],
             "rule": self.text(term.rule),
         }
         return self.put("terms", {"shape": self.put("shapes", shape), "count": term.count, "unit_bytes": term.unit_bytes})
@@ -149,7 +150,10 @@ class Pools:
         if isinstance(amount, Largest):
             return {"largest": [self.term(term) for term in amount.terms]}
         if isinstance(amount, Fullest):
-            moments = [[one.share, self.put("sums", _products(one))] for one in amount.moments]
+            moments = []
+            for one in amount.moments:
+                products = [[each.bytes, list(each.factors), list(map(_stair, each.stairs))] for each in one.products]
+                moments.append([one.share, self.put("sums", products)])
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [[len(list(alike)), one] for one, alike in groupby(map(self.amount, amount.amounts))]}
@@ -159,17 +163,9 @@ class Pools:
             return {"early": {"rule": rule, "first": list(amount.first)}}
         return {"measured": {"rule": rule, "chunk": amount.chunk, "readings": [list(reading) for reading in amount.readings]}}
 
-    def document(self) -> dict[str, list[Any]]:
-        """All pools by name."""
-        return self._pieces
-
 
 def _stair(stair: Stair) -> list[int | None]:
     return [stair.times, stair.per, stair.add, stair.most]
-
-
-def _products(moment: Moment) -> list[Any]:
-    return [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in moment.products]
 
 
 def _check(piece: Any) -> None:
@@ -194,14 +190,28 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     """
     known = {place: cell for place, cell in cells.items() if place not in ignored}
     kept = list(range(len(sizes)))
+
+    def at(place: Place, axes: Sequence[int]) -> Place:
+        return tuple(place[axis] for axis in axes)
+
     for axis in range(len(sizes)):
         others = [one for one in kept if one != axis]
         fewer: dict[Place, int | None] = {}
-        if all(fewer.setdefault(_at(place, others), cell) == cell for place, cell in known.items()):
+        if all(fewer.setdefault(at(place, others), cell) == cell for place, cell in known.items()):
             kept = others
-    table = {_at(place, kept): cell for place, cell in known.items()}
-    shape = [range(size) if axis in kept else (0,) for axis, size in enumerate(sizes)]
-    return _nested(table, shape, kept, ())
+    table = {at(place, kept): cell for place, cell in known.items()}
+
+    def nested(place: Place) -> Any:
+        """The lists from one place on."""
+        axis = len(place)
+        if axis == len(sizes):
+            return table.get(at(place, kept))
+        entries = [nested((*place, number)) for number in (range(sizes[axis]) if axis in kept else (0,))]
+        if any(entry != entries[0] for entry in entries):
+            return entries
+        return [entries[0]] if isinstance(entries[0], list) else entries[0]
+
+    return nested(())
 
 
 def title_of(kind: str) -> str:
@@ -221,21 +231,6 @@ def cell_of(grid: Any, place: Place) -> int | None:
         grid = grid[0 if len(grid) == 1 else number]
     found: int | None = grid
     return found
-
-
-def _at(place: Place, axes: Sequence[int]) -> Place:
-    return tuple(place[axis] for axis in axes)
-
-
-def _nested(table: Mapping[Place, int | None], shape: Sequence[Sequence[int]], kept: Sequence[int], place: Place) -> Any:
-    """The lists from one place on."""
-    axis = len(place)
-    if axis == len(shape):
-        return table.get(_at(place, kept))
-    entries = [_nested(table, shape, kept, (*place, number)) for number in shape[axis]]
-    if any(entry != entries[0] for entry in entries):
-        return entries
-    return [entries[0]] if isinstance(entries[0], list) else entries[0]
 
 
 def every(sizes: Sequence[int]) -> tuple[Place, ...]:

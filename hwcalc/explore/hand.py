@@ -13,18 +13,18 @@ from functools import cached_property
 from math import gcd, lcm, prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from hwcalc.engines.forms import ENDS, Early, PartForm
+from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import AS_PUBLISHED
-from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid_of
-from hwcalc.explore.runs import usual_request
+from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of
+from hwcalc.explore.runs import AS_PUBLISHED, usual_request
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.explore.axes import PageAxes
+    from hwcalc.engines.setup import Parallel
+    from hwcalc.explore.runs import PageAxes
     from hwcalc.model import ModelSpec
 
 Dimensions: TypeAlias = Mapping[str, int]
@@ -32,12 +32,8 @@ Polynomial: TypeAlias = tuple[tuple[int | float, tuple[str, ...]], ...]
 
 DIMENSIONS: Final = ("layers", "heads", "kv_heads", "head_dim")
 _OF_A_LAYER: Final[tuple[tuple[str, ...], ...]] = (
-    (),
-    ("head_dim",),
-    ("heads",),
-    ("kv_heads",),
-    ("heads", "head_dim"),
-    ("kv_heads", "head_dim"),
+    *((), ("head_dim",), ("heads",), ("kv_heads",)),
+    *(("heads", "head_dim"), ("kv_heads", "head_dim")),
 )
 _LAYERS: Final[tuple[tuple[str, ...], ...]] = ((), ("layers",))
 _OF_ALL: Final = ((), ("head_dim",), *(("layers", *names) for names in _OF_A_LAYER))
@@ -51,12 +47,7 @@ _WIDTHS: Final[tuple[tuple[tuple[str, ...], ...], ...]] = (
 """What the width of attention may follow from: the fewest that are enough."""
 _COUNTS: Final = frozenset({"count", "unit_bytes", "block_bytes", "once_bytes", "total_once_bytes", "low", "expected", "high"})
 """Numbers that may be polynomials (``Count`` in ``page/types.d.ts``), by their name; of a pass it is width and logits."""
-_LISTS: Final = {
-    ("pass", 1): "count",
-    ("pass", 3): "count",
-    ("moment", 1): "products",
-    ("product", 0): "count",
-}
+_LISTS: Final = {("pass", 1): "count", ("pass", 3): "count", ("moment", 1): "products", ("product", 0): "count"}
 """What stands at a place of a list that is no row of alike things."""
 _ROWS: Final = {"moments": "moment", "products": "product", "gpus": "gpus", "total": "total", "parts": "parts"}
 
@@ -72,13 +63,6 @@ def on_rank(dimensions: Dimensions, tp: int) -> dict[str, int]:
     {'layers': 2, 'heads': 4, 'kv_heads': 1, 'head_dim': 64}
     """
     return {**dimensions, "heads": dimensions["heads"] // tp, "kv_heads": dimensions["kv_heads"] // tp}
-
-
-def _written(names: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """A monomial; rows of queries, keys and values together are two of them."""
-    if names[:1] != ("qkv",):
-        return ((1, names),)
-    return (1, ("heads", *names[1:])), (2, ("kv_heads", *names[1:]))
 
 
 class Fit:
@@ -106,52 +90,54 @@ class Fit:
         for basis in self._bases:
             found = basis.through(dict(enumerate(values)))
             if found is not None:
-                return _json(found)
+                return [[coefficient, list(names)] for coefficient, names in found]
         # A constant, as that of an MLP, until something that grows is larger.
         least = min(values)
         larger = {place: value for place, value in enumerate(values) if value > least}
         for basis in self._widths:
             found = basis.through(larger)
-            if found is not None and self._largest(least, found) == values:
-                return {"max": [[[least, []]], _json(found)]}
+            if found is not None and all(
+                max(least, _value(found, point)) == value for point, value in zip(self._points, values, strict=True)
+            ):
+                return {"max": [[[least, []]], [[coefficient, list(names)] for coefficient, names in found]]}
         return None
-
-    def _largest(self, least: float, polynomial: Polynomial) -> tuple[int | float, ...]:
-        return tuple(max(least, _value(polynomial, point)) for point in self._points)
 
 
 class _Basis:
     """Monomials with their values at all points."""
 
-    def __init__(self, points: Sequence[Dimensions], names: Sequence[tuple[str, ...]]) -> None:
+    def __init__(self, points: Sequence[Dimensions], monomials: Sequence[tuple[str, ...]]) -> None:
         fixed = len({point["layers"] for point in points}) == 1
-        self._names = [one for one in names if not (fixed and "layers" in one)]
-        self._written = [_written(names) for names in self._names]
-        self._rows = [[int(_value(written, point)) for written in self._written] for point in points]
+        self._monomials: list[Polynomial] = []
+        for names in monomials:
+            if names[:1] == ("qkv",):
+                # Rows of queries, keys and values together.
+                self._monomials.append(((1, ("heads", *names[1:])), (2, ("kv_heads", *names[1:]))))
+            elif not (fixed and "layers" in names):
+                self._monomials.append(((1, names),))
+        self._rows = [[int(_value(monomial, point)) for monomial in self._monomials] for point in points]
         self._solvers: dict[tuple[int, ...], _Solver | None] = {}
 
     def through(self, values: Mapping[int, int | float]) -> Polynomial | None:
         """The polynomial with these values at these points; ``None`` if there is none, or if they are too few to say."""
-        solver = self._solver(tuple(values))
+        places = tuple(values)
+        if places not in self._solvers:
+            self._solvers[places] = _solver([self._rows[place] for place in places], len(self._monomials))
+        solver = self._solvers[places]
         if solver is None:
             return None
         exact = [int(value) if value == int(value) else Fraction(value) for value in values.values()]
         if any(_sum(row, exact) for row in solver.checks):
             return None
-        solved = [Fraction(_sum(row, exact)) / solver.divisor for row in solver.rows]
         found: list[tuple[int | float, tuple[str, ...]]] = []
-        for written, coefficient in zip(self._written, solved, strict=True):
+        for monomial, row in zip(self._monomials, solver.rows, strict=True):
+            coefficient = Fraction(_sum(row, exact)) / solver.divisor
             number = int(coefficient) if coefficient.denominator == 1 else float(coefficient)
             if number != coefficient:
                 return None
             if number:
-                found += [(number * times, names) for times, names in written]
+                found += [(number * times, names) for times, names in monomial]
         return tuple(found)
-
-    def _solver(self, places: tuple[int, ...]) -> _Solver | None:
-        if places not in self._solvers:
-            self._solvers[places] = _solver([self._rows[place] for place in places], len(self._names))
-        return self._solvers[places]
 
 
 class _Solver(NamedTuple):
@@ -197,14 +183,6 @@ def _value(polynomial: Polynomial, point: Dimensions) -> int | float:
     return sum(coefficient * prod(point[name] for name in names) for coefficient, names in polynomial)
 
 
-def _json(polynomial: Polynomial) -> list[Any]:
-    return [[coefficient, list(names)] for coefficient, names in polynomial]
-
-
-def _inside(key: str, place: int) -> str:
-    return _LISTS.get((key, place)) or _ROWS.get(key, "")
-
-
 def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
     """Forms as one, where numbers that differ are polynomials. Raises :class:`Irregular` if anything else differs."""
     first = trees[0]
@@ -213,7 +191,8 @@ def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
     if all(isinstance(tree, dict) and tree.keys() == first.keys() for tree in trees):
         return {name: merged([tree[name] for tree in trees], fit, name) for name in first}
     if all(isinstance(tree, list) and len(tree) == len(first) for tree in trees):
-        return [merged([tree[place] for tree in trees], fit, _inside(key, place)) for place in range(len(first))]
+        rows = _ROWS.get(key, "")
+        return [merged([tree[place] for tree in trees], fit, _LISTS.get((key, place), rows)) for place in range(len(first))]
     if key == "layers":
         # Which layers these are is said for the model's own number of them.
         return first
@@ -251,46 +230,29 @@ def hand_of(
     model: ModelSpec, changed: Changed | None, axes: PageAxes, pools: Pools, own: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any] | str:
     """The sliders and runs of a model (``Hand`` in ``page/types.d.ts``), or why it has none. ``own`` are its runs as it is, by engine."""
-    dimensions = _own(model)
-    if isinstance(dimensions, str):
-        return dimensions
-    if changed is None:
-        return "This model was read from where it cannot be read again. Name its file, its id or its folder."
-    for free in (DIMENSIONS, DIMENSIONS[1:]):
-        try:
-            return _hand(_Family(own=dimensions, free=free, changed=changed), axes, pools, own)
-        except (KvplanError, Irregular) as error:
-            told = error.message if isinstance(error, KvplanError) else _NO_POLYNOMIAL
-    return told
-
-
-def _hand(family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    # What the model cannot have is said once, before any form is made.
-    for node in family.nodes(1):
-        family.at(node)
-    engines: dict[str, Any] = {}
-    found = False
-    for name in axes.engines:
-        runs = _Runs(name, family, axes, pools, own[name]).document()
-        found = found or "curve" in runs
-        engines[name] = runs
-    if not found:
-        raise Irregular(_NO_POLYNOMIAL)
-    return {"dimensions": family.ranges(), "rule": _RULE, "engines": engines}
-
-
-def _own(model: ModelSpec) -> dict[str, int] | str:
-    """The dimensions that all layers with attention have, or why there are none."""
-    kinds = [kind for layer in model.stack for kind in layer]
-    shapes = {
-        (kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, AttentionKind)
-    }
+    kinds = [kind for layer in model.stack for kind in layer if isinstance(kind, AttentionKind)]
+    shapes = {(kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim) for kind in kinds}
     if not shapes:
         return "No layer of this model has key/value heads: there is nothing to set by hand."
     if len(shapes) > 1:
         return "Layers of this model differ in their heads: one slider cannot set them all."
-    heads, kv_heads, head_dim = shapes.pop()
-    return {"layers": len(model.stack), "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    if changed is None:
+        return "This model was read from where it cannot be read again. Name its file, its id or its folder."
+    dimensions = dict(zip(DIMENSIONS, (len(model.stack), *shapes.pop()), strict=True))
+    for free in (DIMENSIONS, DIMENSIONS[1:]):
+        family = _Family(own=dimensions, free=free, changed=changed)
+        try:
+            # What the model cannot have is said once, before any form is made.
+            for node in family.nodes(1):
+                family.at(node)
+            engines = {name: _Runs(name, family, axes, pools, own[name]).document() for name in axes.engines}
+        except KvplanError as error:
+            told = error.message
+            continue
+        if any("curve" in runs for runs in engines.values()):
+            return {"dimensions": family.ranges, "rule": _RULE, "engines": engines}
+        told = _NO_POLYNOMIAL
+    return told
 
 
 class _Family(Record):
@@ -300,20 +262,16 @@ class _Family(Record):
     free: tuple[str, ...]
     changed: Changed
 
+    @cached_property
     def ranges(self) -> dict[str, dict[str, int]]:
         """The sliders."""
-        steps = {
-            "layers": 1,
-            "heads": gcd(_HEADS_STEP, self.own["heads"]),
-            "kv_heads": 1,
-            "head_dim": gcd(_HEAD_DIM_STEP, self.own["head_dim"]),
-        }
-        return {
-            name: {"value": own, "least": steps[name], "most": max(_MOST[name], own), "step": steps[name]}
-            if name in self.free
-            else {"value": own, "least": own, "most": own, "step": 1}
-            for name, own in self.own.items()
-        }
+        steps = {"layers": 1, "heads": _HEADS_STEP, "kv_heads": 1, "head_dim": _HEAD_DIM_STEP}
+        ranges = {name: {"value": own, "least": own, "most": own, "step": 1} for name, own in self.own.items()}
+        for name in self.free:
+            own = self.own[name]
+            step = gcd(steps[name], own)
+            ranges[name] = {"value": own, "least": step, "most": max(_MOST[name], own), "step": step}
+        return ranges
 
     @cached_property
     def _models(self) -> dict[tuple[int, ...], ModelSpec]:
@@ -334,32 +292,26 @@ class _Family(Record):
     def nodes(self, tp: int) -> tuple[Dimensions, ...]:
         """Dimensions whose forms are made for so many ranks, the model's own first where they go with them.
 
-        The ends of the sliders are among them: a number that counts only from some size on, or only up to one, is seen there.
+        The ends of the sliders, with whole heads on each rank, are among them: a number that counts only from some size on, or only up to
+        one, is seen there.
         """
-        drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
-        kept = [{name: value if name in self.free else self.own[name] for name, value in one.items()} for one in drawn]
-        return tuple(node for node in (self.own, *self._ends(tp), *kept) if not node["kv_heads"] % tp)
-
-    def _ends(self, tp: int) -> Iterator[dict[str, int]]:
-        """The largest and the smallest dimensions with whole heads on each of so many ranks."""
-        ranges = self.ranges()
-        top = {name: one["most"] for name, one in ranges.items()}
+        top = {name: one["most"] for name, one in self.ranges.items()}
+        least = {name: one["least"] for name, one in self.ranges.items()}
         top["kv_heads"] -= top["kv_heads"] % tp
+        ends = [{**least, "heads": lcm(least["heads"], tp), "kv_heads": tp}]
         if top["kv_heads"]:
-            yield {**top, "heads": top["heads"] - top["heads"] % top["kv_heads"]}
-        least = {name: one["least"] for name, one in ranges.items()}
-        yield {**least, "heads": lcm(least["heads"], tp), "kv_heads": tp}
+            ends.insert(0, {**top, "heads": top["heads"] - top["heads"] % top["kv_heads"]})
+        drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
+        kept = [{**self.own, **{name: one[name] for name in self.free}} for one in drawn]
+        return tuple(node for node in (self.own, *ends, *kept) if not node["kv_heads"] % tp)
 
     def fit(self, tp: int, nodes: Sequence[Dimensions]) -> Fit:
         """What finds polynomials through the values at these nodes, on one of ``tp`` ranks. It is made once."""
         key = (tp, len(nodes))
         if key not in self._fits:
-            self._fits[key] = Fit([on_rank(node, tp) for node in nodes], list(map(self.reaches, nodes)))
+            reached = [all(node[name] <= one["most"] for name, one in self.ranges.items()) for node in nodes]
+            self._fits[key] = Fit([on_rank(node, tp) for node in nodes], reached)
         return self._fits[key]
-
-    def reaches(self, dimensions: Dimensions) -> bool:
-        """Whether the sliders do."""
-        return all(dimensions[name] <= one["most"] for name, one in self.ranges().items())
 
 
 class _Inline(Pools):
@@ -394,7 +346,8 @@ class _Runs:
             refused[place] = self._not_itself(cell_of(own["refused"], place))
             if refused[place] is not None:
                 continue
-            if self._splits_unevenly(place):
+            if "layers" in self._family.free and self._sizes(place).pp > 1:
+                # Each GPU has a run of layers, and their number is free: as many on each is the exception.
                 refused[place] = self._pools.text(_ONE_GPU)
                 continue
             cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
@@ -403,7 +356,7 @@ class _Runs:
             if len(pieces) < len(cells):
                 refused[place] = self._pools.text(_NO_POLYNOMIAL)
                 continue
-            curves[place], rests[place] = pieces[0], self._rest(place)
+            curves[place], rests[place] = pieces[0], self._rest(place, cells[1:])
             for number, piece in enumerate(pieces[1:]):
                 parts[number][place] = piece
         ignored = frozenset(place for place, why in refused.items() if why is not None)
@@ -422,44 +375,41 @@ class _Runs:
         """Places of the texts that say why the model has no numbers, said of other dimensions, which might have them."""
         if isinstance(why, list):
             return [self._not_itself(one) for one in why]
-        return None if why is None else self._pools.text(f"{_NOT_ITSELF} {self._pools.document()['texts'][why]}")
+        return None if why is None else self._pools.text(f"{_NOT_ITSELF} {self._pools.pieces['texts'][why]}")
 
-    def _ranks(self, place: Place) -> int:
-        """How many GPUs share each layer."""
-        return self._axes.layouts[place[2]].parallel(self._engine).tp
+    def _sizes(self, place: Place) -> Parallel:
+        """How the GPUs of a place share the model."""
+        return self._axes.layouts[place[2]].parallel(self._engine)
 
-    def _splits_unevenly(self, place: Place) -> bool:
-        """Whether each GPU has a run of layers, and their number is free: as many on each is the exception."""
-        return "layers" in self._family.free and self._axes.layouts[place[2]].parallel(self._engine).pp > 1
-
-    def _rest(self, place: Place) -> int:
+    def _rest(self, place: Place, parts: Sequence[int | None]) -> int:
         """What is beside cache and parts, for the lengths from which one rule holds."""
         rest = cell_of(self._own["rest"], place)
         assert rest is not None
-        pools = self._pools.document()
-        cells = [cell for grid in self._own["parts"] if (cell := cell_of(grid, place)) is not None]
-        least = 1 + max((_early_tokens(pools["parts"][cell]) for cell in cells), default=0)
-        return rest if least == 1 else self._pools.put("rests", {**pools["rests"][rest], "least_tokens": least})
+        pieces = self._pools.pieces
+        # Of the first lengths an encoded part may have other bytes than by its rule.
+        amounts = [
+            pieces["parts"][part][end] for part in parts if part is not None for end in ENDS if end in pieces["parts"][part]
+        ]
+        early = [len(amount["early"]["first"]) for amount in amounts if isinstance(amount, dict) and "early" in amount]
+        return self._pools.put("rests", {**pieces["rests"][rest], "least_tokens": 1 + max(early)}) if any(early) else rest
 
     def _pieces(self, place: Place, cells: Sequence[int | None], first: dict[tuple[Any, ...], Place]) -> Iterator[int | None]:
         """The places of the curve and of the parts by hand, up to the first that is no polynomial."""
-        tp = self._ranks(place)
+        tp = self._sizes(place).tp
         for number, cell in enumerate(cells):
             # A curve that is none in one format is none in others, and on other accelerators.
             key = (tp, number, cell) if number else (tp, 0)
             if key in self._irregular:
                 return
             try:
-                yield None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
+                if cell is None or number in self._still:
+                    yield cell
+                else:
+                    known = first.setdefault((tp, number, cell), place)
+                    yield self._part(known, number, cell) if number else self._curve(known)
             except (Irregular, KvplanError):
                 self._irregular.add(key)
                 return
-
-    def _piece(self, place: Place, number: int, cell: int) -> int:
-        """The place of a curve (number 0) or a part by hand. Raises where there is no polynomial."""
-        if number in self._still:
-            return cell
-        return self._part(place, number, cell) if number else self._curve(place)
 
     def _curve(self, place: Place) -> int:
         try:
@@ -471,12 +421,18 @@ class _Runs:
         return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
 
     def _part(self, place: Place, number: int, cell: int) -> int:
-        name = dict(_named(self._pools, self._own, place))[number]
+        name = self._names(place)[number]
         piece = self._merged(place, lambda tree: tree["parts"][name])
-        if piece["section"] == Section.OVERHEAD and piece == self._pools.document()["parts"][cell]:
+        if piece["section"] == Section.OVERHEAD and piece == self._pools.pieces["parts"][cell]:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
         return self._pools.put("parts", self._with_places(piece))
+
+    def _names(self, place: Place) -> dict[int, tuple[str, int]]:
+        """The parts that a place has in the model's own runs: the number of their grid, from 1 on, and their name."""
+        cells = {number: cell_of(grid, place) for number, grid in enumerate(self._own["parts"], 1)}
+        there = {number: self._pools.pieces["parts"][cell]["name"] for number, cell in cells.items() if cell is not None}
+        return dict(zip(there, numbered(there.values()), strict=True))
 
     def _term(self, term: Mapping[str, Any]) -> int:
         shape = {**term["shape"], **{name: self._pools.text(term["shape"][name]) for name in ("kind", "layers", "rule")}}
@@ -495,9 +451,9 @@ class _Runs:
 
     def _merged(self, place: Place, of: Callable[[dict[str, Any]], Any], *, few: bool = False) -> dict[str, Any]:
         """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none."""
-        tp = self._ranks(place)
+        tp = self._sizes(place).tp
         nodes = self._family.nodes(tp)[: _FEW if few else None]
-        names = {name for _, name in _named(self._pools, self._own, place)}
+        names = set(self._names(place).values())
         trees = [self._tree(place, nodes, number) for number in range(len(nodes))]
         if any(tree["parts"].keys() != names for tree in trees):
             raise Irregular("not the parts of the model itself")
@@ -505,57 +461,21 @@ class _Runs:
         return found
 
     def _tree(self, place: Place, nodes: Sequence[Dimensions], number: int) -> dict[str, Any]:
-        """The form of a place with the dimensions of a node, as JSON."""
-        if (place, number) not in self._trees:
-            if place not in self._opened:
-                self._opened[place] = self._open(place, self._family.at(nodes[0]))
-            first = self._opened[place]
-            opened = first.engine.open(self._family.at(nodes[number]), first.request) if number else first
-            self._trees[place, number] = _tree_of(opened)
+        """The form of a place with the dimensions of a node, as JSON, all in one."""
+        if (place, number) in self._trees:
+            return self._trees[place, number]
+        if place not in self._opened:
+            dtype, _, _, gpu = place
+            name, sizes = None if dtype == 0 else self._own["dtypes"][dtype], self._sizes(place)
+            given = {"gpu": self._axes.gpus[gpu], "dtype": name, "tp": sizes.tp, "pp": sizes.pp, "dp": sizes.dp}
+            self._opened[place] = usual_request(self._family.at(nodes[0]), self._engine, self._axes, **given)
+        opened = self._opened[place]
+        form = drawn_form(opened.engine.open(self._family.at(nodes[number]), opened.request) if number else opened)
+        if form is None:
+            raise Irregular("no form")
+        inline = _Inline()
+        names = numbered(part.name for part in form.parts)
+        # Dimensions say whether there are first lengths with other bytes: those are none of the page's.
+        parts = {name: inline.part(part.by(rule_of)) for name, part in zip(names, form.parts, strict=True)}
+        self._trees[place, number] = {"curve": inline.curve(form), "parts": parts}
         return self._trees[place, number]
-
-    def _open(self, place: Place, model: ModelSpec) -> Occupancy:
-        dtype, _, layout, gpu = place
-        sizes = self._axes.layouts[layout].parallel(self._engine)
-        name = None if dtype == 0 else self._own["dtypes"][dtype]
-        return usual_request(
-            model, self._engine, self._axes, gpu=self._axes.gpus[gpu], dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp
-        )
-
-
-def _tree_of(opened: Occupancy) -> dict[str, Any]:
-    """The form of a request as JSON, all in one."""
-    form = drawn_form(opened)
-    if form is None:
-        raise Irregular("no form")
-    inline = _Inline()
-    names = _numbered([str(part.name) for part in form.parts])
-    return {
-        "curve": inline.curve(form),
-        "parts": {name: inline.part(_rule_of(part)) for name, part in zip(names, form.parts, strict=True)},
-    }
-
-
-def _early_tokens(part: Mapping[str, Any]) -> int:
-    """At how many lengths, the first ones, an encoded part has other bytes than by its rule."""
-    amounts = (part[end] for end in ENDS if end in part)
-    return max(len(amount["early"]["first"]) if isinstance(amount, dict) and "early" in amount else 0 for amount in amounts)
-
-
-def _rule_of(part: PartForm) -> PartForm:
-    """The part without what it has at the first lengths: those are none of the page's, and dimensions say whether there are any."""
-    return part.by(lambda amount: amount.rule if isinstance(amount, Early) else amount)
-
-
-def _numbered(names: Sequence[str]) -> list[str]:
-    """Each name with how often it was there before."""
-    return [f"{name} {names[:place].count(name)}" for place, name in enumerate(names)]
-
-
-def _named(pools: Pools, own: Mapping[str, Any], place: Place) -> Iterator[tuple[int, str]]:
-    """The parts that a place has in the model's own runs: the number of their grid, from 1 on, and their name."""
-    cells = [(number, cell_of(grid, place)) for number, grid in enumerate(own["parts"], 1)]
-    there = [(number, cell) for number, cell in cells if cell is not None]
-    pieces = pools.document()["parts"]
-    names = _numbered([pieces[cell]["name"] for _, cell in there])
-    return zip((number for number, _ in there), names, strict=True)

@@ -1,19 +1,92 @@
-"""What one engine has for one model on the page: its form for every format, layout and accelerator, as grids."""
+"""The choices that the page offers, and what one engine has for one model on it: its form for every choice, as grids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import product
+from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import field
+
+from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
+from hwcalc.engines.options import Choices
+from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
-from hwcalc.explore.encode import Place, Pools, drawn_form, every, grid_of
+from hwcalc.explore.encode import Place, Pools, drawn_form, every, grid_of, numbered
+from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
+
+GPUS: Final = ("rtx-4090", "l4", "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "b200-180gb", "mi300x", "apple-m4-max-40c")
+"""Accelerators where the user names none: from a desk to a rack, of three makers."""
+LEAST_TOKENS: Final = 128
+MOST_TOKENS: Final = 1 << 20
+AS_PUBLISHED: Final = "as published"
+"""The name of the weights as they are, for which a command line has no option."""
+_COUNTS: Final = (1, 2, 4, 8)
+_BATCHES: Final = tuple(1 << power for power in range(9))
+"""Up to 256 sequences, which is the most that llama.cpp accepts."""
+
+
+def page_engines() -> tuple[str, ...]:
+    """The engines that offer something to choose, in their usual order."""
+    return tuple(name for name in ENGINES if find_engine(name)[0].choices is not None)
+
+
+def choices_of(engine: str) -> Choices:
+    """What an engine offers."""
+    return find_engine(engine)[0].choices or Choices()
+
+
+def plan_options(engine: str) -> dict[str, Any]:
+    """The engine, and the engine options that every state of the page has, as keywords of a plan."""
+    return {"engine": engine, "engine_options": dict(choices_of(engine).options)}
+
+
+class PageLayout(Record):
+    """So many GPUs, of which ``tp`` share each layer."""
+
+    count: int
+    tp: int
+
+    def parallel(self, engine: str) -> Parallel:
+        """The sizes: the other GPUs are replicas, or hold further layers if the engine splits models by layers."""
+        if find_engine(engine)[0].splits_layers:
+            return Parallel(pp=self.count)
+        return Parallel(tp=self.tp, dp=self.count // self.tp)
+
+
+class PageAxes(Record):
+    """What can be chosen on one page, for all its models."""
+
+    gpus: tuple[str, ...] = GPUS
+    engines: tuple[str, ...] = field(default_factory=page_engines)
+    layouts: tuple[PageLayout, ...] = tuple(
+        PageLayout(count=count, tp=tp) for count in _COUNTS for tp in range(1, count + 1) if not count % tp and tp & (tp - 1) == 0
+    )
+    batches: tuple[int, ...] = _BATCHES
+    most_tokens: int = MOST_TOKENS
+    dtypes: tuple[str, ...] = ()
+    """Formats of the cache that the user named."""
+    weights: tuple[str, ...] = ()
+    """Formats of the weights that the user named."""
+    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Options that every state has, parsed."""
+
+    def dtypes_of(self, engine: str) -> tuple[str, ...]:
+        """The formats of the cache to try beside the engine's default."""
+        return tuple(dict.fromkeys((*self.dtypes, *choices_of(engine).dtypes)))
+
+    def weights_of(self, engine: str, model: ModelSpec) -> tuple[str, ...]:
+        """The formats of the weights to try beside the published ones."""
+        as_published = model.quantization is None and model.gguf is None and model.dtype in {"bfloat16", "bf16"}
+        tried = (name for name in choices_of(engine).weights if not (as_published and name == "bf16"))
+        return tuple(dict.fromkeys((*self.weights, *tried)))
+
 
 _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
@@ -28,15 +101,25 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
     try:
         forms = _Forms(model, engine, axes, pools)
     except KvplanError:
-        return {_REFUSED: _refusals(model, engine, axes, pools)}
+        # An engine that takes the model on no GPU may have another reason on each of them.
+        sizes: tuple[int, ...] = (1, 1, len(axes.layouts), len(axes.gpus))
+        refusals: dict[Place, int | None] = {}
+        for place in every(sizes):
+            parallel = axes.layouts[place[2]].parallel(engine)
+            try:
+                gpu = axes.gpus[place[3]]
+                opened = usual_request(model, engine, axes, gpu=gpu, tp=parallel.tp, pp=parallel.pp, dp=parallel.dp)
+                refusals[place] = pools.text(sentence(_no_form(opened)))
+            except KvplanError as refusal:
+                refusals[place] = pools.text(sentence(refusal))
+        return {_REFUSED: grid_of(refusals, sizes)}
     cells = forms.cells()
     sizes = tuple(map(len, forms.axes))
     ignored = frozenset(place for place, cell in cells.items() if cell.get(_REFUSED) is not None)
 
     def grid(name: object) -> Any:
-        return grid_of(
-            {place: cell.get(name) for place, cell in cells.items()}, sizes, frozenset() if name == _REFUSED else ignored
-        )
+        there = {place: cell.get(name) for place, cell in cells.items()}
+        return grid_of(there, sizes, frozenset() if name == _REFUSED else ignored)
 
     if len(ignored) == len(cells):
         return {_REFUSED: grid(_REFUSED)}
@@ -47,21 +130,6 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
         **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
         "parts": [grid(name) for name in names],
     }
-
-
-def _refusals(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> Any:
-    """Why an engine that takes the model on no GPU refuses it, as a grid: it may be another reason on each of them."""
-    sizes = (1, 1, len(axes.layouts), len(axes.gpus))
-    found: dict[Place, int | None] = {}
-    for place in every(sizes):
-        parallel = axes.layouts[place[2]].parallel(engine)
-        try:
-            opened = usual_request(model, engine, axes, gpu=axes.gpus[place[3]], tp=parallel.tp, pp=parallel.pp, dp=parallel.dp)
-            error: KvplanError = UnsupportedError(_unknown(opened))
-        except KvplanError as refusal:
-            error = refusal
-        found[place] = pools.text(sentence(error))
-    return grid_of(found, sizes)
 
 
 def sentence(error: KvplanError) -> str:
@@ -79,12 +147,11 @@ class _Forms:
         self._plain = accepted(model, engine, axes)
         self._found: dict[Place, Cell] = {}
         self._joint: dict[Place, Cell] = {}
-        self.dtypes: tuple[str | None, ...] = (None,)
-        self.weights: tuple[str | None, ...] = (None,)
         self.default_dtype = str(self._plain.dtypes.kv)
         dtypes = (name for name in axes.dtypes_of(engine) if name != self.default_dtype)
-        self.dtypes += tuple(name for name in dtypes if self._takes(dtype=name))
-        self.weights += tuple(name for name in axes.weights_of(engine, model) if self._takes(weights=name))
+        self.dtypes: tuple[str | None, ...] = (None, *(name for name in dtypes if self._takes(dtype=name)))
+        weights = axes.weights_of(engine, model)
+        self.weights: tuple[str | None, ...] = (None, *(name for name in weights if self._takes(weights=name)))
 
     @property
     def axes(self) -> tuple[tuple[object, ...], ...]:
@@ -100,50 +167,46 @@ class _Forms:
         """
         places = every(tuple(map(len, self.axes)))
         cells = {place: self._joined(place) for place in places}
-        tried = (self._tried(dtype, weights, cells) for dtype, weights in product(*map(range, map(len, self.axes[:2]))))
-        if not all(tried):
-            return {place: self._cell(place) for place in places}
+        for formats in product(range(len(self.dtypes)), range(len(self.weights))):
+            # Whether joined cells are what the engine gives, on the first and the last request that it accepts.
+            joined = [
+                (place, cell)
+                for place, cell in cells.items()
+                if place[:2] == formats and place not in self._found and cell.get(_REFUSED) is None
+            ]
+            for place, cell in joined[:1] + joined[-1:]:
+                own = self._cell(place)
+                if any(cell.get(name) != own.get(name) for name in {**cell, **own}):
+                    return {each: self._cell(each) for each in places}
         return cells
 
     def _joined(self, place: Place) -> Cell:
         """The cell of a place from those in which one thing is as usual, or its own where nothing or more matters."""
         if place not in self._joint:
-            self._joint[place] = self._from_others(place)
+            self._joint[place] = self._from_others(place) or self._cell(place)
         return self._joint[place]
 
-    def _from_others(self, place: Place) -> Cell:
+    def _from_others(self, place: Place) -> Cell | None:
         dtype, weights, layout, gpu = place
-        alone = self._alone(layout)
+        # The first layout in which a replica is the same: without others, if the page has it.
+        replicas = [(sizes.tp, sizes.pp) for sizes in self._sizes]
+        alone = replicas.index(replicas[layout])
         if dtype and weights:
             others = (0, 0, layout, gpu), (dtype, 0, layout, gpu), (0, weights, layout, gpu)
         elif (dtype or weights) and alone != layout:
             others = (0, 0, alone, gpu), (dtype, weights, alone, gpu), (0, 0, layout, gpu)
         else:
-            return self._cell(place)
+            return None
         neither, one, other = map(self._joined, others)
         if neither.get(_REFUSED) is not None:
-            return self._cell(place)
+            return None
         joined = {}
         for name in {**neither, **one, **other}:
             usual, by_one, by_other = (cell.get(name) for cell in (neither, one, other))
             if usual not in (by_one, by_other):
-                return self._cell(place)
+                return None
             joined[name] = by_other if by_one == usual else by_one
         return joined
-
-    def _alone(self, layout: int) -> int:
-        """The first layout in which a replica is the same: without others, if the page has it."""
-        own = self._sizes[layout]
-        return next(number for number, sizes in enumerate(self._sizes) if (sizes.tp, sizes.pp) == (own.tp, own.pp))
-
-    def _tried(self, dtype: int, weights: int, cells: Mapping[Place, Cell]) -> bool:
-        """Whether joined cells of a pair of formats are what the engine gives, on the first and the last request that it accepts."""
-        pair = [
-            (place, cell)
-            for place, cell in cells.items()
-            if place[:2] == (dtype, weights) and place not in self._found and cell.get(_REFUSED) is None
-        ]
-        return all(_same(cell, self._cell(place)) for place, cell in (pair[:1] + pair[-1:]))
 
     def _takes(self, **formats: str) -> bool:
         """Whether the engine accepts a format on any of the accelerators."""
@@ -151,29 +214,28 @@ class _Forms:
 
     def _cell(self, place: Place) -> Cell:
         """The pieces of the form of one place."""
-        cell = self._found.get(place)
-        if cell is None:
-            cell = self._found[place] = self._made(place)
-        return cell
-
-    def _made(self, place: Place) -> Cell:
-        dtype, weights, layout, gpu = place
-        # An engine that splits models by layers has one layout for each number of GPUs.
-        same = self._sizes.index(self._sizes[layout])
-        if same != layout:
-            return self._cell((dtype, weights, same, gpu))
-        form = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
-        if isinstance(form, KvplanError):
-            return {_REFUSED: self._pools.text(sentence(form))}
-        pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form)}
-        return pieces | {name: self._pools.part(part) for name, part in zip(_named(form), form.parts, strict=True)}
+        if place not in self._found:
+            dtype, weights, layout, gpu = place
+            # An engine that splits models by layers has one layout for each number of GPUs.
+            same = self._sizes.index(self._sizes[layout])
+            form = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights]) if same == layout else None
+            if form is None:
+                self._found[place] = self._cell((dtype, weights, same, gpu))
+            elif isinstance(form, KvplanError):
+                self._found[place] = {_REFUSED: self._pools.text(sentence(form))}
+            else:
+                pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form)}
+                names = numbered(part.name for part in form.parts)
+                parts = {name: self._pools.part(part) for name, part in zip(names, form.parts, strict=True)}
+                self._found[place] = pieces | parts
+        return self._found[place]
 
     def _form(self, layout: int, gpu: int, **formats: str | None) -> MemoryForm | KvplanError:
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
         try:
             opened = self._plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
-            return drawn_form(opened) or UnsupportedError(_unknown(opened))
+            return drawn_form(opened) or _no_form(opened)
         except KvplanError as error:
             return error
 
@@ -195,20 +257,8 @@ def usual_request(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -
     return open_request(model, seq=seq, **plan_options(engine), **given, **axes.fixed)
 
 
-def _same(one: Cell, other: Cell) -> bool:
-    """Whether two cells say the same; a piece that one lacks is none."""
-    return all(one.get(name) == other.get(name) for name in {**one, **other})
-
-
-def _unknown(opened: Occupancy) -> str:
+def _no_form(opened: Occupancy) -> UnsupportedError:
     """Why a request that the engine accepts has no form."""
     why = opened.weights.notes if opened.weights.value is None else ()
-    return why[0].message if why else f"{opened.engine.label}'s memory of this request follows no rule that the page can draw."
-
-
-def _named(form: MemoryForm) -> Iterator[tuple[str, int]]:
-    """The names of the parts, with a number where two have the same."""
-    seen: dict[str, int] = {}
-    for part in form.parts:
-        yield part.name, seen.setdefault(part.name, 0)
-        seen[part.name] += 1
+    known = f"{opened.engine.label}'s memory of this request follows no rule that the page can draw."
+    return UnsupportedError(why[0].message if why else known)

@@ -6,16 +6,16 @@ operations, and the exact figures at some lengths of what the normal form of an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import LEAST_TOKENS, MOST_TOKENS, plan_options
 from hwcalc.explore.encode import LARGEST, Pools, drawn_form
-from hwcalc.explore.runs import accepted, sentence
+from hwcalc.explore.runs import LEAST_TOKENS, MOST_TOKENS, accepted, plan_options, sentence
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window
@@ -31,7 +31,7 @@ from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.explore.axes import PageAxes
+    from hwcalc.explore.runs import PageAxes
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
     from hwcalc.planner.solve import Most
@@ -40,19 +40,23 @@ if TYPE_CHECKING:
 
 _LATENT, _ROPE = 512, 64
 _AS_DEEPSEEK: Final = f"a latent of {_LATENT} and a rotary key of {_ROPE}, as DeepSeek-V3 has them"
-_NO_FORM: Final = "What this model needs beside its cache follows no rule that the page can draw."
 
 
 def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> list[dict[str, Any]]:
     """Each kind of attention (``Variant`` in ``page/types.d.ts``), by engine."""
-    rows = []
+    variants: list[tuple[str, str, Callable[[LayerKind], LayerKind]]] = []
     for one in head_what_ifs(model.stack):
         heads = one.num_key_value_heads
         note = "" if heads is None else f"{heads:,} key/value {'head' if heads == 1 else 'heads'}"
         told = f"{note}; as published".strip("; ") if one.own else note or "a key and a value for each head"
-        rows.append(_variant(one.name, told, changed_model(model, one.change), axes, pools))
+        variants.append((one.name, told, one.change))
     if any(isinstance(group.kind, AttentionKind) for group in model.stack.groups):
-        rows.append(_variant("MLA", _AS_DEEPSEEK, changed_model(model, _with_latent), axes, pools))
+        variants.append(("MLA", _AS_DEEPSEEK, _with_latent))
+    rows = []
+    for name, told, change in variants:
+        changed = changed_model(model, change)
+        curves = {engine: _curve(changed, engine, axes, pools) for engine in axes.engines}
+        rows.append({"name": name, "note": told, "engines": curves})
     return rows
 
 
@@ -84,10 +88,6 @@ def _has_latents(stack: Stack) -> bool:
     return any(isinstance(group.kind, LatentAttention) for group in stack.groups)
 
 
-def _variant(name: str, note: str, model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
-    return {"name": name, "note": note, "engines": {engine: _curve(model, engine, axes, pools) for engine in axes.engines}}
-
-
 def _curve(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> int:
     """The place of a curve, or -1 less the place of why there is none."""
     try:
@@ -95,7 +95,9 @@ def _curve(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> int:
         if _has_latents(model.stack) and not _has_latents(opened.stack):
             return -1 - pools.text(f"{opened.engine.label} has latent attention for models that are made with it.")
         form = drawn_form(opened)
-        return -1 - pools.text(_NO_FORM) if form is None else pools.curve(form)
+        if form is None:
+            return -1 - pools.text("What this model needs beside its cache follows no rule that the page can draw.")
+        return pools.curve(form)
     except KvplanError as error:
         return -1 - pools.text(sentence(error))
 
@@ -107,16 +109,10 @@ _USUAL: Final = 2**17
 def sampled_lengths(model: ModelSpec, factor: int = 2, least: int = LEAST_TOKENS) -> tuple[int, ...]:
     """Lengths from ``least`` tokens on, each ``factor`` times the one before, up to the model's own."""
     most = min(MOST_TOKENS, model.max_position_embeddings or _USUAL)
-    found = [least]
-    while found[-1] * factor <= most:
-        found.append(found[-1] * factor)
-    return tuple(found)
-
-
-def allocations(model: ModelSpec, encoder_seq: int | None = None) -> tuple[Strategies, ...]:
-    """The ways of allocating the cache of one sequence, at each sampled length, by the formulas."""
-    lengths = sampled_lengths(model)
-    return tuple(strategies(model, engine="reference", seq=seq, encoder_seq=encoder_seq) for seq in lengths)
+    lengths = [least]
+    while lengths[-1] * factor <= most:
+        lengths.append(lengths[-1] * factor)
+    return tuple(lengths)
 
 
 POLICIES: Final = (
@@ -135,15 +131,8 @@ _FACTOR: Final = 4
 _LEAST: Final = 512
 _SECTIONS: Final = ("weights", "activations", "overhead")
 _VERDICT: Final = (
-    "usable_bytes",
-    "needed_bytes",
-    "needed_low_bytes",
-    "needed_high_bytes",
-    "verdict",
-    "max_seq",
-    "expected_max_seq",
-    "max_batch",
-    "expected_max_batch",
+    *("usable_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes", "verdict"),
+    *("max_seq", "expected_max_seq", "max_batch", "expected_max_batch"),
 )
 _COLUMNS: Final = ("total_bytes", "per_gpu_bytes", *_SECTIONS, *_VERDICT)
 """The numbers of an answer."""
@@ -164,15 +153,13 @@ def policy_rows(
     for policy in POLICIES:
         chosen = parse_policy(policy)
         assert chosen is not None
+        effect = chosen.policy.effect
         answers = {
             engine: _answers(model, lengths, {**fixed, **plan_options(engine), "policy": chosen}, text) for engine in engines
         }
-        rows.append({"policy": policy, "title": chosen.policy.title, "memory": _memory(chosen.policy.effect), "engines": answers})
+        memory = "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
+        rows.append({"policy": policy, "title": chosen.policy.title, "memory": memory, "engines": answers})
     return {"gpu": fixed["gpu"], "lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
-
-
-def _memory(effect: Effect) -> str:
-    return "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
 
 
 def _answers(
@@ -186,30 +173,25 @@ def _answers(
     support = opened.policy_support(given["policy"])
     if not support.offered:
         return text(support.how)
-    found = list(_points(opened, lengths))
-    columns: dict[str, list[Any]] = {
-        name: [None if isinstance(point, str) else point[name] for point in found] for name in _COLUMNS
-    }
-    columns["refused"] = [text(point) if isinstance(point, str) else None for point in found]
-    return {name: _joined(values) for name, values in columns.items()}
-
-
-def _points(opened: Occupancy, lengths: Sequence[int]) -> Iterator[Mapping[str, Any] | str]:
-    """The answer at each point, or why there is none."""
+    columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "refused")}
     search = _Once()
     for seq, batch in product(lengths, BATCHES):
         try:
-            yield _point(opened.sized(seq=seq, batch=batch).checked(), search)
+            point = _point(opened.sized(seq=seq, batch=batch).checked(), search) or {"refused": text(_UNKNOWN)}
         except KvplanError as error:
-            yield sentence(error)
+            point = {"refused": text(sentence(error))}
+        for name, column in columns.items():
+            column.append(point.get(name))
+    # One value where all are equal.
+    return {name: column[0] if all(value == column[0] for value in column) else column for name, column in columns.items()}
 
 
-def _point(opened: Occupancy, search: Search) -> Mapping[str, Any] | str:
-    """The numbers of a plan."""
-    _, fit = plan_fit(opened, opened.needed_bytes, search=search)
-    if fit is None:
-        return _UNKNOWN
+def _point(opened: Occupancy, search: Search) -> dict[str, Any]:
+    """The numbers of a plan; none without a verdict."""
     total, needed, definition = opened.stored_bytes, opened.needed_bytes, opened.engine.definition
+    _, fit = plan_fit(opened, needed, search=search)
+    if fit is None:
+        return {}
     memory = plan_memory(opened, cache_bytes=total, rank_bytes=needed, definition=definition, budget=fit.budget)
     sections = {name: getattr(memory.per_gpu, name) for name in _SECTIONS}
     return {"total_bytes": total, "per_gpu_bytes": needed, **sections, **{name: getattr(fit, name) for name in _VERDICT}}
@@ -237,45 +219,52 @@ class _Once(Search):
         return None, None
 
 
-def _joined(values: Sequence[Any]) -> Any:
-    """A column: one value where all are equal."""
-    return values[0] if all(value == values[0] for value in values) else list(values)
-
-
 _SOURCE: Final = "kvplan strategies: a multiplication is an operation, and so is an addition; a causal prompt is counted exactly"
+_SIZES: Final = {"bytes": "full_bytes", "held": "held_bytes", "peak": "peak_bytes", "host": "host_bytes"}
+"""A figure of the page -> that of :class:`~hwcalc.planner.strategies_result.Strategy`."""
 
 
-def saved_of(found: Sequence[Strategies]) -> dict[str, Any]:
+def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
+    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out."""
+    lengths, encoder_seq = sampled_lengths(model), axes.fixed.get("encoder_seq")
+    saved: dict[str, Any] | None = None
+    of_strategies: dict[str, Any] | None = None
+    with suppress(KvplanError):
+        found = [strategies(model, engine="reference", seq=seq, encoder_seq=encoder_seq) for seq in lengths]
+        saved, of_strategies = _saved(found), _strategy_rows(found)
+    return {
+        "variants": variants_of(model, axes, pools),
+        "saved": saved,
+        "policies": policy_rows(model, axes.engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
+        "strategies": of_strategies,
+    }
+
+
+def _saved(found: Sequence[Strategies]) -> dict[str, Any]:
     """Operations at each sampled length (``Saved`` in ``page/types.d.ts``); those of attention alone where the weights are not counted."""
-    cached, recomputed = ([_named(one, name) for one in found] for name in (GROWTH, RECOMPUTE))
+    cached, recomputed = (
+        [next(one for one in each.strategies if one.name == name) for each in found] for name in (GROWTH, RECOMPUTE)
+    )
     weights = all(one.flops_per_step is not None for one in (*cached, *recomputed))
     each, whole = ("flops_per_step", "total_flops") if weights else ("attention_flops_per_step", "attention_total_flops")
+
+    def numbers(rows: Iterable[Strategy], name: str) -> list[int | str]:
+        # What JavaScript would round is given as its digits.
+        values = [int(getattr(row, name)) for row in rows]
+        return [value if value <= LARGEST else str(value) for value in values]
+
     return {
         "lengths": [one.seq for one in found],
-        "with_cache": _numbers(cached, each),
-        "without_cache": _numbers(recomputed, each),
-        "total_with_cache": _numbers(cached, whole),
-        "total_without_cache": _numbers(recomputed, whole),
+        "with_cache": numbers(cached, each),
+        "without_cache": numbers(recomputed, each),
+        "total_with_cache": numbers(cached, whole),
+        "total_without_cache": numbers(recomputed, whole),
         "weights": weights,
         "source": _SOURCE,
     }
 
 
-def _named(answer: Strategies, name: str) -> Strategy:
-    return next(one for one in answer.strategies if one.name == name)
-
-
-def _numbers(rows: Iterable[Strategy], name: str) -> list[int | str]:
-    """A figure of each row. What JavaScript would round is given as its digits."""
-    values = [int(getattr(row, name)) for row in rows]
-    return [value if value <= LARGEST else str(value) for value in values]
-
-
-_SIZES: Final = {"bytes": "full_bytes", "held": "held_bytes", "peak": "peak_bytes", "host": "host_bytes"}
-"""A figure of the page -> that of :class:`~hwcalc.planner.strategies_result.Strategy`."""
-
-
-def strategy_rows(found: Sequence[Strategies]) -> dict[str, Any]:
+def _strategy_rows(found: Sequence[Strategies]) -> dict[str, Any]:
     """What each strategy takes at each sampled length (``StrategyRows`` in ``page/types.d.ts``)."""
     rows = [
         {
@@ -289,21 +278,3 @@ def strategy_rows(found: Sequence[Strategies]) -> dict[str, Any]:
         for number, first in enumerate(found[0].strategies)
     ]
     return {"lengths": [one.seq for one in found], "rows": rows}
-
-
-def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
-    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out."""
-    saved: dict[str, Any] | None = None
-    strategies: dict[str, Any] | None = None
-    try:
-        found = allocations(model, axes.fixed.get("encoder_seq"))
-        saved, strategies = saved_of(found), strategy_rows(found)
-    except KvplanError:
-        # The page shows no such section.
-        pass
-    return {
-        "variants": variants_of(model, axes, pools),
-        "saved": saved,
-        "policies": policy_rows(model, axes.engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
-        "strategies": strategies,
-    }

@@ -82,21 +82,18 @@ class Live:
         try:
             kept = self._kept.get(model_id)
             if kept is None:
-                kept = self._build(_spec(model_id)).encode()
-                self._kept[model_id] = kept
+                raw = find_in_catalog(Wanted(id=model_id))
+                if isinstance(raw, Absent):
+                    raise ModelNotFoundError(
+                        f"the catalog has no model {shown(model_id, 60)}.", hint="List its models: kvplan models"
+                    )
+                kept = self._kept[model_id] = self._build(parse(raw)).encode()
                 if len(self._kept) > MOST_KEPT:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(model_id)
             return kept
         finally:
             self._turn.release()
-
-
-def _spec(model_id: str) -> ModelSpec:
-    raw = find_in_catalog(Wanted(id=model_id))
-    if isinstance(raw, Absent):
-        raise ModelNotFoundError(f"the catalog has no model {shown(model_id, 60)}.", hint="List its models: kvplan models")
-    return parse(raw)
 
 
 HOST: Final = "127.0.0.1"
@@ -189,22 +186,18 @@ def respond(request: Request, site: Site) -> Reply:
         # The page asks for models relative to its own address.
         return Reply(status=HTTPStatus.PERMANENT_REDIRECT, body=b"", headers={"Location": f"/{request.token}/"})
     try:
-        return _found(rest, query, site)
+        if rest == "" and not query:
+            return Reply(status=HTTPStatus.OK, body=site.page, type=_HTML, policy=site.policy)
+        if rest == "models" and not query:
+            return Reply(status=HTTPStatus.OK, body=site.models())
+        if rest == "model":
+            return Reply(status=HTTPStatus.OK, body=site.payload(_id_in(query)))
+        return _refused(HTTPStatus.NOT_FOUND, "there is no such page.", hint="There are: models, model?id=ORG/NAME")
     except BusyError as error:
         return _refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message, hint=error.hint, headers={"Retry-After": "5"})
     except KvplanError as error:
         document = error_document(code=error.exit_code, type_=error.type, message=error.message, hint=error.hint)
-        return Reply(status=HTTPStatus.NOT_FOUND, body=_dumped(document))
-
-
-def _found(path: str, query: str, site: Site) -> Reply:
-    if path == "" and not query:
-        return Reply(status=HTTPStatus.OK, body=site.page, type=_HTML, policy=site.policy)
-    if path == "models" and not query:
-        return Reply(status=HTTPStatus.OK, body=site.models())
-    if path == "model":
-        return Reply(status=HTTPStatus.OK, body=site.payload(_id_in(query)))
-    return _refused(HTTPStatus.NOT_FOUND, "there is no such page.", hint="There are: models, model?id=ORG/NAME")
+        return Reply(status=HTTPStatus.NOT_FOUND, body=json.dumps(document).encode())
 
 
 def _id_in(query: str) -> str:
@@ -235,11 +228,7 @@ def _is_from_here(request: Request) -> bool:
 
 def _refused(status: HTTPStatus, message: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> Reply:
     document = error_document(code=2, type_=status.name.lower().replace("_", "-"), message=message, hint=hint)
-    return Reply(status=status, body=_dumped(document), headers=headers or {})
-
-
-def _dumped(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document).encode()
+    return Reply(status=status, body=json.dumps(document).encode(), headers=headers or {})
 
 
 class Server(ThreadingHTTPServer):
@@ -311,14 +300,20 @@ class _Handler(StreamRequestHandler):
         with io.BufferedReader(_Bounded(self.connection)) as stream:
             try:
                 request = self._read(stream)
-                if request is not None:
-                    method, reply = request.method, self._answered(request)
             except LineTooLong:
                 reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {_MOST_BYTES:,} bytes.")
             except HTTPException:
                 reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {_MOST_HEADERS} headers.")
             except OSError:
                 return
+            else:
+                if request is not None:
+                    method = request.method
+                    try:
+                        reply = respond(request, self.server.site)
+                    except Exception:  # noqa: BLE001 - whatever went wrong, the reader gets an answer, and no traceback
+                        hint = "Plan it: kvplan MODEL"
+                        reply = _refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be worked out.", hint=hint)
         self.connection.settimeout(_SECONDS)
         with suppress(OSError):
             self.connection.sendall(reply.head() + (b"" if method == "HEAD" else reply.body))
@@ -337,12 +332,6 @@ class _Handler(StreamRequestHandler):
         if asked is None:
             return None
         return Request(method=asked[1], target=asked[2], headers=headers, port=self.server.server_port, token=self.server.token)
-
-    def _answered(self, request: Request) -> Reply:
-        try:
-            return respond(request, self.server.site)
-        except Exception:  # noqa: BLE001 - whatever went wrong, the reader gets an answer, and no traceback
-            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be worked out.", hint="Plan it: kvplan MODEL")
 
 
 class _Bounded(io.RawIOBase):

@@ -30,10 +30,10 @@ def profile_errors() -> Iterator[None]:
     try:
         yield
     except ProfileError as error:
-        from hwcalc.profiles.gpus import user_folder
+        from hwcalc.profiles.catalog import user_folder
         from hwcalc.text import printable
 
-        folder = user_folder()
+        folder = user_folder("gpus")
         kind = OwnProfileError if folder is not None and error.path.is_relative_to(folder.parent) else ConfigError
         raise kind(printable(str(error)), hint="Correct the file, or move it away.") from error
 

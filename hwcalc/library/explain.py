@@ -255,7 +255,7 @@ def _tensor(
 
 def _block(page: int, block_size: int, opened: Occupancy, kind: LayerKind) -> tuple[str, str]:
     """Formula and numbers of a block of one layer on a GPU, if it is tokens x the bytes of each; otherwise empty."""
-    roles, tp = opened.dtypes.roles, opened.request.parallel.tp
+    roles, tp = opened.dtypes.roles, opened.setup.parallel.tp
     whole, kept = kind.tensors(), kind.shard(tp).tensors()
     row = sum(one.bytes_per_position(roles[one.role]) for one in kept)
     if block_size * row != page or any(roles[one.role].block_elements != 1 for one in kept) or len(whole) != len(kept):

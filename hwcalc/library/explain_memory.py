@@ -29,7 +29,7 @@ def weights(plan: Plan, opened: Occupancy) -> ExplainedSection:
     """The blocks of the model in their formats, their sum, and what one GPU holds of them."""
     found, files, figures = plan.memory.weights, opened.model.weights, list[ExplainedFigure]()
     if found.bytes is not None:
-        if files is not None and opened.request.weights is None:
+        if files is not None and opened.setup.weights is None:
             # What the headers of the files say.
             for dtype, size in files.bytes_by_dtype.items():
                 figures.append(plain_figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source))

@@ -48,7 +48,7 @@ def stored_formula(field: str, size: int, info: PolicyInfo, opened: Occupancy) -
 def _in_blocks(at: Occupancy, info: PolicyInfo, *, peak: bool) -> Iterator[Worked]:
     """Blocks of every sequence; at the most with the whole prompts of those that are being read."""
     acted = {layer for group in info.layers for layer in group.layers}
-    ranks, batch = at.request.parallel.tp, at.batch
+    ranks, batch = at.setup.parallel.tp, at.batch
     cut = [group for group in at.groups if not acted.isdisjoint(group.layers)]
     counts = {one.formula: one for group in cut for one in group.steps}
     if len(counts) != 1 or len({group.blocks_per_request for group in cut}) != 1:
@@ -166,7 +166,7 @@ _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
 def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     """What the policy keeps of each layer, and what that comes to; ``None`` without one."""
-    info, evicted, asked = plan.policy, opened.evicted, opened.request.policy
+    info, evicted, asked = plan.policy, opened.evicted, opened.setup.policy
     if info is None or evicted is None or asked is None:
         return None
     chosen = asked.chosen
@@ -321,7 +321,7 @@ def _beside(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[E
 
 def _sizes(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[dict[str, Number]]:
     """The numbers of one GPU for the formulas of scratch, with the tokens of the prompt or of the longest cache."""
-    layers, tp = evicted.setting.layers, opened.request.parallel.tp
+    layers, tp = evicted.setting.layers, opened.setup.parallel.tp
     longest = max((group.most for group in info.layers), default=0)
     # A pass of a prefill need not have all prompts.
     (scored, rows), every = opened.replica.scored_at_once(), opened.replica.batch
@@ -349,7 +349,7 @@ def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure
     formula = "cache_while_scored + beside_in_prefill"
     values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
     # Layers are cut while the last one is whole, where all layers of the model are on one GPU and the policy acts on all.
-    rows, batch = zip(info.layers, _rows(info, opened), strict=True), opened.request.batch
+    rows, batch = zip(info.layers, _rows(info, opened), strict=True), opened.load.batch
     each = {number: (group.kept, row) for group, row in rows for number in group.layers}
     *before, last = sorted(each)
     cut = {
@@ -388,12 +388,12 @@ def _without(info: PolicyInfo, opened: Occupancy) -> tuple[str, Mapping[str, Num
     """The cache of the prompt in all layers, or the whole cache that the plan counts without the policy."""
     if info.full_prefill_peak_bytes == info.full_bytes:
         return "without_policy", {"without_policy": info.full_bytes}
-    tp = opened.request.parallel.tp
+    tp = opened.setup.parallel.tp
     if tp > 1 and info.full_prefill_peak_bytes * tp == info.full_bytes:
         return "without_policy / tp", {"without_policy": info.full_bytes, "tp": tp}
     layers, rows = [len(group.layers) for group in info.layers], _rows(info, opened)
     formula, values = _product(layers, [info.prompt] * len(layers), rows)
-    values |= {"batch": opened.request.batch, "tp": tp}
+    values |= {"batch": opened.load.batch, "tp": tp}
     for each in (formula, f"{formula} / tp"):
         if value_of(each, values) == info.full_prefill_peak_bytes:
             return each, values
@@ -480,8 +480,8 @@ def _of_sharing(plan: Plan, info: SharingInfo, opened: Occupancy) -> Iterator[Ex
     if info.padded_tokens:
         # As many tokens as the longest has for every sequence, less those that there are.
         (longest, requests), *_ = opened.together.lengths
-        asked = sum(tokens * count for tokens, count in opened.request.lengths_of)
-        formula, values = "branches x (requests x own_tokens - tokens_asked)", {"branches": opened.request.sharing.branches}
+        asked = sum(tokens * count for tokens, count in opened.load.lengths_of)
+        formula, values = "branches x (requests x own_tokens - tokens_asked)", {"branches": opened.load.sharing.branches}
         values |= {"requests": requests, "own_tokens": longest, "tokens_asked": asked}
         name, padded = "positions of padding", info.padded_tokens
         yield plain_figure(name, "sharing.padded_tokens", padded, formula, values, unit="tokens", definition=known, checked=True)

@@ -148,7 +148,7 @@ def _by_the_formulas(opened: Occupancy, tp: int = 1) -> int:
 
 def _actual(plan: Plan, opened: Occupancy) -> dict[str, int]:
     """What is right, by subject."""
-    parallel, size = opened.request.parallel, plan.memory.weights.bytes
+    parallel, size = opened.setup.parallel, plan.memory.weights.bytes
     right = {_CACHE: _by_the_formulas(opened)}
     if parallel.tp > 1 and parallel.gpus == parallel.tp and parallel.dcp == 1:
         right[_RANK] = _by_the_formulas(opened, parallel.tp)
@@ -225,7 +225,7 @@ def _attends(group: Group) -> bool:
 
 
 def _of_the_rest(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
-    roles, tp = opened.dtypes.roles, opened.request.parallel.tp
+    roles, tp = opened.dtypes.roles, opened.setup.parallel.tp
     key = roles.get(Role.KEY) or roles[Role.LATENT]
     if symbols["element_bytes"] != 4:
         yield "dtype", f"a number of this cache takes {symbols['element_bytes']:g} bytes ({key.name}), not the 4 of fp32"

@@ -159,7 +159,7 @@ def _load(opened: Occupancy, asked: Asked, named: tuple[int, ...], uniform: tupl
 def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
     opened, lengths = setting.opened, setting.lengths
     own = engine_strategy(setting)
-    gpu = opened.request.hardware.gpu
+    gpu = opened.setup.hardware.gpu
     sizes = {cell.block_size for cell in setting.cells if cell.grows}
     return Strategies(
         schema_version=SCHEMA_VERSION,
@@ -220,8 +220,8 @@ def _notes(setting: Setting) -> list[Note]:
         found.append(
             Note(code="weights-unknown", message="The weights are not counted: operations are those of attention alone.")
         )
-    if opened.request.hardware.gpu is not None and setting.link is None:
-        message = f"The profile of {opened.request.hardware.gpu.id} names no link to the host: offloading has no time."
+    if opened.setup.hardware.gpu is not None and setting.link is None:
+        message = f"The profile of {opened.setup.hardware.gpu.id} names no link to the host: offloading has no time."
         found.append(Note(code="no-link", message=message))
     if setting.lengths.uniform is not None:
         found.append(

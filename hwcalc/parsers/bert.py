@@ -219,21 +219,6 @@ def _languages(config: Config, width: int) -> Weighed:
     return weights
 
 
-BERT: Final = Bert()
-BERT_GENERATION: Final = Bert(token_types=False, transformed=False, pooler=False)
-BIG_BIRD: Final = Bert(qkv_bias="use_bias", pooler_always=True)
-BLIP_TEXT: Final = Bert(token_types=False)
-ELECTRA: Final = Bert(narrow="embedding_size", second_bias=False, pooler=False)
-ERNIE: Final = Bert(extra=_task_types)
-GIT_TEXT: Final = Bert(token_types=False, pooler=False)
-MEGATRON: Final = Bert(embedding_norm=False, final_norm=True)
-PRELAYERNORM: Final = Bert(final_norm=True)
-REMBERT: Final = Bert(narrow="input_embedding_size", projected=True, head=_rembert_head)
-ROC_BERT: Final = Bert(extra=_sound_and_shape)
-ROFORMER: Final = Bert(narrow="embedding_size", positions=False, pooler=False, extra=_rotary_table)
-XMOD: Final = Bert(final_norm="pre_norm", layer_extra=_languages)
-
-
 def _early(
     layers: Callable[[Config], Reading],
     body: Callable[[Config, Reading], list[Block] | None],
@@ -368,6 +353,19 @@ def _other_memory(what: str) -> Callable[[Config], Reading]:
     return refuse
 
 
+BERT: Final = Bert()
+BERT_GENERATION: Final = Bert(token_types=False, transformed=False, pooler=False)
+BIG_BIRD: Final = Bert(qkv_bias="use_bias", pooler_always=True)
+BLIP_TEXT: Final = Bert(token_types=False)
+ELECTRA: Final = Bert(narrow="embedding_size", second_bias=False, pooler=False)
+ERNIE: Final = Bert(extra=_task_types)
+GIT_TEXT: Final = Bert(token_types=False, pooler=False)
+MEGATRON: Final = Bert(embedding_norm=False, final_norm=True)
+PRELAYERNORM: Final = Bert(final_norm=True)
+REMBERT: Final = Bert(narrow="input_embedding_size", projected=True, head=_rembert_head)
+ROC_BERT: Final = Bert(extra=_sound_and_shape)
+ROFORMER: Final = Bert(narrow="embedding_size", positions=False, pooler=False, extra=_rotary_table)
+XMOD: Final = Bert(final_norm="pre_norm", layer_extra=_languages)
 CPMANT: Final = _early(_read_cpmant, _cpmant, "lm_head", may_tie=False)
 GIT: Final = _early(_read, _git, "output", bias=True)
 GPT1: Final = _early(_read_gpt1, _gpt1, "lm_head")

@@ -103,7 +103,7 @@ class Tries:
         if not self._is_done(settings):
             return False, None
         if "engine_options" in change.settings:
-            settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
+            settings["options"] = {**self.opened.setup.options, **change.settings["engine_options"]}
         return True, solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
 
     def _settings(self, change: Change) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Tries:
     def _is_done(self, settings: dict[str, Any]) -> bool:
         """Whether the GPU computes in the formats of these settings."""
         request = self.opened.request
-        gpu = settings.get("gpu", request.hardware.gpu)
+        gpu = settings.get("gpu", request.setup.hardware.gpu)
         # What the user already has on this GPU is the user's own choice.
         chosen: Mapping[str, Any] = {**asdict(request.setup), **settings} if "gpu" in settings else settings
         eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
@@ -170,9 +170,9 @@ class Texts:
         if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
             return {}
         occupancy = offer.found
-        node = occupancy.request.gpus if given.get("instance") else None
-        same = solve.laid_out(occupancy, node).request.parallel == occupancy.request.parallel
-        return {} if same else asdict(occupancy.request.parallel)
+        node = occupancy.setup.gpus if given.get("instance") else None
+        same = solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
+        return {} if same else asdict(occupancy.setup.parallel)
 
     def _effect(self, offer: Offer) -> str:
         gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)
@@ -185,7 +185,7 @@ class Texts:
             self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
         before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
         if before < held < MOST_TOKENS:
-            what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
+            what = "holds {}" if self.opened.load.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"
@@ -197,7 +197,7 @@ class Texts:
         end = "low" if sure else "expected"
         # As the plan of the line counts: with the layers where it puts them.
         opened = opened.pinned()
-        if self.opened.request.batch > 1:
+        if self.opened.load.batch > 1:
             return solve.largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
         return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
@@ -228,7 +228,7 @@ def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Sizes | 
 
     With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
     """
-    if line.given.get("seq") is None and opened.engine.names_length(opened.request.hardware.gpu):
+    if line.given.get("seq") is None and opened.engine.names_length(opened.setup.hardware.gpu):
         # The engine would take another length with other hardware or formats.
         line = line.changed(seq=opened.tokens)
     return _Adviser(opened, line, fits=fits, partly=partly).advise(fewest)
@@ -244,7 +244,7 @@ def _with_command(opened: Occupancy, line: CommandLine, one: Try) -> Try:
         ((name, value) for value in one.flag.split()[-1:] for name in opened.engine.options if opened.engine.flag(name, value) == one.flag),
         ("", ""),
     )  # fmt: skip
-    options = {**opened.request.options, name: value}
+    options = {**opened.setup.options, name: value}
     return Try(command=line.changed(engine_options=options).text if name else "", flag=one.flag, effect=one.effect)
 
 
@@ -255,8 +255,8 @@ class _Adviser:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self.tries = Tries(opened, line, MOST_PLANS)
         self.offers: list[Offer] = []
-        budget = None if opened.request.hardware.gpu is None else opened.budget
-        self.budget = budget if opened.request.hardware.kv_memory is None else None
+        budget = None if opened.setup.hardware.gpu is None else opened.budget
+        self.budget = budget if opened.setup.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
         offered = opened.savings(opened.needed_bytes - size)
         savings = [change_of(one) for one in offered]
@@ -308,7 +308,7 @@ class _Adviser:
 
     def _limits(self) -> Iterator[Change]:
         """Changes that each take back one limit of the memory that the user has set."""
-        for name in _LIMITS if self.opened.request.hardware.gpu is not None else ():
+        for name in _LIMITS if self.opened.setup.hardware.gpu is not None else ():
             if self.line.given.get(name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
@@ -378,7 +378,7 @@ class _Adviser:
 
     def _numbers(self, change: Change, opened: Occupancy) -> None:
         """Offer a change together with fewer sequences, and together with shorter ones."""
-        planned = opened.request.batch
+        planned = opened.load.batch
         if planned > 1:
             count = solve.largest(opened, "batch", planned - (not self.fits))
             if count and count != planned:
@@ -386,21 +386,23 @@ class _Adviser:
         longest = opened.model.max_position_embeddings or opened.tokens
         tokens = solve.largest(opened, "seq", min(longest, opened.tokens))
         # What all have in common is a part of each.
-        if tokens and tokens != opened.tokens and tokens >= opened.request.sharing.prefix:
+        if tokens and tokens != opened.tokens and tokens >= opened.load.sharing.prefix:
             # Branches have the prompt in common, so that their line must say how long it is.
-            whole = tokens if opened.request.sharing.branches > 1 else None
-            shorter = {"prompt": whole} if (opened.request.prompt or 0) > tokens else {}
+            whole = tokens if opened.load.sharing.branches > 1 else None
+            shorter = {"prompt": whole} if (opened.load.prompt or 0) > tokens else {}
             what = f"{tokens:,} tokens instead of {opened.tokens:,}"
             self._offer(with_numbers(change, Cost.LENGTH, what, seq=tokens, **shorter))
 
     def _gpus(self, fewest: Sizes | None) -> None:
         """Offer more GPUs of this kind, the same number in another layout, and a larger GPU in place of each."""
-        request, gpu = self.opened.request, self.opened.request.hardware.gpu
+        request, gpu = self.opened.request, self.opened.setup.hardware.gpu
         if self.budget is None or gpu is None:
             return
         instance = self.line.given.get("instance")
         first = (
-            None if fewest is None or instance is not None or count_of(fewest) > solve.most_joined(gpu, request.gpus) else fewest
+            None
+            if fewest is None or instance is not None or count_of(fewest) > solve.most_joined(gpu, request.setup.gpus)
+            else fewest
         )
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
         least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
@@ -410,15 +412,15 @@ class _Adviser:
                 break
         if instance is None:
             for larger in larger_gpus_of(self.opened):
-                if solve.most_joined(larger, 1) < request.gpus:
+                if solve.most_joined(larger, 1) < request.setup.gpus:
                     continue
-                change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
+                change = Change(cost=Cost.GPU, what=f"{request.setup.gpus:,} x {larger.id}", settings={"gpu": larger})
                 offer = self._offer(change)
                 if offer is not None and offer.sure:
                     break
-            few = max(node_of(gpu), request.gpus)
+            few = max(node_of(gpu), request.setup.gpus)
             if few > 1 and not any(
-                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.request.gpus <= few for one in self.offers
+                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.setup.gpus <= few for one in self.offers
             ):
                 self._node(gpu)
 
@@ -434,10 +436,10 @@ class _Adviser:
 
     def _layouts(self, opened: Occupancy, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
         """The layouts of ``least`` to ``most`` GPUs of this hardware: laptops are never joined, and an instance has a fixed number."""
-        gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
+        gpu, instance = opened.setup.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
-        most = min(most, solve.most_joined(gpu, opened.request.gpus))
+        most = min(most, solve.most_joined(gpu, opened.setup.gpus))
         counts: Iterable[int] = counts_of(gpu, most)
         if instance is not None:
             own, _, larger = of_cloud(instance)
@@ -450,7 +452,7 @@ class _Adviser:
         count, request = count_of(layout), self.opened.request
         settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
         instance = self.line.given.get("instance")
-        gpu = other or request.hardware.gpu
+        gpu = other or request.setup.hardware.gpu
         name = "" if gpu is None else gpu.id
         if instance is not None:
             own, larger, _ = of_cloud(instance)
@@ -459,7 +461,7 @@ class _Adviser:
         runs = self.opened.engine.splits_layers
         sizes = "" if runs else ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
         what = f"{count:,} x {name}" if settings.get("instance") == instance else f"{settings['instance']}, {count:,} x {name}"
-        cost = Cost.GPUS if count > request.gpus else Cost.NOTHING
+        cost = Cost.GPUS if count > request.setup.gpus else Cost.NOTHING
         return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
 
     def _together(self) -> None:
@@ -502,12 +504,12 @@ class _Adviser:
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """Offer these changes with more GPUs, if that needs fewer GPUs than adding GPUs alone."""
-        alone = [offer.found.request.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
+        alone = [offer.found.setup.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve.MOST_GPUS) - 1
         best: Offer | None = None
         for change in changes:
             changed = self.tries.of(change)
-            if changed is None or changed.request.hardware.gpu is None or changed.request.hardware.kv_memory is not None:
+            if changed is None or changed.setup.hardware.gpu is None or changed.setup.hardware.kv_memory is not None:
                 continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
@@ -562,7 +564,7 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
 
 
 def _has_verdict(opened: Occupancy) -> bool:
-    hardware = opened.request.hardware
+    hardware = opened.setup.hardware
     return hardware.kv_memory is not None or (hardware.gpu is not None and opened.budget is not None)
 
 

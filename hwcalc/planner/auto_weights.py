@@ -56,10 +56,10 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int |
 
     With a ``node`` of so many GPUs, each format is planned in the best layout on such nodes.
     """
-    if request.hardware.kv_memory is not None:
+    if request.setup.hardware.kv_memory is not None:
         message = "--kv-memory gives the cache its bytes whatever the weights take, so --weights auto has nothing to choose by."
         raise UnknownNameError(message, option="weights", hint=f"Leave out --kv-memory. {_NAMED}")
-    if request.hardware.gpu is None:
+    if request.setup.hardware.gpu is None:
         hint = f"Add --gpu rtx-4060-ti (kvplan gpus lists all), or --gpu local for this machine's. {_NAMED}"
         raise UnknownNameError("--weights auto chooses the format for a GPU, and none is named.", option="weights", hint=hint)
     known = choices(engine, model, request, node)

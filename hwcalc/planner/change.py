@@ -226,17 +226,17 @@ def sizes_of(found: Layout) -> Sizes:
 
 def at_least(opened: Occupancy) -> int:
     """A lower bound on the number of GPUs: they must hold the weights, and the cache where it is not divided yet."""
-    budget, parallel = opened.budget, opened.request.parallel
+    budget, parallel = opened.budget, opened.setup.parallel
     if budget is None or budget.requested_bytes <= 0:
         return 1
     weights = sum(part.low for part in budget.parts if part.name == "weights") * parallel.tp * parallel.pp
-    cache = opened.needed_bytes if opened.request.gpus == 1 else 0
+    cache = opened.needed_bytes if opened.setup.gpus == 1 else 0
     return max(1, -(-(weights + cache) // budget.requested_bytes))
 
 
 def layout_of(request: Request) -> Sizes:
     """The parallel sizes of a request."""
-    sizes = asdict(request.parallel)
+    sizes = asdict(request.setup.parallel)
     return {name: sizes[name] for name in PARALLEL}
 
 
@@ -247,7 +247,7 @@ def count_of(layout: Sizes) -> int:
 
 def flags_of(opened: Occupancy, settings: Mapping[str, Any]) -> str:
     """The settings in the spelling of the engine."""
-    parallel = asdict(opened.request.parallel)
+    parallel = asdict(opened.setup.parallel)
     words: list[str] = []
     for name, value in opened.own_settings(settings).items():
         if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
@@ -263,11 +263,11 @@ def larger_gpus_of(opened: Occupancy, share: int = 1) -> Iterator[Gpu]:
     """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
     from hwcalc.hardware.candidates import larger_gpus
 
-    gpu, budget = opened.request.hardware.gpu, opened.budget
+    gpu, budget = opened.setup.hardware.gpu, opened.budget
     assert gpu is not None
     assert budget is not None
     needed = budget.requested_bytes - budget.low + opened.needed_bytes
-    yield from larger_gpus(gpu, needed * (opened.request.gpus if share > 1 else 1) // share, _LARGER)
+    yield from larger_gpus(gpu, needed * (opened.setup.gpus if share > 1 else 1) // share, _LARGER)
 
 
 def of_cloud(instance: str) -> tuple[int, str, int]:

@@ -49,15 +49,15 @@ def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -
     from hwcalc.planner.solve import best_layout, has_layouts, laid_out
 
     if not has_layouts(engine, request):
-        return request.parallel
+        return request.setup.parallel
     with suppress(KvplanError):
-        return laid_out(engine.open(model, request), node).request.parallel
+        return laid_out(engine.open(model, request), node).setup.parallel
     # The engine refuses the usual layout, and may accept another.
     with suppress(KvplanError):
-        best = best_layout(engine.open(model, request.changed(parallel=ALONE)), request.gpus, node)
+        best = best_layout(engine.open(model, request.changed(parallel=ALONE)), request.setup.gpus, node)
         if best is not None:
             return Parallel(**asdict(best.layout))
-    return request.parallel
+    return request.setup.parallel
 
 
 def _layout_notes(engine: Engine, parallel: Parallel, asked: Asked, gpu: Gpu | None) -> tuple[Note, ...]:
@@ -130,7 +130,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         "others": {name: value for name, value in asked.values.items() if name not in _CARRIED | _SETTLED},
     }
     request = Request.of(**values)
-    if request.sharing.asked or request.lengths:
+    if request.load.sharing.asked or request.load.lengths:
         from hwcalc.planner.sharing import check_sharing
 
         check_sharing(engine, request)
@@ -146,9 +146,9 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         if fitting.value is not None:
             request = request.changed(seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
-    if free and request.gpus > 1:
+    if free and request.setup.gpus > 1:
         request = request.changed(parallel=_best_sizes(engine, model, request, node))
-    return engine.open(model, request, (*before, *_layout_notes(engine, request.parallel, asked, gpu), *notes))
+    return engine.open(model, request, (*before, *_layout_notes(engine, request.setup.parallel, asked, gpu), *notes))
 
 
 def _sharing(asked: Asked) -> Sharing:

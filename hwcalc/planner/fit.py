@@ -67,7 +67,7 @@ def plan_fit(
 
     ``rank_bytes`` is the size of the planned cache on the fullest GPU. Without the command ``line`` there is no advice.
     """
-    hardware = opened.request.hardware
+    hardware = opened.setup.hardware
     budget = opened.budget if hardware.gpu is not None and hardware.kv_memory is None else None
     size = hardware.kv_memory if hardware.kv_memory is not None else budget.expected if budget is not None else None
     if size is None:
@@ -99,8 +99,8 @@ def _fit(
     wanted = verdict if entire is opened else solve.verdict_of(entire)
     fewest, sure_fewest = search.fewest(entire, wanted)
     return FitInfo(
-        gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
-        gpus=request.gpus,
+        gpu=None if request.setup.hardware.gpu is None else request.setup.hardware.gpu.id,
+        gpus=request.setup.gpus,
         usable_bytes=usable,
         needed_bytes=usable - size + rank_bytes,
         needed_low_bytes=max(0, usable - high + rank_bytes),
@@ -137,23 +137,23 @@ def _fewest(opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout 
 
     It is also ``None`` if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
     """
-    request, gpu = opened.request, opened.request.hardware.gpu
-    if gpu is None or request.hardware.kv_memory is not None:
+    request, gpu = opened.request, opened.setup.hardware.gpu
+    if gpu is None or request.setup.hardware.kv_memory is not None:
         return None, None
     certain = verdict is Verdict.FITS
-    if certain and request.gpus == 1:
+    if certain and request.setup.gpus == 1:
         return Layout(), Layout()
     from hwcalc.planner import solve
 
-    most = request.gpus if certain else solve.most_joined(gpu, request.gpus)
+    most = request.setup.gpus if certain else solve.most_joined(gpu, request.setup.gpus)
     if verdict is Verdict.PROBABLY:
-        most = max(most, request.gpus)
+        most = max(most, request.setup.gpus)
     likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
-    parallel = request.parallel
+    parallel = request.setup.parallel
     # The search leaves numbers out that nobody sells, but the user may have requested one.
     if (
         verdict in {Verdict.FITS, Verdict.PROBABLY}
-        and (likely is None or likely.gpus > request.gpus)
+        and (likely is None or likely.gpus > request.setup.gpus)
         and most <= solve.MOST_SEARCHED
     ):
         likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
@@ -168,9 +168,7 @@ def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits
     if fits:
         return ""
     if most.limiting not in _MEMORY:
-        return (
-            f"{most.limiting} lets {most.value * opened.request.sharing.branches:,} sequences run at once, not {opened.batch:,}"
-        )
+        return f"{most.limiting} lets {most.value * opened.load.sharing.branches:,} sequences run at once, not {opened.batch:,}"
     placement = opened.placement()
     if placement is not None and short <= 0 and opened.lacking("expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
@@ -227,7 +225,7 @@ def _suggestions(
     flags = () if pool is None or not verdict.fits else pool.requires
     if verdict is Verdict.FITS and not flags:
         return ()
-    if opened.request.hardware.gpu is not None:
+    if opened.setup.hardware.gpu is not None:
         opened.budget  # noqa: B018 - a plan that needs advice tells what is assumed of the GPU, beside a budget of the user too
 
     def work_out() -> tuple[Try, ...]:

@@ -82,7 +82,7 @@ class Hosting(Record):
             from hwcalc.planner.auto_weights import largest_that_fits
 
             whole = largest_that_fits(self.engine, model, self.request(model, None), node_of(self.gpu))
-            named = whole.request.weights
+            named = whole.setup.weights
         else:
             whole = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).entire()
         fitted = _judged(whole)

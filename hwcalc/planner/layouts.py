@@ -86,7 +86,7 @@ def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout
     """
     if opened.engine.splits_layers:
         return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
-    node = node_of(opened.request.hardware.gpu) if node is None else node
+    node = node_of(opened.setup.hardware.gpu) if node is None else node
     # No replica is idle where there are as many sequences as GPUs.
     key = (
         "layouts",

@@ -108,7 +108,7 @@ def no_blocks(opened: Occupancy, policy: PolicyInfo) -> tuple[Note, ...]:
     """A note that a given ``compaction`` has no effect, since the engine's cache has no blocks to free; empty otherwise."""
     from hwcalc.policies.base import REPACK
 
-    asked = opened.request.policy
+    asked = opened.setup.policy
     if asked is None or asked.compaction == REPACK or policy.blocks is not None:
         return ()
     return (Note(code="no-blocks", message=f"--compaction: no effect, as the cache of {opened.engine.label} has no blocks."),)
@@ -139,7 +139,7 @@ def plan_memory(
     placement = None if budget is None else opened.placement()
     if placement is not None and budget is not None:
         return _placed(placement, weights, CacheShare(bytes=cache_bytes, definition=definition), budget)
-    activations, overhead = (None, None) if budget is None else _beside(budget, request.gpus)
+    activations, overhead = (None, None) if budget is None else _beside(budget, request.setup.gpus)
     total = None if weights.bytes is None else weights.bytes + cache_bytes
     if total is not None and activations is not None and overhead is not None:
         total += activations.bytes + overhead.bytes
@@ -241,7 +241,7 @@ def _definition(parts: tuple[BudgetPartInfo, ...]) -> Definition:
 def _per_gpu(opened: Occupancy, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
     """The fullest GPU: all parts of the budget if there is one, or else only weights and cache, as the engine divides them."""
     if budget is None:
-        parallel, size = opened.request.parallel, weights.bytes
+        parallel, size = opened.setup.parallel, weights.bytes
         if size is not None and parallel.gpus * parallel.ep > 1:
             parts = opened.weights.value
             size = None if parts is None else sum(part.expected for part in parts)
@@ -278,7 +278,7 @@ def plan_model(
         raise
     if line is not None and is_auto(line.given.get("weights")):
         # What is offered as a change keeps the format that was chosen.
-        line = line.changed(weights=opened.request.weights)
+        line = line.changed(weights=opened.setup.weights)
     return plan_opened(opened, without_effect(options), line, search)
 
 
@@ -342,7 +342,7 @@ def _pool_and_fit(
     opened: Occupancy, line: CommandLine | None, search: Search | None, *, limits: bool
 ) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool and the verdict, where the request has a GPU or a budget."""
-    hardware = opened.request.hardware
+    hardware = opened.setup.hardware
     if hardware.gpu is None and hardware.kv_memory is None:
         return None, None
     from hwcalc.planner.fit import NO_SEARCH, SEARCH, plan_fit
@@ -367,7 +367,7 @@ def _policy_info(opened: Occupancy) -> PolicyInfo | None:
 
 
 def _sharing_info(opened: Occupancy) -> SharingInfo | None:
-    if opened.request.sharing == UNSHARED and not opened.request.lengths:
+    if opened.load.sharing == UNSHARED and not opened.load.lengths:
         return None
     from hwcalc.planner.sharing import sharing_info
 
@@ -376,7 +376,7 @@ def _sharing_info(opened: Occupancy) -> SharingInfo | None:
 
 def _request_info(opened: Occupancy, *, has_states: bool) -> RequestInfo:
     """The request with its defaults filled in: its values by their names, but for those that a document shows otherwise."""
-    request, margin, values = opened.request, opened.request.hardware.margin, opened.request.flat()
+    request, margin, values = opened.request, opened.setup.hardware.margin, opened.request.flat()
     shown = {
         **{name: values[name] for name in RequestInfo.__struct_fields__ if name in values},
         "engine": opened.engine.name,
@@ -385,10 +385,10 @@ def _request_info(opened: Occupancy, *, has_states: bool) -> RequestInfo:
         "kv_dtype": opened.dtypes.kv,
         "state_dtype": opened.dtypes.state if has_states else None,
         "margin": None if margin is None else float(margin),
-        "lora": None if request.lora is None else str(request.lora),
-        "draft": None if request.draft is None else request.draft.id,
-        "options": dict(request.options),
-        "lengths": request.lengths,
+        "lora": None if request.setup.lora is None else str(request.setup.lora),
+        "draft": None if request.setup.draft is None else request.setup.draft.id,
+        "options": dict(request.setup.options),
+        "lengths": request.load.lengths,
         "environment": opened.environment(),
         "settings": dict(opened.reported_settings()),
     }
@@ -424,7 +424,7 @@ def _of_one(opened: Occupancy, stored: list[Stored]) -> tuple[int, int]:
 
 def _copied_bytes(opened: Occupancy, stored: list[Stored]) -> int:
     """Bytes of ``stored`` that are copies of what another tensor-parallel rank keeps, all ranks together."""
-    parallel = opened.request.parallel
+    parallel = opened.setup.parallel
     if parallel.tp == 1 or not opened.engine.counts_copies:
         return 0
     rules, copied = opened.deployment.weight_rules(), 0
@@ -524,7 +524,7 @@ def _chosen_bytes(opened: Occupancy) -> int | None:
 
 def _bound(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
-    if opened.request.hardware.gpu is None:
+    if opened.setup.hardware.gpu is None:
         return None
     from hwcalc.planner.speed import bound_of
 
@@ -534,8 +534,8 @@ def _bound(opened: Occupancy) -> SpeedInfo | None:
 def _warnings(opened: Occupancy, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
     model, request = opened.model, opened.request
     longest, out = model.max_position_embeddings, []
-    if longest is not None and request.seq > longest:
-        message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
+    if longest is not None and request.load.seq > longest:
+        message = f"{request.load.seq:,} tokens is more than the model's maximum of {longest:,}."
         variables = " ".join(opened.environment())
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
@@ -549,23 +549,25 @@ def _warnings(opened: Occupancy, fit: FitInfo | None, policy: PolicyInfo | None,
 def lasting_warnings(opened: Occupancy, *, known_weights: bool, verdict: bool) -> list[Note]:
     """The warnings that are the same at every length and number of sequences."""
     model, request = opened.model, opened.request
-    gpu, out = request.hardware.gpu, [*model.warnings_with(request.weights)]
-    if not divides(model, request.parallel.tp):
-        message = f"tp {request.parallel.tp:,} does not divide the attention heads evenly: the fullest rank is planned, and few engines do it."
+    gpu, out = request.setup.hardware.gpu, [*model.warnings_with(request.setup.weights)]
+    if not divides(model, request.setup.parallel.tp):
+        message = f"tp {request.setup.parallel.tp:,} does not divide the attention heads evenly: the fullest rank is planned, and few engines do it."
         out.append(Note(code="uneven-heads", message=message))
-    if gpu is not None and gpu.whole_machine and request.gpus > gpu.node:
+    if gpu is not None and gpu.whole_machine and request.setup.gpus > gpu.node:
         what = "a part of an accelerator" if gpu.part else "a machine by itself"
         linked = f"; up to {gpu.node:,} can be linked" if gpu.node > 1 else ", which nothing links to others"
         out.append(
-            Note(code="not-joined", message=f"{gpu.id} is {what}{linked}: the plan of {request.gpus:,} is arithmetic alone.")
+            Note(
+                code="not-joined", message=f"{gpu.id} is {what}{linked}: the plan of {request.setup.gpus:,} is arithmetic alone."
+            )
         )
-    if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
+    if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.setup.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))
     if gpu is not None and not verdict:
-        message = f"No verdict on {request.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
+        message = f"No verdict on {request.setup.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
         out.append(Note(code=NO_VERDICT, message=f"{message} {_budget_hint(gpu, model)}"))
-    if request.hardware.kv_memory is not None and not known_weights:
+    if request.setup.hardware.kv_memory is not None and not known_weights:
         message = f"Weights are not counted, since those of {model.id} are not known: --kv-memory must be what they leave free."
         out.append(Note(code="weights-not-counted", message=message))
     return out

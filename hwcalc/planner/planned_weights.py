@@ -68,7 +68,7 @@ _UNKNOWN_SCHEME: Final = Note(
 
 def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
     """Parameters and bytes of the weights: as in the files of the engine, else as published or in the requested format."""
-    model, weight_format = opened.model, format_name(opened.request.weights)
+    model, weight_format = opened.model, format_name(opened.setup.weights)
     model_weights = opened.deployment.model_weights()
     if model_weights is not None:
         told = WeightsInfo(

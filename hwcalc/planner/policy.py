@@ -94,7 +94,7 @@ def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
 
     It is ``None`` if the cache has no blocks, or nothing is dropped.
     """
-    asked, groups = opened.request.policy, opened.paged_groups()
+    asked, groups = opened.setup.policy, opened.paged_groups()
     if asked is None or not groups:
         return None
     cuts = [_largest_cut(opened, evicted, asked.chosen, group) for group in groups]
@@ -274,7 +274,7 @@ _NAME: Final = 40
 
 def cache_definition(opened: Occupancy, evicted: Evicted) -> Definition:
     """The definition of the bytes of a cache under a policy: that of the engine, estimate, published or assumed."""
-    asked, chosen = opened.request.policy, evicted.chosen
+    asked, chosen = opened.setup.policy, evicted.chosen
     assert asked is not None
     if not evicted.ends:
         return opened.engine.definition
@@ -289,12 +289,12 @@ def cache_definition(opened: Occupancy, evicted: Evicted) -> Definition:
 
 def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     """The section of a plan on its policy: the tokens that each layer keeps, the bytes, and what the policy costs."""
-    asked, lows = opened.request.policy, evicted.lows
+    asked, lows = opened.setup.policy, evicted.lows
     assert asked is not None
     support = opened.policy_support(asked.chosen)
     plain = opened.without_policy()
     peaks = peaks_of(opened)
-    prompt = opened.sized(seq=opened.request.prompt_tokens)
+    prompt = opened.sized(seq=opened.load.prompt_tokens)
     most = opened.stored_bytes
     masked = _masked(evicted)
     needs = peaks.cache + peaks.part[1]
@@ -320,7 +320,7 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
         masked_pairs=None if masked is None else masked.high,
         masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,
-        full_prefill_peak_bytes=max(map(plain.prefill_bytes, range(opened.request.parallel.pp))),
+        full_prefill_peak_bytes=max(map(plain.prefill_bytes, range(opened.setup.parallel.pp))),
         loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
@@ -391,7 +391,7 @@ def policy_warnings(opened: Occupancy, info: PolicyInfo) -> list[Note]:
 
 def _drops_nothing(opened: Occupancy, info: PolicyInfo) -> str:
     """A sentence on why the policy keeps all tokens, and the option to set; empty if it drops some."""
-    asked = opened.request.policy
+    asked = opened.setup.policy
     assert asked is not None
     whole = info.prompt + info.output
     dropped = any(group.kept_low < info.prompt or group.last < whole for group in info.layers)

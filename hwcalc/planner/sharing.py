@@ -13,32 +13,32 @@ from hwcalc.units import MOST_TOKENS
 
 def check_sharing(engine: Engine, request: Request) -> None:
     """Check that what sequences have in common is a part of them. Raises :class:`~hwcalc.errors.UsageError`."""
-    sharing, prompt = request.sharing, request.prompt_tokens
-    shortest = request.lengths_of[-1][0]
+    sharing, prompt = request.load.sharing, request.load.prompt_tokens
+    shortest = request.load.lengths_of[-1][0]
     if sharing.prefix > prompt or sharing.prefix > shortest:
         what, tokens = ("shortest sequence", shortest) if shortest < prompt else ("prompt", prompt)
         raise UsageError(
             f"shared_prefix is {sharing.prefix:,} tokens, and the {what} has {tokens:,}.",
-            hint=f"Use: --shared-prefix {tokens} or fewer, or a longer --{'prompt' if request.prompt is not None else 'seq'}",
+            hint=f"Use: --shared-prefix {tokens} or fewer, or a longer --{'prompt' if request.load.prompt is not None else 'seq'}",
         )
     named = [name for name in ("samples", "beams") if getattr(sharing, name) > 1]
-    if named and request.prompt is None:
+    if named and request.load.prompt is None:
         raise UsageError(
             f"{named[0]} {getattr(sharing, named[0]):,}: how many tokens they have in common is not said.",
-            hint=f"Say how many of the {request.seq:,} tokens of a sequence are the prompt, such as: --prompt {max(1, request.seq // 2)}",
+            hint=f"Say how many of the {request.load.seq:,} tokens of a sequence are the prompt, such as: --prompt {max(1, request.load.seq // 2)}",
         )
     if len(named) > 1 and not engine.beams_and_samples:
         raise UsageError(
             f"{engine.label} takes samples or beams of a request, not both.", hint="Give one of --samples and --beams."
         )
-    if request.policy is not None and 0 < prompt <= sharing.prefix:
+    if request.setup.policy is not None and 0 < prompt <= sharing.prefix:
         raise UsageError(
             f"a policy acts behind the shared prefix, and of {prompt:,} tokens of the prompt none are there.",
             hint="Use a shorter --shared-prefix, or leave out --policy.",
         )
-    if request.sequences > MOST_TOKENS:
+    if request.load.sequences > MOST_TOKENS:
         raise UsageError(
-            f"batch x samples x beams is {request.sequences:,} sequences.", hint=f"At most {MOST_TOKENS:,} are planned."
+            f"batch x samples x beams is {request.load.sequences:,} sequences.", hint=f"At most {MOST_TOKENS:,} are planned."
         )
 
 
@@ -70,7 +70,7 @@ def sharing_info(opened: Occupancy) -> SharingInfo:
         saved_bytes=unshared - opened.stored_bytes,
         low_bytes=_beams_together(opened),
         padded_tokens=_padded(opened),
-        lengths=request.lengths_of if request.lengths else (),
+        lengths=request.load.lengths_of if request.load.lengths else (),
         groups=groups,
         steps=_steps(opened, prefix, prompt),
     )
@@ -79,21 +79,21 @@ def sharing_info(opened: Occupancy) -> SharingInfo:
 def _beams_together(opened: Occupancy) -> int | None:
     """Bytes of the cache while beams share all tokens but the last; ``None`` without beams."""
     request = opened.request
-    if request.sharing.beams == 1 or request.policy is not None or not opened.together.prompt:
+    if request.load.sharing.beams == 1 or request.setup.policy is not None or not opened.together.prompt:
         return None
     return opened.with_request(
-        request.changed(prompt=max(request.sharing.prefix, request.prompt_tokens, request.seq - 1))
+        request.changed(prompt=max(request.load.sharing.prefix, request.load.prompt_tokens, request.load.seq - 1))
     ).stored_bytes
 
 
 def _padded(opened: Occupancy) -> int:
     """The number of positions of a padded batch that hold no token."""
-    if not opened.request.lengths:
+    if not opened.load.lengths:
         return 0
     asked, kept = (
-        sum(tokens * count for tokens, count in lengths) for lengths in (opened.request.lengths_of, opened.together.lengths)
+        sum(tokens * count for tokens, count in lengths) for lengths in (opened.load.lengths_of, opened.together.lengths)
     )
-    return (kept - asked) * opened.request.sharing.branches
+    return (kept - asked) * opened.load.sharing.branches
 
 
 def _steps(opened: Occupancy, prefix: int, prompt: int) -> tuple[Step, ...]:

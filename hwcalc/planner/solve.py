@@ -50,8 +50,8 @@ class Most(Struct, frozen=True):
 
 def budget_bytes(occupancy: Occupancy, end: str = "expected") -> int | None:
     """Bytes of each GPU for the cache, from the user or from the engine's budget; ``None`` if unknown. ``end`` is low, expected or high."""
-    if occupancy.request.hardware.kv_memory is not None:
-        return occupancy.request.hardware.kv_memory
+    if occupancy.setup.hardware.kv_memory is not None:
+        return occupancy.setup.hardware.kv_memory
     budget = occupancy.budget
     return None if budget is None else int(getattr(budget, end))
 
@@ -313,7 +313,7 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
     """
     if occupancy.engine.splits_layers and (lacking := _lacking(occupancy, end, **{name: value + 1})) is not None:
         return lacking
-    if value or occupancy.request.hardware.kv_memory is not None:
+    if value or occupancy.setup.hardware.kv_memory is not None:
         return "cache"
     try:
         budget = occupancy.changed(**{name: 1}).budget
@@ -398,7 +398,7 @@ def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
     if not has_layouts(opened.engine, request):
         return opened
     try:
-        best = best_layout(opened, request.gpus, node)
+        best = best_layout(opened, request.setup.gpus, node)
         return opened if best is None else opened.changed(**asdict(best.layout), dcp=1)
     except KvplanError:
         return opened
@@ -406,8 +406,8 @@ def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
 
 def has_layouts(engine: Engine, request: Request) -> bool:
     """Whether the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
-    hardware = request.hardware
-    return request.gpus > 1 and not engine.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
+    hardware = request.setup.hardware
+    return request.setup.gpus > 1 and not engine.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
 
 
 def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
@@ -418,7 +418,7 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
     least, likely = _at_least(opened), None
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.splits_layers
-    for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu), any_layout=any_layout):
+    for gpus in counts(most_gpus, node_of(opened.setup.hardware.gpu), any_layout=any_layout):
         best = best_layout(opened, gpus) if gpus >= least else None
         if best is not None:
             likely = likely or best.layout

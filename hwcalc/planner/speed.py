@@ -422,7 +422,7 @@ def _no_bound() -> SpeedInfo:
 
 def bound_of(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
-    gpu = opened.request.hardware.gpu
+    gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
     shares = opened.told(opened.reads()) or None

@@ -118,7 +118,7 @@ def whole_passes(stack: Stack, tokens: int) -> Passes:
 def passes_of(opened: Occupancy) -> Passes | None:
     """The layers of a decode step and of a prompt; ``None`` if both are the layers of the model at the length of the sequence."""
     evicted, plain = opened.evicted, opened.plain_stack
-    prompt = opened.tokens if opened.request.prompt is None else opened.request.prompt_tokens
+    prompt = opened.tokens if opened.load.prompt is None else opened.load.prompt_tokens
     if evicted is None:
         if prompt == opened.tokens and not opened.deployment.expands_latents():
             return None
@@ -128,7 +128,7 @@ def passes_of(opened: Occupancy) -> Passes | None:
     return Passes(
         decode=_as_stored(evicted.stack if evicted.read is evicted.most else evicted.holding(evicted.read).stack, opened),
         prompt=_as_stored(plain, opened),
-        prompt_tokens=opened.request.prompt_tokens,
+        prompt_tokens=opened.load.prompt_tokens,
         beside_bytes=page_keys_bytes(opened),
     )
 
@@ -392,7 +392,7 @@ def workload_of(opened: Occupancy) -> dict[str, Any]:
         "roles": opened.dtypes.roles,
         "engine": opened.engine.name,
         "encoder_tokens": opened.encoder_tokens,
-        "weights": format_name(opened.request.weights),
+        "weights": format_name(opened.setup.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
         "dtype": opened.deployment.weight_dtype(),
         "parallel": opened.parallel,

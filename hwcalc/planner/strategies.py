@@ -264,7 +264,7 @@ def setting_of(opened: Occupancy, lengths: Lengths, block_sizes: dict[str, int])
         needed_steps=needed_steps,
         cached=cached,
         recomputed=recomputed,
-        link=host_link(opened.request.hardware.gpu),
+        link=host_link(opened.setup.hardware.gpu),
         definition=opened.model.definition(Definition.EXACT),
     )
 

@@ -17,7 +17,8 @@ from hwcalc.formulas import LatentAttention, LayerKind, Role, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window, paged_positions, paged_sum, stored_sum
+from hwcalc.formulas.stairs import stairs_sum
+from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window, paged_positions, paged_sum
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import Use, WeightShare, cache_bytes_read, weight_shares
@@ -64,7 +65,7 @@ class Cell(Record):
             return first + (last * (last + 1) - first * (first + 1)) // 2
         if not self.grows:
             return 0
-        return self.span.positions(prompt) + stored_sum(self.span, tokens) - stored_sum(self.span, prompt)
+        return self.span.positions(prompt) + stairs_sum(self.span.stairs(), tokens) - stairs_sum(self.span.stairs(), prompt)
 
 
 class Lengths(Record):
@@ -90,7 +91,7 @@ class Lengths(Record):
     def stored(self, span: Span) -> Fraction:
         """The number of places that all sequences keep now."""
         encoder = self.encoder_tokens
-        return self.total(lambda length: span.positions(length, encoder), lambda length: stored_sum(span, length, encoder))
+        return self.total(lambda length: span.positions(length, encoder), lambda length: stairs_sum(span.stairs(encoder), length))
 
     def paged(self, cell: Cell) -> Fraction:
         """The number of places in the blocks of all sequences now."""
@@ -610,7 +611,7 @@ def _joined(work: Iterable[Work]) -> tuple[Work, ...]:
 def _weights(opened: Occupancy) -> _Weights | None:
     model, request = opened.model, opened.request
     found: tuple[WeightShare, ...] | None = model.once(
-        ("weight shares", request.weights, None), lambda: weight_shares(model, request.weights, None)
+        ("weight shares", request.setup.weights, None), lambda: weight_shares(model, request.setup.weights, None)
     )
     if found is None:
         return None
@@ -627,7 +628,7 @@ def _weights(opened: Occupancy) -> _Weights | None:
 
 def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
     """The bound on speed at the full length; ``None`` if no accelerator is named."""
-    gpu = opened.request.hardware.gpu
+    gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
     return speed_bound(
@@ -638,5 +639,5 @@ def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
         roles=opened.dtypes.roles,
         engine=opened.engine.name,
         encoder_tokens=lengths.encoder_tokens,
-        weights=opened.request.weights,
+        weights=opened.setup.weights,
     ).value

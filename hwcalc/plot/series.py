@@ -184,7 +184,7 @@ def _frontier(asked: Sequence[_Asked]) -> Chart:
         if one.plan.fit is None:
             raise UsageError(
                 "a frontier needs the memory of a GPU."
-                if one.opened.request.hardware.gpu is None
+                if one.opened.setup.hardware.gpu is None
                 else f"{one.label}: what it needs beside its cache is not known.",
                 hint="Add: --gpu h100, or --kv-memory 20GiB",
             )

@@ -1,7 +1,5 @@
 """A model of PyTorch's caching allocator on CUDA and ROCm: the bytes it hands out, and the bytes it takes from the driver.
 
-Read the settings of PyTorch's caching allocator that change bytes from ``PYTORCH_ALLOC_CONF``.
-
 ========================  ==========================================  ==========================================
 rule                      fixed segments (default)                    ``expandable_segments:True``
 ========================  ==========================================  ==========================================
@@ -35,25 +33,13 @@ from hwcalc.units import MIB
 VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """The variables that torch 2.13 reads, older names first. The first one that is set decides, even if it is empty."""
 _UNCACHED: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING"
-_WITHOUT_EFFECT: Final = frozenset(
-    {
-        "garbage_collection_threshold",
-        "per_process_memory_fraction",
-        "release_lock_on_cudamalloc",
-        "release_lock_on_hipmalloc",
-        "graph_capture_record_stream_reuse",
-        "throw_on_cudamalloc_oom",
-        "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",
-        "pinned_use_background_threads",
-        "pinned_num_register_threads",
-        "pinned_reserve_segment_size_mb",
-        "pinned_free_catch_all",
-        "pinned_max_round_threshold_mb",
-        "pinned_max_cached_size_mb",
-        "pinned_max_power2_size_mb",
-    }
-)
+_WITHOUT_EFFECT: Final = frozenset({
+    "garbage_collection_threshold", "per_process_memory_fraction", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom", "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register", "pinned_use_background_threads", "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb", "pinned_free_catch_all", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
+    "pinned_max_power2_size_mb",
+})  # fmt: skip
 """Settings that do not change the bytes of tensors that stay allocated."""
 _LONGEST: Final = 4096
 _LEAST_LIMIT_MB: Final = 20
@@ -96,48 +82,34 @@ def parse_settings(text: str) -> AllocatorSettings:
     >>> parse_settings("backend:cudaMallocAsync").unmodelled
     ('backend:cudaMallocAsync',)
     """
-    values: dict[str, object] = {}
-    unmodelled: list[str] = []
-    for word in _words(text[:_LONGEST]):
-        name, _, value = (part.strip() for part in word.partition(":"))
-        read = _value(name, value)
-        if read is None:
-            unmodelled.append(word[:80])
-        else:
-            values |= read
-    return AllocatorSettings(**values, unmodelled=tuple(unmodelled))  # type: ignore[arg-type]
-
-
-def _words(text: str) -> list[str]:
-    """Split at commas, except inside brackets."""
-    words, depth, start = [], 0, 0
+    # Split at commas, except inside brackets.
+    text, words, depth, start = text[:_LONGEST], [], 0, 0
     for place, sign in enumerate(text + ","):
         depth += (sign == "[") - (sign == "]")
         if sign == "," and depth <= 0:
             words.append(text[start:place].strip())
             start = place + 1
-    rest = text[start:].strip()
-    return [word for word in (*words, rest) if word]
-
-
-def _value(name: str, value: str) -> dict[str, object] | None:
-    """The setting as a field; an empty dict if it does not change bytes; ``None`` if it is not understood."""
-    if name in _WITHOUT_EFFECT or (name == "backend" and value == "native"):
-        return {}
-    if name == "expandable_segments" and value in {"True", "False", "true", "false"}:
-        return {"expandable_segments": value.lower() == "true"}
-    number = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
-    if number is None or number < 1:
-        return None
-    if name == "large_segment_size_mb":
-        return {"large_segment_bytes": number * MIB}
-    if name == "max_split_size_mb" and number >= _LEAST_LIMIT_MB:
-        return {"max_split_bytes": number * MIB}
-    if name == "max_non_split_rounding_mb" and number >= _LEAST_LIMIT_MB:
-        return {"max_non_split_rounding_bytes": number * MIB}
-    if name == "roundup_power2_divisions" and number & (number - 1) == 0:
-        return {"roundup_power2_divisions": number}
-    return None
+    words.append(text[start:].strip())
+    values: dict[str, object] = {}
+    unmodelled: list[str] = []
+    for word in filter(None, words):
+        name, _, value = (part.strip() for part in word.partition(":"))
+        number = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else 0
+        if name in _WITHOUT_EFFECT or (name == "backend" and value == "native"):
+            continue
+        if name == "expandable_segments" and value in {"True", "False", "true", "false"}:
+            values["expandable_segments"] = value.lower() == "true"
+        elif name == "large_segment_size_mb" and number:
+            values["large_segment_bytes"] = number * MIB
+        elif name == "max_split_size_mb" and number >= _LEAST_LIMIT_MB:
+            values["max_split_bytes"] = number * MIB
+        elif name == "max_non_split_rounding_mb" and number >= _LEAST_LIMIT_MB:
+            values["max_non_split_rounding_bytes"] = number * MIB
+        elif name == "roundup_power2_divisions" and number and number & (number - 1) == 0:
+            values["roundup_power2_divisions"] = number
+        else:
+            unmodelled.append(word[:80])
+    return AllocatorSettings(**values, unmodelled=tuple(unmodelled))  # type: ignore[arg-type]
 
 
 BLOCK_BYTES: Final = 512
@@ -172,10 +144,6 @@ class _Block:
         self.used = False
         self.before: _Block | None = None
         self.after: _Block | None = None
-
-    @property
-    def split(self) -> bool:
-        return self.before is not None or self.after is not None
 
     @property
     def reach(self) -> int:
@@ -246,10 +214,7 @@ class Allocator:
     def __init__(self, settings: AllocatorSettings | None = None, *, total_bytes: int | None = None) -> None:
         self.settings = settings or AllocatorSettings()
         self.total_bytes = total_bytes
-        self._pools = (
-            _Pool(small=True, page=SMALL_SEGMENT_BYTES),
-            _Pool(small=False, page=self.settings.large_segment_bytes),
-        )
+        self._pools = (_Pool(small=True, page=SMALL_SEGMENT_BYTES), _Pool(small=False, page=self.settings.large_segment_bytes))
         self._used: dict[int, _Block] = {}
         self._next = 0
         self._allocated = self._reserved = self._requested = 0
@@ -271,7 +236,12 @@ class Allocator:
             block = self._grown(pool, rounded)
         if block is None:
             raise AllocatorFullError(f"{size:,} bytes beside {self._reserved:,} reserved of {self.total_bytes or 0:,}")
-        if self._splits(pool, block.size, rounded):
+        rest = block.size - rounded
+        if pool.small or self.settings.expandable_segments:
+            splits = rest >= BLOCK_BYTES
+        else:
+            splits = self._splittable(rounded) and rest > SMALL_BYTES
+        if splits:
             pool.add(block.cut(rounded))
         block.used, block.requested = True, size
         self._used[block.address] = block
@@ -292,11 +262,25 @@ class Allocator:
         for pool in self._pools:
             for _, address in list(pool.free):
                 block = pool.blocks[address]
-                if self.settings.expandable_segments:
-                    self._unmap(block)
-                elif not block.split:
-                    pool.remove(block)
-                    self._reserved -= block.size
+                if not self.settings.expandable_segments:
+                    if block.before is None and block.after is None:
+                        pool.remove(block)
+                        self._reserved -= block.size
+                    continue
+                # The whole pages inside the block are unmapped; partial pages at its ends stay mapped.
+                start = _up(block.address, pool.page)
+                end = (block.address + block.size) // pool.page * pool.page
+                if start >= end:
+                    continue
+                pool.remove(block)
+                if start > block.address:
+                    head, block = block, block.cut(start - block.address)
+                    pool.add(head)
+                if block.address + block.size > end:
+                    pool.add(block.cut(end - block.address))
+                block.mapped = False
+                self._reserved -= block.size
+                pool.add(pool.merged(block))
 
     def rounded(self, size: int) -> int:
         """The size of a request, rounded up to 512 bytes, or to a division of a power of two if that is configured."""
@@ -308,20 +292,6 @@ class Allocator:
         floor = 1 << (size.bit_length() - 1)
         step = floor >> (divisions.bit_length() - 1)
         return _up(size, step) if step else 2 * floor
-
-    def _segment(self, rounded: int) -> int:
-        """The bytes that are requested from the driver for a new segment."""
-        if rounded <= SMALL_BYTES:
-            return SMALL_SEGMENT_BYTES
-        if rounded < LARGE_FROM_BYTES:
-            return self.settings.large_segment_bytes
-        return _up(rounded, LARGE_ROUND_BYTES)
-
-    def _splits(self, pool: _Pool, size: int, rounded: int) -> bool:
-        rest = size - rounded
-        if pool.small or self.settings.expandable_segments:
-            return rest >= BLOCK_BYTES
-        return self._splittable(rounded) and rest > SMALL_BYTES
 
     def _splittable(self, rounded: int) -> bool:
         return self.settings.max_split_bytes is None or rounded < self.settings.max_split_bytes
@@ -346,27 +316,12 @@ class Allocator:
         return block
 
     def _grown(self, pool: _Pool, rounded: int) -> _Block | None:
-        """A block of new memory; ``None`` if the driver has none left."""
-        if self.settings.expandable_segments:
-            return self._mapped(pool, rounded)
-        size = self._segment(rounded)
-        if not self._takes(size):
-            return None
-        return _Block(self._new_segment(size, pool.page), size, pool)
-
-    def _takes(self, size: int) -> bool:
-        if self.total_bytes is not None and self._reserved + size > self.total_bytes:
-            return False
-        self._reserved += size
-        return True
-
-    def _new_segment(self, size: int, page: int) -> int:
-        address = _up(self._next, page)
-        self._next = address + 2 * max(size, _ADDRESS_SPACE)
-        return address
-
-    def _mapped(self, pool: _Pool, rounded: int) -> _Block | None:
-        """Map pages until the lowest suitable range is large enough, and take it out of its pool; ``None`` if memory runs out."""
+        """A block of new memory, in no pool; ``None`` if the driver has none left."""
+        if not self.settings.expandable_segments:
+            middling = SMALL_SEGMENT_BYTES if rounded <= SMALL_BYTES else self.settings.large_segment_bytes
+            size = middling if rounded < LARGE_FROM_BYTES else _up(rounded, LARGE_ROUND_BYTES)
+            return _Block(self._new_segment(size, pool.page), size, pool) if self._takes(size) else None
+        # Map pages until the lowest suitable range is large enough.
         block = self._room(pool, rounded)
         if not block.mapped and not self._map(block, min(block.size, rounded)):
             return None
@@ -379,6 +334,17 @@ class Allocator:
             block = rest
         pool.remove(block)
         return block
+
+    def _takes(self, size: int) -> bool:
+        if self.total_bytes is not None and self._reserved + size > self.total_bytes:
+            return False
+        self._reserved += size
+        return True
+
+    def _new_segment(self, size: int, page: int) -> int:
+        address = _up(self._next, page)
+        self._next = address + 2 * max(size, _ADDRESS_SPACE)
+        return address
 
     def _room(self, pool: _Pool, rounded: int) -> _Block:
         """The first of neighbouring free and unmapped blocks that are large enough together; a new segment if there are none."""
@@ -411,23 +377,6 @@ class Allocator:
         block.mapped = True
         pool.add(pool.merged(block))
         return True
-
-    def _unmap(self, block: _Block) -> None:
-        """Unmap the whole pages inside a free block; partial pages at its ends stay mapped."""
-        pool = block.pool
-        start = _up(block.address, pool.page)
-        end = (block.address + block.size) // pool.page * pool.page
-        if start >= end:
-            return
-        pool.remove(block)
-        if start > block.address:
-            head, block = block, block.cut(start - block.address)
-            pool.add(head)
-        if block.address + block.size > end:
-            pool.add(block.cut(end - block.address))
-        block.mapped = False
-        self._reserved -= block.size
-        pool.add(pool.merged(block))
 
 
 def predict(sizes: Iterable[int], settings: AllocatorSettings | None = None) -> Statistics:

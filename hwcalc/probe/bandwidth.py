@@ -134,10 +134,12 @@ def measure_bandwidth(
     allocations = opened.allocation(opened.fullest_stage)
     if not allocations:
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
-    gpu = opened.request.hardware.gpu if gpu is None else gpu
+    gpu = opened.setup.hardware.gpu if gpu is None else gpu
     try:
         read = _read(min(most, sum(one.bytes for one in allocations)), device, repeats)
-        copy = _copy(copied, device, repeats)
+        with holding(device) as held:
+            held += [device.empty((copied // 4,), "fp32").fill_(1.0) for _ in range(2)]
+            copy = _best(lambda: held[1].copy_(held[0]), 2 * (copied // 4 * 4), device, repeats)
         attention, message = _attention(opened, device, most, None if free is None else free - reserve, repeats)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
@@ -199,13 +201,6 @@ def _filled(size: int, device: Device) -> Any:
     """A filled buffer as four-byte words, without up to three bytes at its end. Writing makes sure that its pages exist."""
     flat = device.empty((size,), "uint8")
     return flat.fill_(_PATTERN)[: size // 4 * 4].view(device.torch.float32)
-
-
-def _copy(size: int, device: Device, repeats: int) -> Timing:
-    with holding(device) as held:
-        for _ in range(2):
-            held.append(device.empty((size // 4,), "fp32").fill_(1.0))
-        return _best(lambda: held[1].copy_(held[0]), 2 * (size // 4 * 4), device, repeats)
 
 
 class _AttentionLayer(Record):
@@ -299,23 +294,22 @@ def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
     """The attention layers of the fullest stage, as sharded for one tensor-parallel rank."""
     request, layers = opened.request, opened.model.stack_for(opened.engine.name).layers
     rules = opened.deployment.weight_rules()
-    stage = rules.spans(len(layers), request.parallel.pp)[opened.fullest_stage]
+    stage = rules.spans(len(layers), request.setup.parallel.pp)[opened.fullest_stage]
     out = []
-    for kind in (rules.shard(opened.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):
+    for kind in (rules.shard(opened.model, kind, request.setup.parallel.tp) for number in stage for kind in layers[number]):
         if isinstance(kind, LatentAttention):
             tokens, width = kind.span.positions(opened.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
-            sizes = (kind.num_attention_heads, 1, tokens, width, kind.kv_lora_rank)
+            kv_heads, value_width = 1, kind.kv_lora_rank
         elif isinstance(kind, AttentionKind):
-            tokens = kind.span.positions(opened.tokens, opened.encoder_tokens)
-            sizes = (kind.num_attention_heads, kind.num_key_value_heads, tokens, kind.head_dim, kind.v_head_dim)
+            tokens, width = kind.span.positions(opened.tokens, opened.encoder_tokens), kind.head_dim
+            kv_heads, value_width = kind.num_key_value_heads, kind.v_head_dim
         else:
             continue
-        heads, kv_heads, tokens, key_width, value_width = sizes
         layer = _AttentionLayer(
-            heads=heads,
+            heads=kind.num_attention_heads,
             kv_heads=kv_heads,
             tokens=tokens,
-            key_width=key_width,
+            key_width=width,
             value_width=value_width,
             latent=isinstance(kind, LatentAttention),
         )
@@ -325,21 +319,19 @@ def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
 
 def _best(work: Callable[[], object], size: int, device: Device, repeats: int) -> Timing:
     """The shortest of several passes after a warm-up pass. It waits for the device before it reads the clock, and ends after seconds."""
-    work()
-    _wait(device)
-    best, began, passes = float("inf"), perf_counter(), 0
+
+    def finished() -> float:
+        work()
+        if device.kind == "cuda":
+            device.torch.cuda.synchronize(device.label)
+        elif device.kind == "mps":
+            device.torch.mps.synchronize()
+        return perf_counter()
+
+    began = finished()
+    best, passes = float("inf"), 0
     while passes < repeats and (not passes or perf_counter() - began < _SECONDS):
         start = perf_counter()
-        work()
-        _wait(device)
-        best = min(best, perf_counter() - start)
+        best = min(best, finished() - start)
         passes += 1
     return Timing(bytes=size, seconds=max(best, 1e-9), passes=passes)
-
-
-def _wait(device: Device) -> None:
-    """Wait until the device has finished."""
-    if device.kind == "cuda":
-        device.torch.cuda.synchronize(device.label)
-    elif device.kind == "mps":
-        device.torch.mps.synchronize()

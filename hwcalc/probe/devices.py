@@ -1,7 +1,4 @@
-"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened.
-
-The machine's memory as the operating system reports it: the total, what is available, and what this process holds.
-"""
+"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened."""
 
 from __future__ import annotations
 
@@ -81,15 +78,9 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
             folder = base.joinpath(*parts[:depth])
             limit, used = (_text(folder / name).strip() for name in names[:2])
             if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
-                yield int(limit), max(0, int(used) - _stat(folder, names[2]))
-
-
-def _stat(folder: Path, key: str) -> int:
-    for line in _text(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == key and value.strip().isdecimal():
-            return int(value)
-    return 0
+                rows = (line.partition(" ") for line in _text(folder / "memory.stat").splitlines())
+                cached = (int(value) for name, _, value in rows if name == names[2] and value.strip().isdecimal())
+                yield int(limit), max(0, int(used) - next(cached, 0))
 
 
 def _text(path: Path) -> str:
@@ -101,15 +92,9 @@ def _text(path: Path) -> str:
 
 _NAME = re.compile(r"cpu|mps|cuda(?::([0-9]{1,3}))?", re.ASCII)
 _TORCH_NAMES: Final = {
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int64": "int64",
-}
+    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+    "int8": "int8", "uint8": "uint8", "int64": "int64",
+}  # fmt: skip
 _RESERVE_PER_CENT: Final = 5
 _NO_MEMORY: Final = ("out of memory", "allocate memory", "not enough memory", "alloc_failed", "invalid buffer size")
 """Words of the errors of CUDA, CPU, Windows, CUDA's libraries and Metal if memory runs out."""

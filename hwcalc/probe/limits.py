@@ -65,10 +65,6 @@ class MaxResult(Record):
         """Whether as much allocates as should."""
         return self.value == self.expected
 
-    def rows(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, predicted and measured."""
-        return ((f"largest {self.what}", self.expected, self.value),)
-
 
 def find_max(
     opened: Occupancy,
@@ -98,82 +94,63 @@ def find_max(
     reserve = default_reserve(device) if reserve_bytes is None else reserve_bytes
     usable = max(0, free - reserve)
     settings = environment_settings(os.environ) if settings is None else settings
-    options = {name: value for name, value in opened.request.options.items() if name not in _POOL_SIZES}
+    options = {name: value for name, value in opened.setup.options.items() if name not in _POOL_SIZES}
     budgeted = opened.changed(gpu=None, kv_memory=usable, options=options)
     answer = solve.most(budgeted) if what == "batch" else solve.longest(budgeted)
     bound, bound_name = _bound(budgeted, what, cap)
-    layouts = _Layouts(budgeted.changed(kv_memory=None), what, _size(device, settings))
+    unbounded = budgeted.changed(kv_memory=None)
+    tries: dict[int, Try] = {}
 
-    def predicted(value: int) -> bool:
-        size = layouts.bytes(value)
+    def fits(value: int) -> bool:
+        size = _layout(unbounded, {what: value}, device, settings)[1]
         return size is not None and size <= usable
 
-    tries: list[Try] = []
-
     def allocates(value: int) -> bool:
-        outcome = _outcome(layouts, value, usable, device)
-        tries.append(Try(value=value, bytes=layouts.bytes(value) or 0, outcome=outcome))
+        tensors, size = _layout(unbounded, {what: value}, device, settings)
+        if size is None:
+            outcome = REFUSED
+        elif size > usable:
+            outcome = BEYOND
+        else:
+            outcome = _outcome(tensors, usable, device)
+        tries[value] = Try(value=value, bytes=size or 0, outcome=outcome)
         return outcome == ALLOCATED
 
-    guess = max(1, min(bound, answer.value))
-    expected = _last_yes_near(predicted, bound, guess)
+    expected = _last_yes_near(fits, bound, max(1, min(bound, answer.value)))
     value = _last_yes_near(allocates, bound, max(1, expected))
-    failed = [one for one in tries if one.outcome != ALLOCATED]
+    failed = [one for one in tries.values() if one.outcome != ALLOCATED]
     return MaxResult(
         what=what,
         value=value,
         expected=expected,
         solver=min(answer.value, bound),
         limiting=bound_name if value == bound else min(failed, key=lambda one: one.value).outcome,
-        seq=value if what == "seq" else opened.request.seq,
-        batch=value if what == "batch" else opened.request.batch,
-        bytes=(layouts.bytes(value) or 0) if value else 0,
+        seq=value if what == "seq" else opened.load.seq,
+        batch=value if what == "batch" else opened.load.batch,
+        bytes=tries[value].bytes if value else 0,
         free_bytes=free,
         reserve_bytes=reserve,
         usable_bytes=usable,
-        tries=tuple(tries),
+        tries=tuple(tries.values()),
     )
 
 
-class _Layouts:
-    """The tensors for each number. The engine is asked once for each; the answer is ``None`` if it refuses."""
+def _layout(
+    opened: Occupancy, change: Mapping[str, int], device: Device, settings: AllocatorSettings
+) -> tuple[tuple[Allocation, ...], int | None]:
+    """The tensors of the fullest rank after a change of the request, in the engine's order, and the bytes of the device that they take.
 
-    def __init__(self, opened: Occupancy, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
-        self._opened, self._what, self._size = opened, what, size
-        self._known: dict[int, tuple[tuple[Allocation, ...], int] | None] = {}
-
-    def tensors(self, value: int) -> tuple[Allocation, ...] | None:
-        """The tensors of the fullest rank, in the engine's order."""
-        layout = self._layout(value)
-        return None if layout is None else layout[0]
-
-    def bytes(self, value: int) -> int | None:
-        """The memory of the device that these tensors take."""
-        layout = self._layout(value)
-        return None if layout is None else layout[1]
-
-    def _layout(self, value: int) -> tuple[tuple[Allocation, ...], int] | None:
-        if value not in self._known:
-            change: Mapping[str, int] = {self._what: value}
-            try:
-                changed = self._opened.changed(**change)
-                tensors = changed.allocation(changed.fullest_stage)
-                self._known[value] = tensors, self._size(tensors)
-            except KvplanError:
-                self._known[value] = None
-        return self._known[value]
-
-
-def _size(device: Device, settings: AllocatorSettings) -> Callable[[tuple[Allocation, ...]], int]:
-    """A function for the bytes that tensors take on this device, by the caching allocator's rules if it has one."""
-
-    def total(tensors: tuple[Allocation, ...]) -> int:
-        return sum(one.bytes for one in tensors)
-
-    def reserved(tensors: tuple[Allocation, ...]) -> int:
-        return max(total(tensors), predict((one.bytes for one in tensors), settings).reserved_bytes)
-
-    return reserved if device.kind == "cuda" else total
+    The bytes are ``None`` if the engine refuses the change.
+    """
+    try:
+        changed = opened.changed(**change)
+        tensors = changed.allocation(changed.fullest_stage)
+    except KvplanError:
+        return (), None
+    size = sum(one.bytes for one in tensors)
+    if device.kind == "cuda":
+        size = max(size, predict((one.bytes for one in tensors), settings).reserved_bytes)
+    return tensors, size
 
 
 def _bound(opened: Occupancy, what: str, cap: int | None) -> tuple[int, str]:
@@ -190,13 +167,8 @@ def _bound(opened: Occupancy, what: str, cap: int | None) -> tuple[int, str]:
     return min(bounds, key=lambda bound: bound[0])
 
 
-def _outcome(layouts: _Layouts, value: int, usable: int, device: Device) -> str:
-    """Allocate the tensors for this number, free them, and return the outcome."""
-    tensors, size = layouts.tensors(value), layouts.bytes(value)
-    if tensors is None or size is None:
-        return REFUSED
-    if size > usable:
-        return BEYOND
+def _outcome(tensors: tuple[Allocation, ...], usable: int, device: Device) -> str:
+    """Allocate these tensors, free them, and return the outcome."""
     with holding(device) as held:
         before = device.counters().reserved
         try:

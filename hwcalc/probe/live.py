@@ -7,13 +7,17 @@ small config, and the logits of the decoded tokens with those of the whole seque
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
-from hwcalc.probe.live_model import WINDOW, Change, Small, smaller
+from hwcalc.probe import live_model
+from hwcalc.probe.live_model import Change, NotRun
 from hwcalc.text import brief, quoted
 
 AGREES: Final = "agrees"
@@ -115,133 +119,143 @@ def run_live(
     divided by the smallest number with which the weights take at most ``most_weight_bytes``. If the model cannot be run, the result
     says so. Raises :class:`~hwcalc.errors.UsageError` for arguments that are out of range.
     """
-    _check(dtype, attention, cache, batch, prompt, decode, encoder, most_weight_bytes)
-    from hwcalc.probe.live_model import NotRun, library
-
-    common: dict[str, Any] = {
-        "model_type": model.model_type,
-        "device": device,
-        "dtype": dtype,
-        "attention": attention,
-        "cache": cache,
-        "seed": seed,
-    }
-    try:
-        common["torch_version"], common["transformers_version"] = library()
-        return _run(model, common, batch, prompt, decode, encoder, most_weight_bytes)
-    except NotRun as reason:
-        return LiveResult(status=NOT_RUN, reason=str(reason), **common)
-
-
-def _check(
-    dtype: str, attention: str, cache: str, batch: int, prompt: int | None, decode: int, encoder: int, most_weight_bytes: int
-) -> None:
-    for name, given, known in (
+    words = (
         ("dtype", dtype, tuple(_TOLERANCE)),
         ("attention", attention, ("eager", "sdpa")),
         ("cache", cache, ("dynamic", "static")),
-    ):
+    )
+    for name, given, known in words:
         if given not in known:
             raise UsageError(f"{name} is {quoted(given, 40)}.", hint=f"Allowed: {', '.join(known)}.")
-    numbers = {
-        "batch": (batch, 64),
-        "prompt": (prompt, _MOST_TOKENS),
-        "decode": (decode, 256),
-        "encoder": (encoder, _MOST_TOKENS),
-    }
-    for name, (number, most) in numbers.items():
+    numbers = (
+        ("batch", batch, 64),
+        ("prompt", prompt, _MOST_TOKENS),
+        ("decode", decode, 256),
+        ("encoder", encoder, _MOST_TOKENS),
+    )
+    for name, number, most in numbers:
         if number is not None and not 1 <= number <= most:
             raise UsageError(f"{name} is {number:,}.", hint=f"Allowed: 1 to {most:,}.")
     if most_weight_bytes < 1:
         raise UsageError(f"most_weight_bytes is {most_weight_bytes:,}.", hint="Allowed: 1 or more.")
+    result = LiveResult(
+        status=NOT_RUN,
+        reason="",
+        model_type=model.model_type,
+        device=device,
+        dtype=dtype,
+        attention=attention,
+        cache=cache,
+        seed=seed,
+    )
+    try:
+        versions = live_model.library()
+        result = replace(result, torch_version=versions[0], transformers_version=versions[1])
+        return _run(model, result, batch, prompt, decode, encoder, most_weight_bytes)
+    except NotRun as reason:
+        return replace(result, reason=str(reason))
 
 
 def _run(
-    model: ModelSpec, common: dict[str, Any], batch: int, prompt: int | None, decode: int, encoder: int, most: int
+    model: ModelSpec, result: LiveResult, batch: int, prompt: int | None, decode: int, encoder: int, most: int
 ) -> LiveResult:
+    """The result with what was measured. Everything on the device is freed, also after an error."""
+    import gc
+
     import torch
 
-    from hwcalc.probe.live_model import NotRun, feed, full_config, make
-
-    torch_dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[common["dtype"]]
-    full = full_config(model)
+    torch_dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[result.dtype]
 
     def build(config: Any, where: str) -> Any:
-        return make(config, dtype=torch_dtype, device=where, attention=common["attention"], seed=common["seed"])
+        return live_model.make(config, dtype=torch_dtype, device=where, attention=result.attention, seed=result.seed)
 
-    small, factor, spec, weight_bytes = smaller(full, model, build, most)
+    small, factor, spec, weight_bytes = live_model.smaller(live_model.full_config(model), model, build, most)
     windows = [tensor.span.positions(2**40) for layer in spec.stack for kind in layer for tensor in kind.tensors()]
     closed = max((size for size in windows if 1 < size <= _MOST_TOKENS), default=0)
-    prompt = max(closed, WINDOW) + 7 if prompt is None else prompt
-    static = common["cache"] == "static"
-    opened = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
-    layers = _layers(opened, small)
-    predicted = _predicted(opened)
+    prompt = max(closed, live_model.WINDOW) + 7 if prompt is None else prompt
+    opened = _open(spec, result, seq=prompt + decode, batch=batch, encoder=encoder)
+    result = replace(
+        result,
+        engine_version=opened.version,
+        batch=batch,
+        prompt_tokens=prompt,
+        decode_tokens=decode,
+        encoder_tokens=opened.encoder_tokens,
+        weight_bytes=weight_bytes,
+        factor=factor,
+        changes=small.changes,
+        predicted_bytes=opened.stored_bytes,
+        tolerance=_TOLERANCE[result.dtype],
+    )
     built = fed = None
     try:
         try:
-            built = build(small.config, common["device"])
-            fed = feed(
-                built,
-                batch=batch,
-                prompt=prompt,
-                decode=decode,
-                encoder=opened.encoder_tokens or encoder,
-                seed=common["seed"],
-                static=static,
+            built = build(small.config, result.device)
+            encoded, static = opened.encoder_tokens or encoder, result.cache == "static"
+            fed = live_model.feed(
+                built, batch=batch, prompt=prompt, decode=decode, encoder=encoded, seed=result.seed, static=static
             )
         except NotRun:
             raise
         except Exception as error:
-            raise NotRun(f"it does not run on {common['device']}: {type(error).__name__}: {brief(str(error), 160)}") from error
-        result = LiveResult(
-            status=AGREES,
-            reason="",
-            **common,
-            engine_version=opened.version,
-            batch=batch,
-            prompt_tokens=prompt,
-            decode_tokens=decode,
-            encoder_tokens=opened.encoder_tokens,
-            weight_bytes=weight_bytes,
-            factor=factor,
-            changes=small.changes,
-            predicted_bytes=predicted,
-            tolerance=_TOLERANCE[common["dtype"]],
-            **_measured(fed, layers),
-        )
+            raise NotRun(f"it does not run on {result.device}: {type(error).__name__}: {brief(str(error), 160)}") from error
+        return _judged(result, fed, opened, small.layers)
     finally:
-        # Free everything on the device, also after an error.
         built = fed = None
-        _empty(common["device"])
-    return _judged(result)
+        gc.collect()
+        if result.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        elif result.device.startswith("mps"):
+            torch.mps.empty_cache()
 
 
-def _measured(fed: Any, layers: list[LiveLayer]) -> dict[str, Any]:
-    """The measured fields of the result: bytes of each layer and of the whole cache, and differences of logits."""
-    from hwcalc.probe.live_model import cache_layers, tensor_bytes
+def _judged(result: LiveResult, fed: live_model.RunOutput, opened: Occupancy, numbers: Sequence[int]) -> LiveResult:
+    """The result with bytes, differences of logits, its status, and a reason that lists everything that does not agree.
 
-    held = [size for size in cache_layers(fed.cache) or () if size]
-    counted = [layer for layer in layers if layer.predicted_bytes]
-    paired = len(held) == len(counted)
+    ``numbers`` are those of the small model's layers in the planned model.
+    """
+    stack = opened.stack.layers
+    if len(numbers) != len(stack):
+        numbers = range(len(stack))
+    planned = [sum(tensor.bytes for kind in layer for tensor in opened.kind_tensors[kind]) for layer in stack]
+    counted = [row for row in zip(numbers, stack, planned, strict=True) if row[2]]
+    held = [size for size in live_model.cache_layers(fed.cache) or () if size]
     scale = float(fed.anew.abs().max())
-    return {
-        "layers": tuple(_with(layer, size) for layer, size in zip(counted, held, strict=True)) if paired else (),
-        "measured_bytes": tensor_bytes(fed.cache, set()),
-        "storage_bytes": tensor_bytes(fed.cache, set(), storage=True),
-        "logits_difference": _share(fed.cached - fed.anew, scale),
-        "control_difference": _share(fed.alone - fed.anew[:, -1:], scale),
-    }
+    logits, control = (
+        float(difference.abs().max()) / scale if scale else 0.0
+        for difference in (fed.cached - fed.anew, fed.alone - fed.anew[:, -1:])
+    )
+    result = replace(
+        result,
+        status=AGREES,
+        layers=tuple(
+            LiveLayer(layer=number, kinds=tuple(kind.name for kind in layer), predicted_bytes=size, measured_bytes=measured)
+            for (number, layer, size), measured in zip(counted, held, strict=True)
+        )
+        if len(held) == len(counted)
+        else (),
+        measured_bytes=live_model.tensor_bytes(fed.cache, set()),
+        storage_bytes=live_model.tensor_bytes(fed.cache, set(), storage=True),
+        logits_difference=logits,
+        control_difference=control,
+    )
+    wrong = []
+    if not result.cache_agrees:
+        wrong.append(f"the cache holds {result.measured_bytes:,} bytes, planned were {result.predicted_bytes:,}")
+    if not logits <= result.tolerance:
+        wrong.append(f"logits with the cache differ by {logits:.2g} of the largest, allowed is {result.tolerance:g}")
+    elif not control > result.tolerance:
+        wrong.append("a lost cache would not be seen in the logits")
+    return replace(result, status=DIFFERS, reason="; ".join(wrong)) if wrong else result
 
 
-def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> Occupancy:
+def _open(spec: ModelSpec, result: LiveResult, *, seq: int, batch: int, encoder: int) -> Occupancy:
     """The small config opened with the rules of the installed transformers, or of the newest known version."""
     from hwcalc.planner.context import open_request
-    from hwcalc.probe.live_model import NotRun
 
-    keywords: dict[str, Any] = {"seq": seq, "batch": batch, "dtype": common["dtype"], "encoder_seq": encoder}
-    keywords["engine_options"] = {"cache": common["cache"]}
-    version = ".".join(common["transformers_version"].split(".")[:2])
+    keywords: dict[str, Any] = {"seq": seq, "batch": batch, "dtype": result.dtype, "encoder_seq": encoder}
+    keywords["engine_options"] = {"cache": result.cache}
+    version = ".".join(result.transformers_version.split(".")[:2])
     for engine in (f"transformers@{version}", "transformers"):
         try:
             return open_request(spec, engine=engine, **keywords)
@@ -250,58 +264,3 @@ def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, enco
         except KvplanError as error:
             raise NotRun(error.message) from error
     raise NotRun(refusal)
-
-
-def _layers(opened: Occupancy, small: Small) -> list[LiveLayer]:
-    stack = opened.stack.layers
-    numbers = small.layers if len(small.layers) == len(stack) else range(len(stack))
-    return [
-        LiveLayer(
-            layer=number,
-            kinds=tuple(kind.name for kind in layer),
-            predicted_bytes=sum(tensor.bytes for kind in layer for tensor in opened.kind_tensors[kind]),
-            measured_bytes=0,
-        )
-        for number, layer in zip(numbers, stack, strict=True)
-    ]
-
-
-def _predicted(opened: Occupancy) -> int:
-    return opened.stored_bytes
-
-
-def _with(layer: LiveLayer, size: int) -> LiveLayer:
-    return LiveLayer(layer=layer.layer, kinds=layer.kinds, predicted_bytes=layer.predicted_bytes, measured_bytes=size)
-
-
-def _share(difference: Any, scale: float) -> float:
-    return float(difference.abs().max()) / scale if scale else 0.0
-
-
-def _judged(result: LiveResult) -> LiveResult:
-    """The result with its status, and a reason that lists everything that does not agree."""
-    wrong = []
-    if not result.cache_agrees:
-        wrong.append(f"the cache holds {result.measured_bytes:,} bytes, planned were {result.predicted_bytes:,}")
-    if not result.logits_difference <= result.tolerance:
-        wrong.append(
-            f"logits with the cache differ by {result.logits_difference:.2g} of the largest, allowed is {result.tolerance:g}"
-        )
-    elif not result.control_difference > result.tolerance:
-        wrong.append("a lost cache would not be seen in the logits")
-    from msgspec.structs import replace
-
-    return replace(result, status=DIFFERS, reason="; ".join(wrong)) if wrong else result
-
-
-def _empty(device: str) -> None:
-    """Return the memory that the allocator keeps to the driver."""
-    import gc
-
-    import torch
-
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()
-    elif device.startswith("mps"):
-        torch.mps.empty_cache()

@@ -26,25 +26,11 @@ _VOCABULARY: Final = 256
 _FEED_FORWARD: Final = 64
 _EXPERTS: Final = 4
 
-_DROPPED: Final = frozenset(
-    {
-        "architectures",
-        "attn_implementation",
-        "auto_map",
-        "compression_config",
-        "custom_pipelines",
-        "dtype",
-        "experts_implementation",
-        "id2label",
-        "kernel_config",
-        "label2id",
-        "num_labels",
-        "quantization_config",
-        "torch_dtype",
-        "transformers_version",
-        "use_kernels",
-    }
-)
+_DROPPED: Final = frozenset({
+    "architectures", "attn_implementation", "auto_map", "compression_config", "custom_pipelines", "dtype",
+    "experts_implementation", "id2label", "kernel_config", "label2id", "num_labels", "quantization_config", "torch_dtype",
+    "transformers_version", "use_kernels",
+})  # fmt: skip
 """Keys that do not describe layers, or that name code, kernels, or formats of weights."""
 
 _LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
@@ -53,76 +39,24 @@ _VOCABULARIES: Final = ("vocab_size", "vocab_size_per_layer_input", "decoder_voc
 _IDS: Final = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None}
 _WINDOWS: Final = ("sliding_window", "attention_chunk_size", "window_size", "attention_window_size", "sliding_window_size")
 _FEED_FORWARDS: Final = (
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-    "shared_intermediate_size",
-    "moe_shared_expert_intermediate_size",
-    "intermediate_size_mlp",
-    "dense_intermediate_size",
-    "expert_ffn_hidden_size",
-    "ffn_hidden_size",
-    "intermediate_size",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "ffn_dim",
-    "d_ff",
-    "n_inner",
-)
+    "moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size",
+    "intermediate_size_mlp", "dense_intermediate_size", "expert_ffn_hidden_size", "ffn_hidden_size", "intermediate_size",
+    "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "n_inner",
+)  # fmt: skip
 _EXPERT_COUNTS: Final = {
-    "num_experts": _EXPERTS,
-    "num_local_experts": _EXPERTS,
-    "n_routed_experts": _EXPERTS,
-    "moe_num_experts": _EXPERTS,
-    "zero_expert_num": 1,
-    "num_experts_per_tok": 2,
-    "num_experts_per_token": 2,
-    "moe_top_k": 2,
-    "moe_topk": 2,
-    "moe_k": 2,
-    "top_k_experts": 2,
-    "n_shared_experts": 1,
-    "num_shared_experts": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_expert_group": 1,
-    "num_nextn_predict_layers": 0,
-    "mtp_num_layers": 0,
-}
+    "num_experts": _EXPERTS, "num_local_experts": _EXPERTS, "n_routed_experts": _EXPERTS, "moe_num_experts": _EXPERTS,
+    "zero_expert_num": 1, "num_experts_per_tok": 2, "num_experts_per_token": 2, "moe_top_k": 2, "moe_topk": 2, "moe_k": 2,
+    "top_k_experts": 2, "n_shared_experts": 1, "num_shared_experts": 1, "n_group": 1, "topk_group": 1, "num_expert_group": 1,
+    "num_nextn_predict_layers": 0, "mtp_num_layers": 0,
+}  # fmt: skip
 _DIVIDED: Final = (
-    "hidden_size",
-    "n_embd",
-    "d_model",
-    "word_embed_proj_dim",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "num_global_key_value_heads",
-    "swa_num_attention_heads",
-    "swa_num_key_value_heads",
-    "multi_query_group_num",
-    "num_kv_heads",
-    "n_head",
-    "n_heads",
-    "num_heads",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "mamba_n_heads",
-    "mamba_num_heads",
-    "n_mamba_heads",
-    "mamba_d_ssm",
-    "mamba_intermediate_size",
-    "linear_num_key_heads",
-    "linear_num_value_heads",
-    "lru_width",
-    "attention_hidden_size",
-    "embedding_size",
-    "conv_dim",
-    "conv_dim_out",
-    "time_step_rank",
-    "mamba_dt_rank",
-    "block_dim",
-    "block_ff_dim",
-    "block_multiple_of",
-)
+    "hidden_size", "n_embd", "d_model", "word_embed_proj_dim", "num_attention_heads", "num_key_value_heads",
+    "num_global_key_value_heads", "swa_num_attention_heads", "swa_num_key_value_heads", "multi_query_group_num", "num_kv_heads",
+    "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "mamba_n_heads", "mamba_num_heads",
+    "n_mamba_heads", "mamba_d_ssm", "mamba_intermediate_size", "linear_num_key_heads", "linear_num_value_heads", "lru_width",
+    "attention_hidden_size", "embedding_size", "conv_dim", "conv_dim_out", "time_step_rank", "mamba_dt_rank", "block_dim",
+    "block_ff_dim", "block_multiple_of",
+)  # fmt: skip
 """Numbers of heads and channels. They are all divided by the same factor, which keeps their ratios. Widths of heads and latents stay."""
 _SINGLE: Final = frozenset({"num_key_value_heads", "num_global_key_value_heads", "num_kv_heads", "multi_query_group_num"})
 """Keys that are not divided if they are 1: a single key/value head."""
@@ -200,77 +134,57 @@ def shrink(config: Mapping[str, Any], layers: Sequence[int], count: int, *, fact
     for key in _LAYER_COUNTS:
         if _whole(config.get(key)) and config[key] == count:
             change(key, len(layers))
-    for key in _ENCODER_COUNTS if config.get("is_encoder_decoder") else ():
-        change(key, 1)
-    if config.get("is_encoder_decoder") and "num_decoder_layers" in config:
-        change("num_layers", 1)
-    _limits(dict(out), change, narrow=narrow)
-    _thresholds(config, layers, count, change)
-    for key, part in config.items():
-        if isinstance(part, Mapping) and key == "per_layer_config":
-            change(key, {str(layers.index(int(number))): value for number, value in part.items() if int(number) in layers})
-        elif isinstance(part, Mapping):
-            _nested(key, part, layers, change, narrow=narrow)
-    if factor > 1 and not _divide(out, factor, (*_DIVIDED, *(() if narrow else _FEED_FORWARDS)), change):
-        return None
-    return Small(config=out, layers=tuple(layers), changes=tuple(changes))
-
-
-def _limits(config: Mapping[str, Any], change: Any, *, narrow: bool) -> None:
-    for key in _VOCABULARIES:
-        if _whole(config.get(key)):
-            change(key, min(config[key], _VOCABULARY))
-    for key, value in _IDS.items():
-        if config.get(key) is not None:
-            change(key, value)
-    for key in _WINDOWS:
-        if _whole(config.get(key)) and config[key] > 0:
-            change(key, min(config[key], WINDOW))
-    for key, most in _EXPERT_COUNTS.items():
-        if _whole(config.get(key)):
-            change(key, min(config[key], most))
-    for key in _FEED_FORWARDS if narrow else ():
-        value = config.get(key)
-        if _whole(value):
-            change(key, min(value, _FEED_FORWARD))
-        elif _whole_list(value):
-            change(key, [min(number, _FEED_FORWARD) for number in value])
-
-
-def _thresholds(config: Mapping[str, Any], layers: Sequence[int], count: int, change: Any) -> None:
-    """Adjust numbers that count the first or last layers with some property."""
+    for key in (*_ENCODER_COUNTS, *(("num_layers",) if "num_decoder_layers" in config else ())):
+        if config.get("is_encoder_decoder"):
+            change(key, 1)
+    for key, value in _limited(dict(out), narrow=narrow):
+        change(key, value)
+    # Numbers that count the first or last layers with some property.
     for key in ("first_k_dense_replace", "max_window_layers", "num_dense_layers"):
         if _whole(config.get(key)):
             change(key, sum(number < config[key] for number in layers))
     shared = config.get("num_kv_shared_layers")
     if _whole(shared) and shared:
         change("num_kv_shared_layers", sum(number >= count - shared for number in layers))
-
-
-def _nested(key: str, part: Mapping[str, Any], layers: Sequence[int], change: Any, *, narrow: bool) -> None:
-    """Shrink a nested config: experts, feed-forward widths, and lists of layer numbers that start from one."""
-    inner = dict(part)
-
-    def set_inner(name: str, value: Any) -> None:
-        if name in inner:
-            inner[name] = value
-
-    _limits(part, set_inner, narrow=narrow)
-    for name, value in part.items():
-        if name.endswith("_layers") and _whole_list(value):
-            inner[name] = [layers.index(number - 1) + 1 for number in value if number - 1 in layers]
-    change(key, inner)
-
-
-def _divide(out: Mapping[str, Any], factor: int, keys: Iterable[str], change: Any) -> bool:
-    for key in keys:
+    for key, part in config.items():
+        if isinstance(part, Mapping) and key == "per_layer_config":
+            change(key, {str(layers.index(int(number))): value for number, value in part.items() if int(number) in layers})
+        elif isinstance(part, Mapping):
+            inner = {**part, **dict(_limited(part, narrow=narrow))}
+            for name, value in part.items():
+                if name.endswith("_layers") and _whole_list(value):
+                    # Such lists of layer numbers start from one.
+                    inner[name] = [layers.index(number - 1) + 1 for number in value if number - 1 in layers]
+            change(key, inner)
+    for key in (*_DIVIDED, *(() if narrow else _FEED_FORWARDS)) if factor > 1 else ():
         value = out.get(key)
-        if not _whole(value) or value <= 0 or (value == 1 and key in _SINGLE):
-            continue
-        if value % factor:
-            return False
-        change(key, value // factor)
-    return True
+        if _whole(value) and value > 0 and not (value == 1 and key in _SINGLE):
+            if value % factor:
+                return None
+            change(key, value // factor)
+    return Small(config=out, layers=tuple(layers), changes=tuple(changes))
+
+
+def _limited(config: Mapping[str, Any], *, narrow: bool) -> Iterator[tuple[str, Any]]:
+    """The keys of a config that do not change a layer's cache, and their small values."""
+    for key in _VOCABULARIES:
+        if _whole(config.get(key)):
+            yield key, min(config[key], _VOCABULARY)
+    for key, number in _IDS.items():
+        if config.get(key) is not None:
+            yield key, number
+    for key in _WINDOWS:
+        if _whole(config.get(key)) and config[key] > 0:
+            yield key, min(config[key], WINDOW)
+    for key, most in _EXPERT_COUNTS.items():
+        if _whole(config.get(key)):
+            yield key, min(config[key], most)
+    for key in _FEED_FORWARDS if narrow else ():
+        value = config.get(key)
+        if _whole(value):
+            yield key, min(value, _FEED_FORWARD)
+        elif _whole_list(value):
+            yield key, [min(width, _FEED_FORWARD) for width in value]
 
 
 def _whole(value: Any) -> TypeGuard[int]:
@@ -427,11 +341,6 @@ def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, 
         return model.eval() if device == "meta" else model.eval().to(device)
 
 
-def size_of(model: Any) -> int:
-    """The bytes of all weights and buffers."""
-    return sum(item.numel() * item.element_size() for part in (model.parameters(), model.buffers()) for item in part)
-
-
 def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed: int, static: bool = False) -> RunOutput:
     """Run ``prompt`` tokens at once and ``decode`` tokens one by one with the cache, then all tokens without it."""
     import torch
@@ -535,7 +444,7 @@ _FACTORS: Final = range(1, 65)
 
 
 def _spec(config: Any) -> ModelSpec:
-    """Parse the library's form of a config. Raises :class:`~hwcalc.probe.live_model.NotRun` if kvplan does not understand it."""
+    """Parse the library's form of a config. Raises :class:`NotRun` if kvplan does not understand it."""
     from hwcalc.parsers.parse import parse
 
     try:
@@ -570,10 +479,11 @@ def smaller(
             spec = _reads_alike(small, expected, factor)
             if small is None or spec is None:
                 continue
-            size = size_of(build(small.config, "meta"))
+            built = build(small.config, "meta")
         except NotRun as reason:
             why = str(reason)
             continue
+        size = sum(item.numel() * item.element_size() for part in (built.parameters(), built.buffers()) for item in part)
         if size <= most_bytes:
             return small, factor, spec, size
         least = size if least is None else min(least, size)

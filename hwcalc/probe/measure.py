@@ -1,6 +1,6 @@
 """Allocate tensors, measure them, fill them, read them back and free them, also after an error.
 
-The bytes of tensors, now and at the most: by CUDA's allocator, or by every storage that torch makes and frees.
+A meter says how many bytes live tensors take, now and at the most: by CUDA's allocator, or by every storage that torch makes and frees.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def measure(
     allocations: Sequence[Allocation],
     device: Device,
     *,
-    rank: int = 0,
-    stage: int = 0,
+    rank: int,
+    stage: int,
     settings: AllocatorSettings,
     reserve_bytes: int,
-    most_bytes: int | None = None,
-    sharing: int = 1,
-    fill: bool = False,
+    most_bytes: int | None,
+    sharing: int,
+    fill: bool,
     notes: list[Note],
 ) -> RankResult:
     """Allocate the tensors of one rank and compare. ``sharing`` processes share the free memory of the device.
@@ -104,70 +104,64 @@ def measure(
     device.warm_up()
     total = sum(one.bytes for one in asked)
     free = device.free_bytes()
-    common: dict[str, Any] = {
-        "rank": rank,
-        "stage": stage,
-        "environment": device.environment(),
-        "planned_bytes": sum(one.bytes for one in allocations),
-        "asked_bytes": total,
-        "scaled": words,
-        "most_bytes": most_bytes,
-        "free_bytes": free,
-        "reserve_bytes": reserve_bytes,
-    }
-    refusal = _refusal(device, asked, settings, free, reserve_bytes, sharing, limited=most_bytes is not None)
-    if refusal:
-        tensors = tuple(_result(one, None) for one in asked)
-        return RankResult(**common, outcome=REFUSED, message=refusal, filled=None, tensors=tensors, comparisons=(), agrees=False)
-    with holding(device) as held:
-        before = device.counters()
-        measured, message = _allocate(asked, device, held)
-        after = device.counters()
-        filled: bool | None = None
-        if fill and not message:
-            filled, message = _read_back(held, device, total)
-            if device.kind == "cpu":
-                after = replace(after, resident=device.counters().resident)
-    comparisons = _comparisons(asked, measured, before, after, settings, filled=filled is not None, notes=notes)
-    tensors = tuple(_result(one, size) for one, size in zip(asked, [*measured, *[None] * len(asked)], strict=False))
-    agrees = not message and filled is not False and all(one.agrees for one in comparisons)
-    agrees = agrees and all(tensor.predicted_bytes == tensor.measured_bytes for tensor in tensors)
-    return RankResult(
-        **common,
-        outcome=OUT_OF_MEMORY if message else MEASURED,
-        message=message,
-        filled=filled,
-        tensors=tensors,
-        comparisons=() if message else comparisons,
-        agrees=agrees,
-    )
-
-
-def _allocate(asked: Sequence[Allocation], device: Device, held: list[Any]) -> tuple[list[int], str]:
-    """Allocate the tensors into ``held``. Returns the measured bytes of each, and a message if memory ran out."""
+    environment = device.environment()
     measured: list[int] = []
-    try:
-        for one in asked:
-            # Only the list refers to the tensors, so emptying it frees them, even after an interrupt.
-            held.append(device.empty(one.shape, one.dtype))
-            measured.append(int(held[-1].untyped_storage().nbytes()))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error, device.torch):
-            raise
-        total = sum(one.bytes for one in asked)
-        tensors = f"{len(held):,} of {len(asked):,} tensors"
-        return measured, f"out of memory after {tensors}, {human_bytes(sum(measured))} of {human_bytes(total)}."
-    return measured, ""
-
-
-def _read_back(held: list[Any], device: Device, total: int) -> tuple[bool | None, str]:
-    """Whether every tensor returns what was written to it, and a message if memory ran out."""
-    try:
-        return _fill(held, device), ""
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error, device.torch):
-            raise
-        return None, f"out of memory while {human_bytes(total)} were read back; leave more free: --reserve 1GiB"
+    filled: bool | None = None
+    comparisons: list[Compared] = []
+    outcome = REFUSED
+    message = _refusal(device, asked, settings, free, reserve_bytes, sharing, limited=most_bytes is not None)
+    if not message:
+        with holding(device) as held:
+            before = after = device.counters()
+            try:
+                for one in asked:
+                    # Only the list refers to the tensors, so emptying it frees them, even after an interrupt.
+                    held.append(device.empty(one.shape, one.dtype))
+                    measured.append(int(held[-1].untyped_storage().nbytes()))
+                after = device.counters()
+                if fill:
+                    filled = _fill(held, device)
+                    if device.kind == "cpu":
+                        after = replace(after, resident=device.counters().resident)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error, device.torch):
+                    raise
+                if len(measured) == len(asked):
+                    message = f"out of memory while {human_bytes(total)} were read back; leave more free: --reserve 1GiB"
+                else:
+                    tensors = f"{len(held):,} of {len(asked):,} tensors"
+                    message = f"out of memory after {tensors}, {human_bytes(sum(measured))} of {human_bytes(total)}."
+        outcome = OUT_OF_MEMORY if message else MEASURED
+        comparisons = _comparisons(asked, sum(measured), before, after, settings, filled=filled is not None, notes=notes)
+    sizes: list[int | None] = [*measured, *[None] * (len(asked) - len(measured))]
+    whole = all(one.bytes == size for one, size in zip(asked, sizes, strict=True))
+    return RankResult(
+        rank=rank,
+        stage=stage,
+        environment=environment,
+        outcome=outcome,
+        message=message,
+        planned_bytes=sum(one.bytes for one in allocations),
+        asked_bytes=total,
+        scaled=words,
+        most_bytes=most_bytes,
+        free_bytes=free,
+        reserve_bytes=reserve_bytes,
+        filled=filled,
+        tensors=tuple(
+            TensorResult(
+                name=one.name,
+                layer=None if one.layer < 0 else one.layer,
+                dtype=one.dtype,
+                shape=one.shape,
+                predicted_bytes=one.bytes,
+                measured_bytes=size,
+            )
+            for one, size in zip(asked, sizes, strict=True)
+        ),
+        comparisons=() if message else tuple(comparisons),
+        agrees=not message and filled is not False and whole and all(one.agrees for one in comparisons),
+    )
 
 
 def _refusal(
@@ -210,19 +204,29 @@ def _fill(held: Sequence[Any], device: Device) -> bool:
 
 def _comparisons(
     asked: Sequence[Allocation],
-    measured: Sequence[int],
+    measured: int,
     before: Counters,
     after: Counters,
     settings: AllocatorSettings,
     *,
     filled: bool,
     notes: list[Note],
-) -> tuple[Compared, ...]:
+) -> list[Compared]:
+    """The figures of a rank. A note says why allocated and reserved bytes are not compared, where they cannot be predicted."""
     total = sum(one.bytes for one in asked)
-    out = [Compared.of("tensors", total, sum(measured))]
+    out = [Compared.of("tensors", total, measured)]
     if before.free is not None:
-        predicted = _allocator(asked, before, settings, notes)
-        allocated, reserved = (None, None) if predicted is None else predicted
+        allocated = reserved = None
+        if settings.unmodelled:
+            words = brief(", ".join(settings.unmodelled), 200)
+            message = f"Allocator settings that are not modelled: {words}. Allocated and reserved bytes are not compared."
+            notes.append(Note(code="allocator-settings", message=message))
+        elif before.reserved:
+            message = f"{before.reserved:,} bytes were reserved before the probe: allocated and reserved bytes are not compared."
+            notes.append(Note(code="not-fresh", message=message))
+        else:
+            statistics = predict((one.bytes for one in asked), settings)
+            allocated, reserved = statistics.allocated_bytes, statistics.reserved_bytes
         out += [
             Compared.of("requested_bytes", total, _rise(before.requested, after.requested)),
             Compared.of("memory_allocated", allocated, _rise(before.allocated, after.allocated)),
@@ -234,39 +238,11 @@ def _comparisons(
     elif filled:
         # For information only, because the interpreter allocates and frees pages as well.
         out.append(Compared.of("growth of the process", total, _rise(before.resident, after.resident), tolerance=None))
-    return tuple(out)
-
-
-def _allocator(
-    asked: Sequence[Allocation], before: Counters, settings: AllocatorSettings, notes: list[Note]
-) -> tuple[int, int] | None:
-    """Allocated and reserved bytes by the rules of the caching allocator; ``None``, with a note, if they cannot be predicted."""
-    if settings.unmodelled:
-        words = ", ".join(settings.unmodelled)
-        message = f"Allocator settings that are not modelled: {brief(words, 200)}. Allocated and reserved bytes are not compared."
-        notes.append(Note(code="allocator-settings", message=message))
-        return None
-    if before.reserved:
-        message = f"{before.reserved:,} bytes were reserved before the probe: allocated and reserved bytes are not compared."
-        notes.append(Note(code="not-fresh", message=message))
-        return None
-    statistics = predict((one.bytes for one in asked), settings)
-    return statistics.allocated_bytes, statistics.reserved_bytes
+    return out
 
 
 def _rise(before: int | None, after: int | None) -> int | None:
     return None if before is None or after is None else after - before
-
-
-def _result(one: Allocation, measured: int | None) -> TensorResult:
-    return TensorResult(
-        name=one.name,
-        layer=None if one.layer < 0 else one.layer,
-        dtype=one.dtype,
-        shape=one.shape,
-        predicted_bytes=one.bytes,
-        measured_bytes=measured,
-    )
 
 
 class Meter:
@@ -345,22 +321,17 @@ class _CudaMeter(Meter):
 
 @contextmanager
 def metering(device: Device) -> Iterator[Meter]:
-    """A meter for what the block does on this device."""
+    """A meter for what the block does on this device.
+
+    CUDA's allocator counts by itself. The CPU's has no counters, and Metal's have no peak: there each operation's new storages are
+    counted until they are freed.
+    """
     if device.kind == "cuda":
         yield _CudaMeter(device)
         return
-    meter = Meter()
-    with _ledger(meter):
-        yield meter
-
-
-def _ledger(meter: Meter) -> Any:
-    """A mode in which each operation's new storages are counted until they are freed.
-
-    The CPU's allocator has no counters, and Metal's have no peak.
-    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    meter = Meter()
     known: dict[int, weakref.finalize[Any, Any]] = {}
 
     def gone(key: int, size: int) -> None:
@@ -368,22 +339,20 @@ def _ledger(meter: Meter) -> Any:
         meter.change(-size)
 
     def dispatch(_: Any, function: Any, __: Any, args: Any = (), kwargs: Any = None) -> Any:
-        taken = {_key(one) for one in _tensors((args, kwargs or {}))}
+        # ``_cdata`` is torch's own name of the memory behind a tensor.
+        taken = {int(one.untyped_storage()._cdata) for one in _tensors((args, kwargs or {}))}  # noqa: SLF001
         result = function(*args, **(kwargs or {}))
         for tensor in _tensors(result):
-            key = _key(tensor)
+            storage = tensor.untyped_storage()
+            key = int(storage._cdata)  # noqa: SLF001 - as above
             if meter.counts and key not in known and key not in taken:
-                storage = tensor.untyped_storage()
                 known[key] = weakref.finalize(storage, gone, key, storage.nbytes())
                 meter.change(storage.nbytes())
         return result
 
     # A class statement would need torch when types are checked.
-    return type("Ledger", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
-
-
-def _key(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - torch's own name of the memory behind a tensor
+    with type("Ledger", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})():
+        yield meter
 
 
 def _tensors(value: Any) -> Iterator[Any]:

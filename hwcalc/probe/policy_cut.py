@@ -77,9 +77,9 @@ class Plan(Record):
 
 def plan_of(opened: Occupancy, evicted: Evicted, batch: int, stage: int) -> Plan:
     """The plan for ``batch`` sequences."""
-    asked = opened.request.policy
+    asked = opened.setup.policy
     assert asked is not None
-    prompt = opened.request.prompt_tokens
+    prompt = opened.load.prompt_tokens
     at_prompt, at_end = opened.sized(seq=prompt, batch=batch), opened.sized(batch=batch)
     acted = tuple(shape.index for shape in evicted.setting.layers)
     first = _at(at_prompt, stage, dict.fromkeys(acted, prompt))
@@ -131,24 +131,17 @@ Lengths = list[tuple[dict[int, int], dict[int, int]]]
 """For each step the length of each layer, grown and then cut."""
 
 
-class Survivors(Record):
-    """Which tokens stay. ``ranges`` are those of the prompt where the rule says it; else they are chosen at random from ``seed``."""
+PRIME: Final = 1_000_003
+Ranges = Sequence[tuple[int, int]]
+"""Positions from start to end."""
 
-    seed: int
-    ranges: tuple[tuple[int, int], ...] | None
 
-    def chosen(self, torch: Any, heads: int, of: int, stay: int, number: int) -> Any:
-        """The places that stay of each head, in their order. ``number`` is different for each cut."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-        marks = torch.rand((heads, of), generator=generator)
-        return marks.topk(stay, dim=1).indices.sort(dim=1).values
-
-    def of_prompt(self, torch: Any, heads: int, of: int, stay: int, number: int) -> Any:
-        """The same for the prompt: by the rule where it says which."""
-        if self.ranges is None or sum(end - start for start, end in self.ranges) != stay:
-            return self.chosen(torch, heads, of, stay, number)
-        places = torch.cat([torch.arange(start, end) for start, end in self.ranges])
-        return places.expand(heads, stay)
+def places_of(torch: Any, heads: int, of: int, stay: int, seed: int, ranges: Ranges | None = None) -> Any:
+    """The places that stay of each head, in their order: by the rule where it says which, else at random."""
+    if ranges is not None:
+        return torch.cat([torch.arange(start, end) for start, end in ranges]).expand(heads, -1)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand((heads, of), generator=generator).topk(stay, dim=1).indices.sort(dim=1).values
 
 
 class Sizes(Record):
@@ -226,10 +219,12 @@ def _copies(plan: Plan, number: int, length: int) -> int:
 
 
 class Cache:
-    """The tensors of all layers, with what each place of them should hold."""
+    """The tensors of all layers, with what each place of them should hold. Survivors are those of ``ranges``, or drawn from ``seed``."""
 
-    def __init__(self, plan: Plan, layers: Sequence[int], lengths: Lengths, device: Device, survivors: Survivors) -> None:
-        self.plan, self.layers, self.device, self.survivors = plan, tuple(layers), device, survivors
+    def __init__(
+        self, plan: Plan, layers: Sequence[int], lengths: Lengths, device: Device, *, seed: int, ranges: Ranges | None
+    ) -> None:
+        self.plan, self.layers, self.device, self.seed, self.ranges = plan, tuple(layers), device, seed, ranges
         self.meter = Meter()
         self.torch = device.torch
         self.held: dict[str, Any] = {}
@@ -243,23 +238,25 @@ class Cache:
         self.marks = self.marks.to(self.torch.uint8).to(device.label)
         widest = max(self.heads.values(), default=1)
         self.index = self.torch.empty(widest * longest, dtype=self.torch.int64, device=device.label)
-        self.tokens = {_form(piece): _movable(device.empty(piece.shape(1), piece.first.dtype), self.torch) for piece in pieces}
+        self.tokens = {_form(piece): self.new(piece.first.dtype, piece.shape(1)) for piece in pieces}
 
-    def empty(self, piece: Piece, length: int) -> Any:
-        """The tensor of a layer of so many tokens, with nothing in it."""
-        one = self.plan.at(piece, length)
-        return _movable(self.device.empty(one.shape, one.dtype), self.torch)
+    def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
+        """A tensor with nothing in it, of numbers that every device gathers and puts together: bytes in place of 8-bit floats."""
+        tensor = self.device.empty(shape, dtype)
+        return tensor.view(self.torch.uint8) if tensor.element_size() == 1 else tensor
 
     def fill(self, number: int) -> None:
         """A layer with the whole prompt, each token with its own mark."""
+        prompt = self.plan.prompt
         for piece in self.plan.layers[number]:
-            self.held[piece.first.name] = tensor = self.empty(piece, self.plan.prompt)
+            one = self.plan.at(piece, prompt)
+            self.held[piece.first.name] = tensor = self.new(one.dtype, one.shape)
             if piece.axis is not None:
                 shape = [1] * len(piece.first.shape)
-                shape[piece.axis] = self.plan.prompt
-                _bytes_view(tensor, self.torch).copy_(self.marks[: self.plan.prompt].view(shape))
+                shape[piece.axis] = prompt
+                tensor.view(self.torch.uint8).copy_(self.marks[:prompt].view(shape))
         with self.meter.aside():
-            self.expected[number] = self.marks[: self.plan.prompt].cpu().expand(self.heads[number], -1)
+            self.expected[number] = self.marks[:prompt].cpu().expand(self.heads[number], -1)
             self.grown[number] = []
 
     def cut(self, number: int, stay: int, *, prompt: bool = False) -> None:
@@ -267,8 +264,9 @@ class Cache:
         with self.meter.aside():
             self.settle_marks(number)
             heads, of = self.heads[number], self.expected[number].shape[1]
-            choose = self.survivors.of_prompt if prompt else self.survivors.chosen
-            places = choose(self.torch, heads, of, stay, self.cuts)
+            # The rule speaks of the prompt alone, and not always of as many tokens as stay.
+            ranges = self.ranges if prompt and sum(end - start for start, end in self.ranges or ()) == stay else None
+            places = places_of(self.torch, heads, of, stay, self.seed * PRIME + self.cuts, ranges)
             self.expected[number] = self.expected[number].gather(1, places)
             index = self.index[: heads * stay].view(heads, stay)
             index.copy_(places)
@@ -278,14 +276,10 @@ class Cache:
             if piece.axis is not None:
                 made[piece.first.name] = _gathered(self.held[piece.first.name], index, piece)
             elif piece.acted:
-                made[piece.first.name] = self.empty(piece, stay)
+                one = self.plan.at(piece, stay)
+                made[piece.first.name] = self.new(one.dtype, one.shape)
         self.copied += stay * heads * self.plan.opened.batch if made else 0
         self.held |= made
-
-    def next_token(self, mark: int) -> None:
-        """The token that comes into all layers."""
-        for token in self.tokens.values():
-            _bytes_view(token, self.torch).fill_(mark)
 
     def grow(self, number: int, length: int, mark: int) -> None:
         """One token more in a layer: by a new tensor, as concatenation makes it."""
@@ -294,33 +288,31 @@ class Cache:
             if piece.axis is not None:
                 self.held[name] = self.torch.cat([self.held[name], self.tokens[_form(piece)]], dim=piece.axis)
             elif piece.acted:
-                self.held[name] = self.empty(piece, length)
+                one = self.plan.at(piece, length)
+                self.held[name] = self.new(one.dtype, one.shape)
         self.grown[number].append(mark)
 
     def settle_marks(self, number: int) -> None:
         """What the tokens that came should be, behind what was there before."""
-        heads = self.heads[number]
-        came = self.torch.tensor(self.grown[number], dtype=self.torch.uint8).expand(heads, -1)
+        came = self.torch.tensor(self.grown[number], dtype=self.torch.uint8).expand(self.heads[number], -1)
         self.expected[number], self.grown[number] = self.torch.cat([self.expected[number], came], dim=1), []
 
-    def settle(self) -> None:
-        """What no policy touches takes the size that it has at the end."""
-        for number in self.layers:
-            for piece in self.plan.layers[number] if number not in self.plan.kept else ():
-                if piece.last.shape != piece.first.shape:
-                    self.held[piece.first.name] = self.device.empty(piece.last.shape, piece.last.dtype)
-
     def in_place(self) -> bool | None:
-        """Whether every token that should be there is, in its order; ``None`` if none was written."""
+        """Whether every token that should be there is, in its order; ``None`` if none was written.
+
+        A token's mark is looked at in all bytes or, of a large tensor, in the first of each row.
+        """
+        answers = []
         for number in self.expected:
             self.settle_marks(number)
-        answers = [
-            _holds(self.held[piece.first.name], self.expected[number], piece, self.torch)
-            for number in self.layers
-            if number in self.plan.kept
-            for piece in self.plan.layers[number]
-            if piece.axis is not None
-        ]
+            for piece in self.plan.layers[number] if number in self.plan.kept else ():
+                if piece.axis is not None:
+                    tensor = self.held[piece.first.name]
+                    held = tensor.view(self.torch.uint8)
+                    if held.numel() > _WIDEST_CHECK:
+                        held = held[..., :1]
+                    marks = _spread(self.expected[number].to(held.device), tensor, piece, last=1)
+                    answers.append(bool((held == marks).all()))
         return all(answers) if answers else None
 
 
@@ -339,11 +331,15 @@ def cut_for_real(cache: Cache, meter: Meter, lengths: Lengths, until: float) -> 
         in_place = cache.in_place()
     meter.restart()
     most, steps = behind, 0
-    if lengths:
-        cache.settle()
+    for number in cache.layers if lengths else ():
+        # What no policy touches takes the size that it has at the end.
+        for piece in plan.layers[number] if number not in plan.kept else ():
+            if piece.last.shape != piece.first.shape:
+                cache.held[piece.first.name] = cache.device.empty(piece.last.shape, piece.last.dtype)
     for steps, (grown, after) in enumerate(lengths, start=1):
         mark = (plan.prompt + steps) % _PATTERNS
-        cache.next_token(mark)
+        for token in cache.tokens.values():
+            token.view(cache.torch.uint8).fill_(mark)
         for number, length in grown.items():
             cache.grow(number, length, mark)
         most = max(most, meter.now)
@@ -368,16 +364,6 @@ def _heads(piece: Piece) -> int:
     return piece.first.shape[1] if piece.axis == 2 and len(piece.first.shape) == 4 else 1
 
 
-def _bytes_view(tensor: Any, torch: Any) -> Any:
-    """The same memory as bytes."""
-    return tensor.view(torch.uint8)
-
-
-def _movable(tensor: Any, torch: Any) -> Any:
-    """The same memory as a number that every device gathers and puts together: bytes in place of 8-bit floats."""
-    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
-
-
 def _spread(index: Any, tensor: Any, piece: Piece, *, last: int) -> Any:
     """The places of each head in the form of a tensor: without memory of their own."""
     stay = index.shape[1]
@@ -392,12 +378,3 @@ def _spread(index: Any, tensor: Any, piece: Piece, *, last: int) -> Any:
 
 def _gathered(tensor: Any, index: Any, piece: Piece) -> Any:
     return tensor.gather(piece.axis, _spread(index, tensor, piece, last=tensor.shape[-1]))
-
-
-def _holds(tensor: Any, expected: Any, piece: Piece, torch: Any) -> bool:
-    """Whether every token has its mark, in all bytes or, of a large tensor, in the first of each row."""
-    held = _bytes_view(tensor, torch)
-    if held.numel() > _WIDEST_CHECK:
-        held = held[..., :1]
-    marks = _spread(expected.to(held.device), tensor, piece, last=1)
-    return bool((held == marks).all())

@@ -1,6 +1,6 @@
-"""The blocks of a paged cache under a policy, counted on a device and set beside the plan's.
+"""A policy at work on a paged cache: a pool of blocks, a block table, and survivors that are moved from slot to slot.
 
-A policy at work on a paged cache: a pool of blocks, a block table, and survivors that are moved from slot to slot.
+The blocks are counted on a device and set beside the plan's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.planner.result import PolicyBlocks
 from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device
-from hwcalc.probe.policy_cut import Lengths, lengths_of
+from hwcalc.probe.policy_cut import PRIME, Lengths, Ranges, lengths_of, places_of
 from hwcalc.probe.result import BLOCKS, SLOTS, PolicyFigure
 
 if TYPE_CHECKING:
@@ -27,12 +27,8 @@ _PATTERNS: Final = 251
 _HEAD_STEP: Final = 31
 """Marks of a token in neighbouring heads are so far apart."""
 _SPARE_BLOCKS: Final = 5
-_PRIME: Final = 1_000_003
 _AT_ONCE: Final = 2**24
 """Random numbers that are drawn at once."""
-
-Ranges = Sequence[tuple[int, int]]
-"""Positions from start to end."""
 
 
 class Layer(Record):
@@ -47,14 +43,6 @@ class Cut(Record):
 
     copies: tuple[int, ...]
     freed: int
-
-
-def places_of(torch: Any, heads: int, of: int, stay: int, seed: int, ranges: Ranges | None = None) -> Any:
-    """The places that stay of each head, in their order: by the rule where it says which, else at random."""
-    if ranges is not None:
-        return torch.cat([torch.arange(start, end) for start, end in ranges]).expand(heads, -1)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand((heads, of), generator=generator).topk(stay, dim=1).indices.sort(dim=1).values
 
 
 class Paging:
@@ -177,7 +165,7 @@ def _drawn(torch: Any, tokens: int, choosers: Sequence[tuple[int, int]], seed: i
         some = max(1, _AT_ONCE // tokens)
         for start in range(0, heads, some):
             number += 1
-            yield places_of(torch, min(some, heads - start), tokens, stay, seed * _PRIME + number)
+            yield places_of(torch, min(some, heads - start), tokens, stay, seed * PRIME + number)
 
 
 _MOST_STEPS: Final = 4096
@@ -257,11 +245,11 @@ def pages_for_real(
     until: float,
 ) -> Pages:
     """Count and move the blocks of each group of one sequence."""
-    asked = opened.request.policy
+    asked = opened.setup.policy
     assert asked is not None
-    steps = min(opened.tokens - opened.request.prompt_tokens, _MOST_STEPS)
+    steps = min(opened.tokens - opened.load.prompt_tokens, _MOST_STEPS)
     groups = [_group(opened, evicted, group, steps) for group in opened.paged_groups()]
-    growing = opened.tokens > opened.request.prompt_tokens
+    growing = opened.tokens > opened.load.prompt_tokens
     told = planned_blocks(planned)
     figures = [
         PolicyFigure.exact(HELD, BLOCKS, told[HELD], sum(-(-one.before // one.block) for one in groups)),
@@ -274,12 +262,12 @@ def pages_for_real(
     in_place, followed = all(one.in_place for one in moved), steps
     if asked.compaction != NO_COMPACTION:
         walks = [_walked(group, device, asked.compaction, seed, until) for group in groups]
-        followed = min(walk.steps for walk in walks)
-        in_place = in_place and all(walk.in_place for walk in walks)
-        most, steady = sum(walk.most for walk in walks), sum(walk.steady for walk in walks)
-        judged = PolicyFigure.exact if followed == opened.tokens - opened.request.prompt_tokens else PolicyFigure.known
-        figures.append(judged(MOST, BLOCKS, told[MOST], most))
-        figures.append(judged(STEADY, BLOCKS, told[STEADY], steady))
+        most, steady, taken, right = zip(*walks, strict=True)
+        followed = min(taken)
+        in_place = in_place and all(right)
+        judged = PolicyFigure.exact if followed == opened.tokens - opened.load.prompt_tokens else PolicyFigure.known
+        figures.append(judged(MOST, BLOCKS, told[MOST], sum(most)))
+        figures.append(judged(STEADY, BLOCKS, told[STEADY], sum(steady)))
     return Pages(
         figures=tuple(figures),
         copied=sum(sum(one.copies[asked.compaction]) for one in moved if asked.compaction in one.copies),
@@ -292,7 +280,7 @@ def pages_for_real(
 
 def _group(opened: Occupancy, evicted: Evicted, group: PagedGroup, steps: int) -> _Group:
     """The cut of the prompt; where the prompt is not cut, the largest one that follows."""
-    asked, prompt = opened.request.policy, opened.request.prompt_tokens
+    asked, prompt = opened.setup.policy, opened.load.prompt_tokens
     assert asked is not None
     stored = {shape.index: left.stored.high for shape, left in zip(evicted.setting.layers, evicted.state.layers, strict=True)}
     kept = {number: stored[number] for number in group.layers}
@@ -410,15 +398,11 @@ def _deviation(how: str, group: _Group) -> float:
     return sqrt(alone * (alone + 1))
 
 
-class _Walk(Record):
-    most: int
-    steady: int
-    steps: int
-    in_place: bool
+def _walked(group: _Group, device: Device, how: str, seed: int, until: float) -> tuple[int, int, int, bool]:
+    """One head through prefill and decode steps: blocks are taken as it grows and given back at each cut.
 
-
-def _walked(group: _Group, device: Device, how: str, seed: int, until: float) -> _Walk:
-    """One head through prefill and decode steps: blocks are taken as it grows and given back at each cut."""
+    Returns the most blocks, the most behind the prompt, the steps that were taken, and whether every survivor is in its place.
+    """
     torch, width = device.torch, max(1, group.slot_bytes // group.heads[group.layer])
     longest = max([group.loaded, *(max(grown.values()) for grown, _ in group.lengths)])
     paging = Paging(device, Layer(heads=1, width=width), group.block, longest, seed=seed)
@@ -433,4 +417,4 @@ def _walked(group: _Group, device: Device, how: str, seed: int, until: float) ->
             paging.cut(places_of(torch, 1, paging.length, max(after.values()), seed + steps), how)
         if monotonic() > until:
             break
-    return _Walk(most=paging.most, steady=steady, steps=steps, in_place=paging.in_place())
+    return paging.most, steady, steps, paging.in_place()

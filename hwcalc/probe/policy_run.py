@@ -1,7 +1,4 @@
-"""Run the policy of a request with real tensors, and compare bytes and copies with the plan.
-
-Memory beside the cache while a policy scores: the same operations with real tensors, where that fits.
-"""
+"""Run the policy of a request with real tensors, and compare bytes and copies with the plan: of its cache, and of what scoring takes."""
 
 from __future__ import annotations
 
@@ -32,7 +29,6 @@ from hwcalc.probe.policy_cut import (
     Measured,
     Plan,
     Sizes,
-    Survivors,
     cut_for_real,
     lengths_of,
     plan_of,
@@ -95,6 +91,9 @@ def beside_for_real(
 ) -> list[PolicyFigure]:
     """Each memory beside the cache that the plan names, for as many tokens as fit into ``most_bytes``."""
     figures = []
+    layer = _widest(setting)
+    # Of the queries and keys from which scores are made.
+    row_bytes = (layer.heads + layer.kv_heads) * layer.head_dim * setting.element_bytes
     for planned in beside:
         make = _MAKERS.get(planned.name)
         if make is None:
@@ -103,21 +102,30 @@ def beside_for_real(
         tokens, batch = _tokens_of(chosen, prompt, setting, planned), setting.batch
         asked = tokens
         extra = _named(chosen, tokens, setting, planned.name)
-        while extra is not None and _needed(extra, tokens, batch, setting) > most_bytes:
+        while extra is not None and extra.bytes + batch * tokens * row_bytes > most_bytes:
             tokens, batch = (tokens, 1) if batch > 1 else (tokens // 2, 1)
             extra = _named(chosen, tokens, replace(setting, batch=batch), planned.name) if tokens >= _LEAST_TOKENS else None
         if extra is None:
-            figures.append(
-                PolicyFigure.known(planned.name, BYTES, planned.bytes, None, f"not measured: more than {most_bytes:,} B")
-            )
+            remark = f"not measured: more than {most_bytes:,} B"
+            figures.append(PolicyFigure.known(planned.name, BYTES, planned.bytes, None, remark))
             continue
         scoring = _Scoring(chosen=chosen, setting=replace(setting, batch=batch), tokens=tokens, device=device, meter=meter)
         start = meter.now
         given = make(scoring)
         measured = meter.peak - start - sum(one.untyped_storage().nbytes() for one in given)
         del given
+        remark = "" if (tokens, batch) == (asked, setting.batch) else f"of {batch:,} x {tokens:,} tokens"
+        slack = {Definition.ESTIMATE: _ESTIMATE, Definition.MEASURED: _MEASURED}.get(extra.definition, 0.0) * extra.bytes
         figures.append(
-            _judged(extra, measured, "" if (tokens, batch) == (asked, setting.batch) else f"of {batch:,} x {tokens:,} tokens")
+            PolicyFigure(
+                name=extra.name,
+                unit=BYTES,
+                predicted=extra.bytes,
+                measured=measured,
+                least=extra.bytes - slack,
+                most=extra.bytes + slack,
+                remark="; ".join(filter(None, (remark, f"{extra.definition.value}: {brief(extra.formula, 80)}"))),
+            )
         )
     return figures
 
@@ -137,26 +145,6 @@ def _tokens_of(chosen: Chosen, prompt: int, setting: Setting, planned: Extra) ->
 
 def _named(chosen: Chosen, tokens: int, setting: Setting, name: str) -> Extra | None:
     return next((one for one in extras_of(chosen, tokens, setting) if one.name == name), None)
-
-
-def _needed(extra: Extra, tokens: int, batch: int, setting: Setting) -> int:
-    """The bytes of the scores, and of the queries and keys from which they are made."""
-    layer = _widest(setting)
-    return extra.bytes + batch * tokens * (layer.heads + layer.kv_heads) * layer.head_dim * setting.element_bytes
-
-
-def _judged(extra: Extra, measured: int, remark: str) -> PolicyFigure:
-    share = {Definition.ESTIMATE: _ESTIMATE, Definition.MEASURED: _MEASURED}.get(extra.definition, 0.0)
-    slack = share * extra.bytes
-    return PolicyFigure(
-        name=extra.name,
-        unit=BYTES,
-        predicted=extra.bytes,
-        measured=measured,
-        least=extra.bytes - slack,
-        most=extra.bytes + slack,
-        remark="; ".join(filter(None, (remark, f"{extra.definition.value}: {brief(extra.formula, 80)}"))),
-    )
 
 
 def _widest(setting: Setting) -> LayerShape:
@@ -262,9 +250,7 @@ def run_policy(
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
-            beside = beside_for_real(
-                info.beside, asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least
-            )
+            beside = beside_for_real(info.beside, asked.chosen, opened.load.prompt_tokens, evicted.setting, device, meter, least)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
@@ -280,8 +266,8 @@ def run_policy(
         device=device.label,
         seed=SEED,
         survivors=AT_RANDOM if evicted.state.ranges is None else BY_THE_RULE,
-        prompt=opened.request.prompt_tokens,
-        output=opened.tokens - opened.request.prompt_tokens,
+        prompt=opened.load.prompt_tokens,
+        output=opened.tokens - opened.load.prompt_tokens,
         steps=ran.steps,
         scaled=", ".join(ran.smaller) or None,
         copied_tokens=ran.copied,
@@ -293,10 +279,10 @@ def run_policy(
 
 def _policy_of(opened: Occupancy) -> tuple[Evicted, AskedPolicy]:
     """The policy of the request at work, if it can be run."""
-    evicted, asked = opened.evicted, opened.request.policy
+    evicted, asked = opened.evicted, opened.setup.policy
     if evicted is None or asked is None:
         raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
-    if opened.request.sharing != UNSHARED:
+    if opened.load.sharing != UNSHARED:
         raise UsageError(
             "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
         )
@@ -329,7 +315,7 @@ def _paged(
     pages = pages_for_real(
         opened, evicted, info.blocks, device, usable_bytes=usable, share=scale or Fraction(1), seed=SEED, until=until
     )
-    output = opened.tokens - opened.request.prompt_tokens
+    output = opened.tokens - opened.load.prompt_tokens
     return _Ran(
         figures=pages.figures,
         copied=pages.copied,
@@ -346,9 +332,8 @@ def _contiguous(
 ) -> _Ran:
     """The tensors of all layers."""
     part = _fitting(opened, evicted, usable, scale)
-    survivors = Survivors(seed=SEED, ranges=evicted.state.ranges)
     with holding(device) as held:
-        held.append(Cache(part.plan, part.layers, part.lengths, device, survivors))
+        held.append(Cache(part.plan, part.layers, part.lengths, device, seed=SEED, ranges=evicted.state.ranges))
         with metering(device) as meter:
             measured = cut_for_real(held[0], meter, part.lengths, until)
     output = opened.tokens - part.plan.prompt
@@ -384,8 +369,13 @@ def _fitting(opened: Occupancy, evicted: Evicted, usable: int, scale: Fraction |
             )
         layers = tuple(plan.layers)
         while layers:
+            # As many decode steps as are followed: each moves the whole cache.
             kept = {number: plan.kept[number] for number in layers if number in plan.kept}
-            lengths = lengths_of(plan.chosen, evicted.setting, kept, plan.prompt, _steps(opened, plan, layers))
+            tensors = sum(len(plan.layers[number]) for number in kept)
+            moved = sum(plan.bytes(number, length) for number, length in kept.items())
+            most = min(MOST_GROWTHS // max(1, tensors), MOST_MOVED_BYTES // max(1, moved))
+            steps = min(opened.tokens - plan.prompt, max(1, most))
+            lengths = lengths_of(plan.chosen, evicted.setting, kept, plan.prompt, steps)
             sizes = sizes_of(plan, layers, lengths)
             if max(sizes.cutting, sizes.growing) <= usable:
                 return _Part(plan=plan, layers=layers, batch=batch, sizes=sizes, lengths=lengths)
@@ -399,20 +389,11 @@ def _fitting(opened: Occupancy, evicted: Evicted, usable: int, scale: Fraction |
     )
 
 
-def _steps(opened: Occupancy, plan: Plan, layers: tuple[int, ...]) -> int:
-    """As many decode steps as are followed: each moves the whole cache."""
-    acted = [number for number in layers if number in plan.kept]
-    tensors = sum(len(plan.layers[number]) for number in acted)
-    moved = sum(plan.bytes(number, plan.kept[number]) for number in acted)
-    steps = min(MOST_GROWTHS // max(1, tensors), MOST_MOVED_BYTES // max(1, moved))
-    return min(opened.tokens - plan.prompt, max(1, steps))
-
-
 def _figures(opened: Occupancy, part: _Part, measured: Measured, info: PolicyInfo) -> list[PolicyFigure]:
     """The bytes of each moment. The plan's own figures are taken where the whole plan was run on one device."""
     lengths = part.lengths[: measured.steps]
     sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
-    whole = opened.request.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
+    whole = opened.setup.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
     planned = planned_figures(opened, info) if whole else {}
     if measured.steps != opened.tokens - part.plan.prompt:
         planned = {name: size for name, size in planned.items() if name not in {MOST, END}}
@@ -435,5 +416,5 @@ def planned_figures(opened: Occupancy, info: PolicyInfo) -> dict[str, float]:
     """What the plan itself says of the figures that must be met exactly, by their names."""
     if opened.paged_groups():
         return {} if info.blocks is None else planned_blocks(info.blocks)
-    whole = {} if opened.request.gpus > 1 else {WHOLE: opened.prefill_bytes(0)}
+    whole = {} if opened.setup.gpus > 1 else {WHOLE: opened.prefill_bytes(0)}
     return {**whole, BEHIND: info.prefill_bytes, MOST: info.most_bytes, END: info.last_bytes}

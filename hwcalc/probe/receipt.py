@@ -21,8 +21,8 @@ from hwcalc.model import RawModel
 from hwcalc.planner.options import OPTIONS, read_options
 from hwcalc.probe.allocator import parse_settings, predict
 from hwcalc.probe.measure import rebuilt
-from hwcalc.probe.more import More
 from hwcalc.probe.result import MEASURED, Compared, Probed
+from hwcalc.probe.run import More
 from hwcalc.text import brief, shown
 
 _LARGEST: Final = 8 * 1024**2
@@ -31,7 +31,6 @@ _MOST_DRIFT: Final = 20
 _KEPT: Final = tuple(row for row in OPTIONS if row.in_receipt)
 _DEFAULTS: Final = {row.name: row.default for row in _KEPT}
 _ALWAYS: Final = ("seq", "batch", "engine")
-_ALLOCATOR: Final = ("memory_allocated", "memory_reserved")
 
 
 class Receipt(Record):
@@ -63,35 +62,29 @@ class Verified(Record):
 
 
 def make_receipt(opened: Occupancy, probed: Probed, more: More | None = None) -> Receipt:
-    """The receipt of a probe."""
-    model = opened.model
+    """The receipt of a probe. Its arguments are the options that differ from their defaults, as ``read_options`` reads them."""
+    model, request = opened.model, opened.request
+    gpu, margin, values = request.setup.hardware.gpu, request.setup.hardware.margin, request.flat()
+    looked_up = {
+        "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
+        "gpu": None if gpu is None else gpu.id,
+        "margin": None if margin is None else str(margin),
+        "lora": None if request.setup.lora is None else str(request.setup.lora),
+        "draft": None if request.setup.draft is None else _finite(request.setup.draft.config),
+        "engine_options": dict(request.setup.options) or None,
+        "assume": model.assumption,
+    }
+    kept = {row.name: looked_up[row.name] if row.name in looked_up else values.get(row.name) for row in _KEPT}
     return Receipt(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         model_id=model.id,
         model_revision=model.revision,
         model_config=_finite(model.config),
-        arguments=_arguments(opened, probed),
+        arguments={name: value for name, value in kept.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])},
         probe=probed,
         more=more,
     )
-
-
-def _arguments(opened: Occupancy, probed: Probed) -> dict[str, Any]:
-    """The options of the request that differ from their defaults, as :func:`~hwcalc.planner.options.read_options` reads them."""
-    model, request = opened.model, opened.request
-    gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
-    looked_up = {
-        "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
-        "gpu": None if gpu is None else gpu.id,
-        "margin": None if margin is None else str(margin),
-        "lora": None if request.lora is None else str(request.lora),
-        "draft": None if request.draft is None else _finite(request.draft.config),
-        "engine_options": dict(request.options) or None,
-        "assume": model.assumption,
-    }
-    kept = {row.name: looked_up[row.name] if row.name in looked_up else values.get(row.name) for row in _KEPT}
-    return {name: value for name, value in kept.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])}
 
 
 def check_path(path: str) -> None:
@@ -172,24 +165,10 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         if _member(rank, "outcome", str) != MEASURED:
             drift.append(f"rank {rank.get('rank')}: nothing was measured ({brief(rank['outcome'], 40)}).")
             continue
-        number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
-        if not 0 <= stage < opened.request.parallel.pp:
-            raise ConfigError(f"the receipt has a stage {stage} of {opened.request.parallel.pp}.")
-        measured = _tensors(rank)
-        allocations = opened.allocation(stage)
-        most = rank.get("most_bytes")
-        planned = rebuilt(allocations, most if isinstance(most, int) else None, measured[0][1][:1] if measured else ())
-        where = f"rank {number}: " if len(ranks) > 1 else ""
-        comparisons.append(Compared.of(f"{where}tensors", sum(one.bytes for one in planned), sum(one[2] for one in measured)))
-        drift += [where + line for line in _differences([(one.name, one.shape, one.bytes) for one in planned], measured)]
-        settings = parse_settings(_member(_member(rank, "environment", dict), "allocator", str))
-        counted = predict((one.bytes for one in planned), settings)
-        figures = dict(zip(_ALLOCATOR, (counted.allocated_bytes, counted.reserved_bytes), strict=True))
-        for figure in _member(rank, "comparisons", list):
-            known = _member(figure, "name", str) in figures and isinstance(figure.get("tolerance_bytes"), int)
-            if known and not settings.unmodelled:
-                now = figures[figure["name"]]
-                comparisons.append(Compared.of(where + figure["name"], now, _member(figure, "measured_bytes", int)))
+        number = _member(rank, "rank", int)
+        compared, changed = _rank_now(rank, opened, f"rank {number}: " if len(ranks) > 1 else "")
+        comparisons += compared
+        drift += changed
     comparisons += _policy_now(document, opened)
     first = _member(ranks[0], "environment", dict) if ranks else {}
     return Verified(
@@ -204,6 +183,40 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         drift=tuple(drift[:_MOST_DRIFT]),
         agrees=bool(comparisons) and not drift and all(one.agrees for one in comparisons),
     )
+
+
+def _rank_now(rank: Mapping[str, Any], opened: Occupancy, where: str) -> tuple[list[Compared], list[str]]:
+    """Today's figures of a rank beside those that were measured, and sentences about the tensors that have changed."""
+    stage = _member(rank, "stage", int)
+    if not 0 <= stage < opened.setup.parallel.pp:
+        raise ConfigError(f"the receipt has a stage {stage} of {opened.setup.parallel.pp}.")
+    measured: list[tuple[str, tuple[int, ...], int]] = []
+    for one in _member(rank, "tensors", list):
+        shape = _member(one, "shape", list)
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ConfigError("the receipt has a tensor whose shape is no list of whole numbers.")
+        measured.append((_member(one, "name", str), tuple(shape), _member(one, "measured_bytes", int)))
+    most = rank.get("most_bytes")
+    blocks = measured[0][1][:1] if measured else ()
+    planned = rebuilt(opened.allocation(stage), most if isinstance(most, int) else None, blocks)
+    comparisons = [Compared.of(f"{where}tensors", sum(one.bytes for one in planned), sum(size for _, _, size in measured))]
+    now = {one.name: (one.shape, one.bytes) for one in planned}
+    then = {name: (shape, size) for name, shape, size in measured}
+    drift = [f"{name} was measured and is not planned any more." for name in then if name not in now]
+    drift += [f"{name} is planned and was not measured." for name in now if name not in then]
+    drift += [
+        f"{name} was {list(then[name][0])} of {then[name][1]:,} bytes and is planned as {list(now[name][0])} of {now[name][1]:,}."
+        for name in now
+        if name in then and now[name] != then[name]
+    ]
+    settings = parse_settings(_member(_member(rank, "environment", dict), "allocator", str))
+    counted = predict((one.bytes for one in planned), settings)
+    figures = {"memory_allocated": counted.allocated_bytes, "memory_reserved": counted.reserved_bytes}
+    for figure in _member(rank, "comparisons", list):
+        name = _member(figure, "name", str)
+        if name in figures and isinstance(figure.get("tolerance_bytes"), int) and not settings.unmodelled:
+            comparisons.append(Compared.of(where + name, figures[name], _member(figure, "measured_bytes", int)))
+    return comparisons, [where + line[:200] for line in drift]
 
 
 def _policy_now(document: Mapping[str, Any], opened: Occupancy) -> list[Compared]:
@@ -224,32 +237,6 @@ def _policy_now(document: Mapping[str, Any], opened: Occupancy) -> list[Compared
         if name in now and type(measured) is int and type(figure.get("least")) is int:
             found.append(Compared.of(name, int(now[name]), measured))
     return found
-
-
-_Tensor = tuple[str, tuple[int, ...], int]
-
-
-def _tensors(rank: Mapping[str, Any]) -> list[_Tensor]:
-    out = []
-    for one in _member(rank, "tensors", list):
-        shape = _member(one, "shape", list)
-        if not all(type(size) is int and size >= 0 for size in shape):
-            raise ConfigError("the receipt has a tensor whose shape is no list of whole numbers.")
-        out.append((_member(one, "name", str), tuple(shape), _member(one, "measured_bytes", int)))
-    return out
-
-
-def _differences(planned: list[_Tensor], measured: list[_Tensor]) -> list[str]:
-    """Sentences about the tensors that have changed."""
-    now, then = ({name: (shape, size) for name, shape, size in side} for side in (planned, measured))
-    out = [f"{name} was measured and is not planned any more." for name in then if name not in now]
-    out += [f"{name} is planned and was not measured." for name in now if name not in then]
-    out += [
-        f"{name} was {list(then[name][0])} of {then[name][1]:,} bytes and is planned as {list(now[name][0])} of {now[name][1]:,}."
-        for name in now
-        if name in then and now[name] != then[name]
-    ]
-    return [line[:200] for line in out]
 
 
 def _member(document: Any, name: str, kind: type) -> Any:

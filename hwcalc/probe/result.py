@@ -1,7 +1,4 @@
-"""The result of a probe: one frozen object whose fields are the JSON document and the body of a receipt.
-
-The result of a cache policy that was run with real tensors.
-"""
+"""The results of a probe and of a policy that was run: their fields are the JSON document and the body of a receipt."""
 
 from __future__ import annotations
 
@@ -54,13 +51,13 @@ class Compared(Record):
     @classmethod
     def of(cls, name: str, predicted: int | None, measured: int | None, *, tolerance: int | None = 0) -> Compared:
         """The figure with its difference. If a value is missing, the difference and the tolerance are ``None``."""
-        known = predicted is not None and measured is not None
+        difference = None if predicted is None or measured is None else measured - predicted
         return cls(
             name=name,
             predicted_bytes=predicted,
             measured_bytes=measured,
-            difference_bytes=measured - predicted if predicted is not None and measured is not None else None,
-            tolerance_bytes=tolerance if known else None,
+            difference_bytes=difference,
+            tolerance_bytes=None if difference is None else tolerance,
         )
 
     @property

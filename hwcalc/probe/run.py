@@ -1,6 +1,7 @@
 """Run one probe: measure the rank of this process, or the fullest rank if it runs alone, on the requested device.
 
-Probe with one process for each rank, as ``torchrun`` starts them: which rank this process is, and how results are gathered.
+``torchrun`` starts one process for each rank. A single process can also measure more: a live model, the largest batch or sequence, the
+bandwidth of the cache, a policy.
 """
 
 from __future__ import annotations
@@ -11,19 +12,25 @@ from datetime import timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.probe.allocator import environment_settings
+from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, BandwidthResult, measure_bandwidth, save_bandwidth
 from hwcalc.probe.devices import Device, default_reserve, open_device
+from hwcalc.probe.limits import WHAT, MaxResult, find_max
+from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult, run_live
 from hwcalc.probe.measure import measure
-from hwcalc.probe.result import Probed, RankResult
+from hwcalc.probe.result import PolicyRun, Probed, RankResult
 from hwcalc.text import shown
+from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Request
+    from hwcalc.profiles.hardware_file import Gpu
 
 _TIMEOUT: Final = timedelta(minutes=10)
 _MOST: Final = 2**16
@@ -77,21 +84,12 @@ def world_of(environment: Mapping[str, str]) -> World | None:
     return World(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
 
 
-def check_world(request: Request, world: World) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` unless there is one process for each rank of the plan."""
-    if request.gpus != world.size:
-        raise UsageError(
-            f"{world.size:,} processes, but tp {request.parallel.tp} x pp {request.parallel.pp} x dp {request.parallel.dp} = {request.gpus:,} ranks.",
-            hint=f"Use: torchrun --nproc-per-node {request.gpus}",
-        )
-
-
 def stage_of(request: Request, rank: int) -> int:
     """The pipeline stage of a rank. Ranks are ordered by replica, then by stage, then by tensor-parallel rank."""
-    return rank // request.parallel.tp % request.parallel.pp
+    return rank // request.setup.parallel.tp % request.setup.parallel.pp
 
 
-def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
+def _gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
     """The results of all ranks in order, on rank 0; ``None`` on the others. NCCL is used between GPUs, gloo between CPUs.
 
     Every rank calls this once. A rank that failed passes its error as ``mine``, so that no rank waits for it.
@@ -125,11 +123,7 @@ class ProbeOptions(Record):
 
 
 def probe(
-    opened: Occupancy,
-    options: ProbeOptions | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    torch: Any = None,
+    opened: Occupancy, options: ProbeOptions | None = None, *, environment: Mapping[str, str] | None = None, torch: Any = None
 ) -> Probed | None:
     """Allocate what the engine would allocate, and compare. Under ``torchrun``, rank 0 returns the result of all ranks, others ``None``.
 
@@ -138,24 +132,30 @@ def probe(
     """
     environment = os.environ if environment is None else environment
     options = options or ProbeOptions()
+    parallel, gpus = opened.setup.parallel, opened.setup.gpus
     world = world_of(environment)
+    notes = [*opened.model.notes, *opened.notes]
     if world is None:
         stage = opened.fullest_stage
-        rank = stage * opened.request.parallel.tp
         device = open_device(options.device, torch=torch)
-        notes = [*opened.model.notes, *opened.notes, *_one_rank_note(opened, stage)]
-        results = [_rank(opened, device, options, rank=rank, sharing=1, environment=environment, notes=notes)]
-        return _probed(opened, results, 1, notes)
+        if gpus > 1:
+            where = f" (pipeline stage {stage})" if parallel.pp > 1 else ""
+            one = f"One of {gpus:,} ranks was measured, one that holds most{where}."
+            notes.append(Note(code="one-rank", message=f"{one} All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"))
+        return _probed(opened, [_rank(opened, device, options, stage * parallel.tp, 1, environment, notes)], 1, notes)
     device = open_device(_rank_device(options.device, world, torch), torch=torch)
-    notes = [*opened.model.notes, *opened.notes]
     mine: RankResult | Failed
     try:
-        check_world(opened.request, world)
+        if gpus != world.size:
+            raise UsageError(
+                f"{world.size:,} processes, but tp {parallel.tp} x pp {parallel.pp} x dp {parallel.dp} = {gpus:,} ranks.",
+                hint=f"Use: torchrun --nproc-per-node {gpus}",
+            )
         sharing = 1 if device.kind == "cuda" else world.local_size
-        mine = _rank(opened, device, options, rank=world.rank, sharing=sharing, environment=environment, notes=notes)
+        mine = _rank(opened, device, options, world.rank, sharing, environment, notes)
     except KvplanError as error:
         mine = Failed(rank=world.rank, message=error.message, hint=error.hint, exit_code=error.exit_code, type=error.type)
-    everything = gathered(world, device, mine)
+    everything = _gathered(world, device, mine)
     if everything is None:
         return None
     failed = next((one for one in everything if isinstance(one, Failed)), None)
@@ -181,29 +181,25 @@ def _rank_device(name: str | None, world: World, torch: Any) -> str | None:
     return f"cuda:{world.local_rank}" if device.kind == "cuda" else device.label
 
 
-def _one_rank_note(opened: Occupancy, stage: int) -> list[Note]:
-    gpus = opened.request.gpus
-    if gpus == 1:
-        return []
-    where = f" (pipeline stage {stage})" if opened.request.parallel.pp > 1 else ""
-    message = (
-        f"One of {gpus:,} ranks was measured, one that holds most{where}. All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"
-    )
-    return [Note(code="one-rank", message=message)]
-
-
 def _rank(
     opened: Occupancy,
     device: Device,
     options: ProbeOptions,
-    *,
     rank: int,
     sharing: int,
     environment: Mapping[str, str],
     notes: list[Note],
 ) -> RankResult:
+    """What one rank allocates on this device, of whose free memory ``sharing`` processes take a part each."""
     stage = stage_of(opened.request, rank)
     allocations = opened.allocation(stage)
+    if not allocations:
+        raise UnsupportedError("there is nothing to allocate: no layer of this model keeps anything.")
+    limits = [] if options.max_bytes is None else [options.max_bytes]
+    if options.scale is not None:
+        if not 0 < options.scale <= 1:
+            raise UsageError(f"scale is {float(options.scale):g}.", hint="Allowed: a share above 0 and up to 1.")
+        limits.append(int(sum(one.bytes for one in allocations) * options.scale))
     return measure(
         allocations,
         device,
@@ -211,24 +207,11 @@ def _rank(
         stage=stage,
         settings=environment_settings(environment),
         reserve_bytes=default_reserve(device) if options.reserve_bytes is None else options.reserve_bytes,
-        most_bytes=_most(allocations, options),
+        most_bytes=min(limits, default=None),
         sharing=sharing,
         fill=options.fill,
         notes=notes,
     )
-
-
-def _most(allocations: tuple[Allocation, ...], options: ProbeOptions) -> int | None:
-    """The smaller of the two limits that the user may set; ``None`` without a limit."""
-    if not allocations:
-        raise UnsupportedError("there is nothing to allocate: no layer of this model keeps anything.")
-    total = sum(one.bytes for one in allocations)
-    limits = [] if options.max_bytes is None else [options.max_bytes]
-    if options.scale is not None:
-        if not 0 < options.scale <= 1:
-            raise UsageError(f"scale is {float(options.scale):g}.", hint="Allowed: a share above 0 and up to 1.")
-        limits.append(int(total * options.scale))
-    return min(limits, default=None)
 
 
 def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
@@ -239,15 +222,119 @@ def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[
         engine=opened.engine.name,
         engine_version=opened.version or None,
         definition="measured",
-        seq=request.seq,
-        batch=request.batch,
+        seq=request.load.seq,
+        batch=request.load.batch,
         kv_dtype=opened.dtypes.kv,
-        tp=request.parallel.tp,
-        pp=request.parallel.pp,
-        dp=request.parallel.dp,
-        dcp=request.parallel.dcp,
+        tp=request.setup.parallel.tp,
+        pp=request.setup.parallel.pp,
+        dp=request.setup.parallel.dp,
+        dcp=request.setup.parallel.dcp,
         world=world,
         ranks=tuple(ranks),
         agrees=all(rank.agrees for rank in ranks),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+class MoreOptions(Record):
+    """Which further measurements to make; ``search`` is ``batch`` or ``seq``."""
+
+    live: bool = False
+    search: str | None = None
+    bandwidth: bool = False
+    policy: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to measure."""
+        return self.live or self.bandwidth or self.policy or self.search is not None
+
+
+class More(Record):
+    """Their results; null was not asked for. ``notes`` say what was kept where."""
+
+    live: LiveResult | None
+    maximum: MaxResult | None
+    bandwidth: BandwidthResult | None
+    notes: tuple[Note, ...]
+    policy: PolicyRun | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every measurement that was requested agrees. A live model that could not be run does not count as agreement."""
+        same = self.live is None or self.live.status not in {DIFFERS, NOT_RUN}
+        return same and (self.maximum is None or self.maximum.agrees) and (self.policy is None or self.policy.agrees)
+
+
+def check_alone(chosen: MoreOptions) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if one of several processes is asked for measurements that need a single process."""
+    if chosen.search is not None and chosen.search not in WHAT:
+        raise UsageError(f"--find-max {shown(chosen.search, 40)} is not known.", hint=f"Allowed: {', '.join(WHAT)}.")
+    if chosen.any and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError(
+            "--live, --find-max, --bandwidth and --policy are measured by one process.", hint="Start it without torchrun."
+        )
+
+
+def measure_more(opened: Occupancy, options: ProbeOptions, chosen: MoreOptions) -> More:
+    """Make the chosen measurements one after the other on the device of the probe. Each frees its memory."""
+    device = open_device(options.device)
+    notes: list[Note] = []
+    live = maximum = bandwidth = policy = None
+    if chosen.live:
+        live = run_live(opened.model, device.label)
+    if chosen.search is not None:
+        available, reserve = _available(device, options)
+        maximum = find_max(opened, device, chosen.search, reserve_bytes=reserve, available_bytes=available)
+    if chosen.bandwidth:
+        bandwidth = _bandwidth(opened, device, options, notes)
+    if chosen.policy:
+        from hwcalc.probe.policy_run import run_policy
+
+        # In what is free beside the reserve, or in as much as the user allows.
+        available, reserve = _available(device, options)
+        free = device.free_bytes() if available is None else available
+        usable = None if free is None else max(0, free - (default_reserve(device) if reserve is None else reserve))
+        policy = run_policy(opened, device, usable_bytes=usable, limited=available is not None, scale=options.scale)
+    return More(live=live, maximum=maximum, bandwidth=bandwidth, policy=policy, notes=tuple(notes))
+
+
+def _available(device: Device, options: ProbeOptions) -> tuple[int | None, int | None]:
+    """The available bytes and the reserve of a search. With ``max_bytes``, the reserve is already subtracted."""
+    if options.max_bytes is None:
+        return None, options.reserve_bytes
+    reserve = default_reserve(device) if options.reserve_bytes is None else options.reserve_bytes
+    free = device.free_bytes()
+    return options.max_bytes if free is None else min(options.max_bytes, max(0, free - reserve)), 0
+
+
+def _bandwidth(opened: Occupancy, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
+    """Measure the bandwidth, and save it for the accelerator that was measured, even if the plan is for another."""
+    gpu = None if device.kind == "cpu" else accelerator_of(device, notes)
+    result = measure_bandwidth(opened, device, gpu=gpu, most_bytes=options.max_bytes, reserve_bytes=options.reserve_bytes)
+    if gpu is None:
+        message = "Bandwidth of a CPU: no plan is of one, so that it is not kept."
+        result = replace(result, gpu=None, peak_gbps=None)
+    elif result.read.bytes < LEAST_KEPT_BYTES:
+        message = (
+            f"Not kept: of {human_bytes(result.read.bytes)} the chip's own cache may hold a good part. "
+            f"Read {human_bytes(LEAST_KEPT_BYTES)} or more: a larger --seq or --batch."
+        )
+    else:
+        message = f"Kept in {save_bandwidth(result)}: plans of {gpu.id} use it."
+    notes.append(Note(code="calibration", message=message))
+    return result
+
+
+def accelerator_of(device: Device, notes: list[Note]) -> Gpu:
+    """The profile of this device. It is looked up by the device's own properties, as torch numbers devices in an order of its own."""
+    if device.kind != "cuda":
+        from hwcalc.hardware.named import LOCAL, load_gpu
+
+        return load_gpu(LOCAL, notes)
+    from hwcalc.hardware.local import FoundGpu, gpu_of
+
+    hip = getattr(device.torch.version, "hip", None)
+    size = None if device.total_bytes is None else device.total_bytes // MIB
+    found = FoundGpu(name=device.name, vendor="amd" if hip else "nvidia", through="torch", memory_mib=size, by_torch=True)
+    return gpu_of(found, notes)

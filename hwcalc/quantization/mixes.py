@@ -40,16 +40,9 @@ _LAYERS_OF_70B: Final[Mapping[str, int]] = {"llama": 80, "qwen2": 80, "deci": 80
 """The number of layers by which llama.cpp knows a model of 70B."""
 
 _CATEGORIES: Final = (
-    ("attn_qkv.weight", "v"),
-    ("attn_kv_b.weight", "v"),
-    ("attn_v.weight", "v"),
-    ("attn_k.weight", "k"),
-    ("attn_q.weight", "q"),
-    ("attn_output.weight", "attention output"),
-    ("ffn_up", "up or gate"),
-    ("ffn_gate", "up or gate"),
-    ("ffn_down", "down"),
-)
+    ("attn_qkv.weight", "v"), ("attn_kv_b.weight", "v"), ("attn_v.weight", "v"), ("attn_k.weight", "k"), ("attn_q.weight", "q"),
+    ("attn_output.weight", "attention output"), ("ffn_up", "up or gate"), ("ffn_gate", "up or gate"), ("ffn_down", "down"),
+)  # fmt: skip
 """A part of the name -> the category (``tensor_get_category``). Values include the fused projections, as there."""
 
 

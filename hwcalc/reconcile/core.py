@@ -166,18 +166,11 @@ TOLERANCE: Final = "1%"
 _SHOWN: Final = tuple(row.name for row in OPTIONS if row.in_reconciliation)
 _STATED_AS: Final = {
     "seq": ("max_model_len", "concurrency_tokens", "n_ctx_seq", "n_ctx", "session_len", "prompt_tokens"),
-    "prompt": ("prompt_tokens",),
-    "batch": ("n_seq_max",),
-    "tp": ("tensor_parallel_size",),
-    "pp": ("pipeline_parallel_size",),
-    "dp": ("data_parallel_size",),
-    "dcp": ("decode_context_parallel_size",),
-    "ep": ("enable_expert_parallel",),
-    "memory_utilization": ("gpu_memory_utilization",),
-    "kv_memory": ("pool_mb",),
-    "dtype": ("kv_cache_dtype",),
+    "prompt": ("prompt_tokens",), "batch": ("n_seq_max",), "tp": ("tensor_parallel_size",), "pp": ("pipeline_parallel_size",),
+    "dp": ("data_parallel_size",), "dcp": ("decode_context_parallel_size",), "ep": ("enable_expert_parallel",),
+    "memory_utilization": ("gpu_memory_utilization",), "kv_memory": ("pool_mb",), "dtype": ("kv_cache_dtype",),
     "weights": ("quantization",),
-}
+}  # fmt: skip
 
 
 @takes(ReconcileOptions)
@@ -407,7 +400,7 @@ def _order(version: str) -> int:
 
 def _shown_inputs(facts: Facts, inputs: _Inputs, occupancy: Occupancy) -> tuple[Input, ...]:
     """Each input of the plan with its source: an option, a line of the log, or a default."""
-    values, gpu, keywords = occupancy.request.flat(), occupancy.request.hardware.gpu, inputs.keywords
+    values, gpu, keywords = occupancy.request.flat(), occupancy.setup.hardware.gpu, inputs.keywords
     shown = {name: values.get(name) for name in _SHOWN}
     shown |= {"gpu": None if gpu is None else gpu.id, "dtype": occupancy.dtypes.kv}
     out = []
@@ -452,7 +445,7 @@ def _calibrate(read: _Log, occupancy: Occupancy) -> Saved:
     from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 
-    gpu = occupancy.request.hardware.gpu
+    gpu = occupancy.setup.hardware.gpu
     assert gpu is not None
     values = read.dialect.overheads(occupancy)
     if not values:
@@ -467,7 +460,7 @@ def _calibrate(read: _Log, occupancy: Occupancy) -> Saved:
     reading = Measurement(
         values=values,
         measured=measured,
-        conditions=conditions(occupancy.model.id, occupancy.request.parallel, tokens=tokens, rows=rows),
+        conditions=conditions(occupancy.model.id, occupancy.setup.parallel, tokens=tokens, rows=rows),
     )
     with keeping(LogError):
         path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)

@@ -334,10 +334,10 @@ def budget_rows(
     facts: Facts, occupancy: Occupancy, tolerance: float, *, size: int | None
 ) -> tuple[list[Row], PoolInfo | None, list[Note]]:
     """Rows for blocks and tokens of the pool of ``size`` bytes, or of the budget of the plan, which is an estimate, without one."""
-    named = occupancy.request.hardware.kv_memory
+    named = occupancy.setup.hardware.kv_memory
     budget = size if size is not None else named
     known = budget is not None
-    if budget is None and occupancy.request.hardware.gpu is not None and occupancy.budget is not None:
+    if budget is None and occupancy.setup.hardware.gpu is not None and occupancy.budget is not None:
         budget = occupancy.budget.expected
     if budget is None:
         message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."

@@ -8,9 +8,9 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.record import Record
 from hwcalc.probe.live import NOT_RUN, LiveResult
-from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed, RankResult, TensorResult
+from hwcalc.probe.run import More
 from hwcalc.report import View
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.text import both, csv_text, exact, plural

@@ -30,7 +30,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
     from hwcalc.report import hardware, probe, records
-    from hwcalc.sweep.records import SweepDocument
+    from hwcalc.sweep.grid import SweepDocument
 
     classes: dict[str, type] = {
         "plan": Plan,

@@ -33,7 +33,7 @@ def refresh(model_id: str, *, revision: str | None = None, token: str | None = N
     now, nothing is written. The file is written completely or not at all. Raises a subclass of
     :class:`~hwcalc.errors.KvplanError`.
     """
-    folder = user_folder()
+    folder = user_folder("models")
     if folder is None:
         raise UsageError("there is no folder for your own catalog: the system names no home.", hint="Set XDG_CONFIG_HOME.")
     raw = resolve(model_id, revision=revision, offline=False, token=token, endpoint=endpoint, weights=True, refresh=True)

@@ -1,4 +1,4 @@
-"""The grid of a sweep: lists of values, of which every combination is a point, in pieces that a block of rows can hold."""
+"""The grid of a sweep: lists of values, of which every combination is a point and becomes a row; and blocks of rows, stored by column."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import product, starmap
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from msgspec import field
 from msgspec.structs import replace
@@ -15,14 +15,152 @@ from msgspec.structs import replace
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.load import Missing
-from hwcalc.library.plan import engine_of, plan_loaded, request_of
+from hwcalc.library.plan import plan_loaded, request_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.options import with_policy
 from hwcalc.planner.result import Plan
-from hwcalc.sweep.blocks import Column, SharedNumbers
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from hwcalc.policies.base import Chosen
+
+    Integers: TypeAlias = npt.NDArray[Any]
+    """An array of whole numbers, int64."""
+
+Value = str | int | None
+Column: TypeAlias = "Value | Sequence[Value] | Integers"
+"""One value for all rows of a block, or a value for each row."""
+
+
+class SweepPoint(Record):
+    """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
+
+    Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of
+    the cache. ``low`` and ``high`` are the ends of the estimate of one GPU, and ``fits`` is the verdict: ``fits``, ``probably``,
+    ``probably_not`` or ``no``. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
+    ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
+    """
+
+    model: str
+    engine: str
+    engine_version: str | None
+    dtype: str | None
+    gpu: str | None
+    gpus: int | None
+    tp: int | None
+    policy: str | None
+    seq: int | None
+    batch: int | None
+    bytes_per_token: int | None
+    cache_total_bytes: int | None
+    cache_per_gpu_bytes: int | None
+    definition: str | None
+    weights_bytes: int | None
+    weights_per_gpu_bytes: int | None
+    total_bytes: int | None
+    total_per_gpu_bytes: int | None
+    total_per_gpu_low_bytes: int | None
+    total_per_gpu_high_bytes: int | None
+    usable_bytes: int | None
+    kept_tokens: int | None
+    policy_saved_bytes: int | None
+    prefill_peak_bytes: int | None
+    fits: str | None
+    warning: str | None
+    error: str | None
+
+
+class SweepDocument(Record):
+    """What ``kvplan sweep --json`` prints."""
+
+    schema_version: str
+    kvplan_version: str
+    points: tuple[SweepPoint, ...]
+
+
+COLUMNS: Final = SweepPoint.__struct_fields__
+NUMBERS: Final = frozenset(name for name, kind in SweepPoint.__annotations__.items() if "int" in kind)
+"""The columns with whole numbers; the others hold text."""
+
+
+class SharedNumbers(list[int]):
+    """Numbers that many blocks share, such as lengths and batches."""
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each number as text."""
+        return list(map(str, self))
+
+
+class RowBlock(Record):
+    """``size`` rows of one model, format, accelerator, number of ranks and policy.
+
+    ``columns`` has all of :data:`COLUMNS`; ``None`` means unknown, not planned, or no error.
+    """
+
+    size: int
+    columns: Mapping[str, Column]
+    failed: int = 0
+    """The number of rows with an ``error``."""
+    error: KvplanError | None = None
+    """The first error."""
+
+    def values(self, name: str) -> Sequence[Any]:
+        """The values of a column, one for each row."""
+        column: Any = self.columns[name]
+        if column is None or isinstance(column, (str, int)):
+            return [column] * self.size
+        values: Sequence[Any] = column if isinstance(column, list) else column.tolist()
+        return values
+
+    @property
+    def unjudged(self) -> int:
+        """The number of planned rows that name an accelerator and have no verdict: nobody can say whether they fit."""
+        if self.columns["gpu"] is None or isinstance(self.columns["fits"], str):
+            return 0
+        cells = map(self.values, ("gpu", "fits", "error"))
+        return sum(gpu is not None and verdict is error is None for gpu, verdict, error in zip(*cells, strict=True))
+
+
+def row_of(plan: Plan) -> dict[str, Value]:
+    """A plan as one row."""
+    request, cache, memory, policy = plan.request, plan.cache, plan.memory, plan.policy
+    return {
+        "model": plan.model.id,
+        "engine": request.engine,
+        "engine_version": request.engine_version,
+        "dtype": request.kv_dtype,
+        "gpu": None if plan.fit is None else plan.fit.gpu,
+        "gpus": None if plan.fit is None else plan.fit.gpus,
+        "tp": request.tp,
+        "policy": request.policy,
+        "seq": request.seq,
+        "batch": request.batch,
+        "bytes_per_token": cache.bytes_per_token,
+        "cache_total_bytes": cache.total_bytes,
+        "cache_per_gpu_bytes": cache.per_gpu_bytes,
+        "definition": cache.definition,
+        "weights_bytes": memory.weights.bytes,
+        "weights_per_gpu_bytes": memory.per_gpu.weights,
+        "total_bytes": memory.total_bytes,
+        "total_per_gpu_bytes": memory.per_gpu.total,
+        "total_per_gpu_low_bytes": None if plan.fit is None else plan.fit.needed_low_bytes,
+        "total_per_gpu_high_bytes": None if plan.fit is None else plan.fit.needed_high_bytes,
+        "usable_bytes": None if plan.fit is None else plan.fit.usable_bytes,
+        "kept_tokens": None if policy is None else max((layers.kept for layers in policy.layers), default=None),
+        "policy_saved_bytes": None if policy is None else policy.saved_bytes,
+        "prefill_peak_bytes": None if policy is None else policy.prefill_peak_bytes,
+        "fits": None if plan.fit is None else plan.fit.verdict.value,
+        "warning": " ".join(note.code for note in plan.warnings) or None,
+        "error": None,
+    }
+
+
+def failed_row(known: Mapping[str, Value], error: str) -> dict[str, Value]:
+    """The row of a point that cannot be planned: the request and the error, without figures."""
+    return dict.fromkeys(COLUMNS) | dict(known) | {"error": error}
+
 
 _ROWS: Final = 65_536
 """The most rows of one block, which limits the memory that a sweep takes."""
@@ -54,11 +192,6 @@ class Piece(Record):
         return len(self.seqs) * len(self.batches)
 
     @property
-    def points(self) -> Iterator[tuple[int | None, int]]:
-        """Length and batch of each point, in order."""
-        return ((seq, batch) for seq in self.seqs for batch in self.batches)
-
-    @property
     def halves(self) -> tuple[Piece, Piece]:
         """The first and the second half of the points, in order."""
         if len(self.seqs) > 1:
@@ -72,38 +205,24 @@ class Axes:
     """The pieces of a grid, and the columns that depend on lengths and batches alone. Those of the last piece are kept."""
 
     def __init__(self, seqs: Sequence[int | None], batches: Sequence[int]) -> None:
-        self.batches = tuple(batches)
-        self.whole = Piece(seqs=tuple(seqs), batches=self.batches)
-        self.pieces = tuple(_pieces(self.whole))
+        self.whole = Piece(seqs=tuple(seqs), batches=tuple(batches))
+        wide = min(len(batches), _ROWS)
+        tall = _ROWS // wide
+        self.pieces = tuple(
+            Piece(seqs=self.whole.seqs[start : start + tall], batches=self.whole.batches[left : left + wide])
+            for start in range(0, len(seqs), tall)
+            for left in range(0, len(batches), wide)
+        )
         self._last: tuple[Piece | None, dict[str, Column]] = (None, {})
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """The columns ``seq`` and ``batch``."""
         last, columns = self._last
         if last is not piece:
-            seqs = (seq for seq in piece.seqs for _ in piece.batches)
-            columns = {
-                "seq": None if None in piece.seqs else SharedNumbers(seqs),
-                "batch": SharedNumbers(piece.batches * len(piece.seqs)),
-            }
+            seqs = None if None in piece.seqs else SharedNumbers(seq for seq in piece.seqs for _ in piece.batches)
+            columns = {"seq": seqs, "batch": SharedNumbers(piece.batches * len(piece.seqs))}
             self._last = piece, columns
         return columns
-
-
-def _pieces(whole: Piece) -> Iterator[Piece]:
-    """Parts of at most :data:`_ROWS` points, in order."""
-    if whole.size <= _ROWS:
-        yield whole
-        return
-    wide = min(len(whole.batches), _ROWS)
-    tall = max(1, _ROWS // wide)
-    for start in range(0, len(whole.seqs), tall):
-        for left in range(0, len(whole.batches), wide):
-            yield Piece(seqs=whole.seqs[start : start + tall], batches=whole.batches[left : left + wide])
-
-
-FEW = 64
-"""Points of a grid that are planned one by one sooner than NumPy is imported."""
 
 
 class Setting(NamedTuple):
@@ -134,10 +253,6 @@ class Grid(Record):
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     option_draft: ModelSpec | None = None
 
-    def engine_of(self, model: ModelSpec | Missing) -> str:
-        """The engine that plans a model: the one that was given, which may include a version, or the model's own."""
-        return engine_of(model, self.options.get("engine"))
-
     @property
     def settings(self) -> Iterator[Setting]:
         """Every combination of all lists but the models, the lengths and the batches."""
@@ -154,21 +269,12 @@ class Grid(Record):
         named = {**self.options, **{name: value for name, value in own.items() if value is not None}}
         return with_policy(named, setting.policy, self.policies)
 
-    def plan(self, model: ModelSpec, keywords: Mapping[str, Any], seq: int | None, batch: int) -> Plan:
-        """The plan of one point. Nothing is read."""
-        return plan_loaded(model, {**keywords, "seq": seq, "batch": batch}, self.option_draft)
-
 
 def count(grid: Grid) -> int:
     """The number of rows: the points of the grid, and one for each missing model."""
     missing = sum(isinstance(model, Missing) for model in grid.models)
     lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps, grid.policies)
     return missing + prod(map(len, lists), start=len(grid.models) - missing)
-
-
-def is_small(grid: Grid) -> bool:
-    """Whether the grid has few points."""
-    return count(grid) <= FEW
 
 
 def check(grid: Grid) -> None:
@@ -187,7 +293,7 @@ def check(grid: Grid) -> None:
         first: UsageError | None = None
         for model in models:
             try:
-                grid.plan(model, grid.keywords(setting), longest, most)
+                plan_loaded(model, {**grid.keywords(setting), "seq": longest, "batch": most}, grid.option_draft)
             except UsageError as error:
                 first = first or error
                 continue

@@ -1,34 +1,64 @@
-"""Plan every combination of models, lengths, batches, formats, accelerators and ranks: :func:`sweep`."""
+"""Plan every combination of models, lengths, batches, formats, accelerators and ranks: :func:`sweep`.
+
+Its time is estimated from a few points before, because a point takes a microsecond or a minute.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice, product
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.documents import SCHEMA_VERSION, document_of
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
-from hwcalc.library.load import load, load_each
-from hwcalc.library.plan import option_draft
+from hwcalc.library.load import Missing, load, load_each
+from hwcalc.library.plan import engine_of, option_draft, request_of
 from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.auto_weights import refuse_auto
-from hwcalc.planner.options import Asked, SweepOptions, take_options, takes
+from hwcalc.planner.options import SweepOptions, take_options, takes
 from hwcalc.planner.plan import no_encoder, without_effect
 from hwcalc.planner.values import read_flag
-from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
-from hwcalc.sweep.evaluate import MAX_TIME, blocks, estimated_seconds, in_words, parse_time
-from hwcalc.sweep.grid import Grid, check, count
-from hwcalc.sweep.records import SweepDocument, SweepPoint
+from hwcalc.sources.request import tell
+from hwcalc.sweep.grid import COLUMNS, Axes, Grid, Piece, RowBlock, Setting, SweepDocument, SweepPoint, check, count, failed_row
+from hwcalc.sweep.setting import rows_of
+from hwcalc.text import quoted
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+FEW: Final = 64
+"""Points of a grid that are planned one by one sooner than NumPy is imported."""
+MAX_TIME: Final = "1h"
+"""The most time that a sweep may take by its estimate, unless the user allows more."""
+_LONGEST_SECONDS: Final = 366 * 86_400
+_ARRAY_SECONDS: Final = 2e-6
+"""A point of a form that is evaluated as an array and written as CSV: 1 to 2 us on a core of 2020 and later."""
+_SETTING_SECONDS: Final = 0.001
+_PLAN_SECONDS: Final = 0.002
+_GROUP_SECONDS: Final = 0.0002
+"""A setting; and a plan, and each group of equal layers in it, where nothing is worth timing."""
+_MOST_ASKED: Final = 40
+_WORTH_TIMING: Final = 20
+"""Settings, or plans of one model, from which on timing a few of them takes little beside all."""
+_MOST_TIMED: Final = 6
+_TIMED_SECONDS: Final = 0.1
+_COLD_SECONDS: Final = 2.0
+"""What takes up to so long at first may have loaded modules most of the time: it is timed again."""
+_WARM: Final = 4
+_SETTLED_SECONDS: Final = 2.0
+"""Seconds after which the pace so far says how long the rest takes."""
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
 
 
 class Sweep(Answer, Record):
@@ -45,8 +75,7 @@ class Sweep(Answer, Record):
 
     def __iter__(self) -> Iterator[SweepPoint]:
         for block in self.blocks():
-            columns = [_cells(block.columns[name], block.size) for name in COLUMNS]
-            for values in zip(*columns, strict=True):
+            for values in zip(*map(block.values, COLUMNS), strict=True):
                 yield SweepPoint(**dict(zip(COLUMNS, values, strict=True)))
 
     def blocks(self) -> Iterator[RowBlock]:
@@ -61,8 +90,9 @@ class Sweep(Answer, Record):
         return [document_of(point) for point in self]
 
     def to_dict(self) -> dict[str, Any]:
+        points = tuple(self)
         document: dict[str, Any] = document_of(
-            SweepDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, points=tuple(self))
+            SweepDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, points=points)
         )
         return document
 
@@ -100,57 +130,124 @@ def sweep(
 
     one_for_all, asked = take_options("sweep", options)
     refuse_auto(asked.weights, "sweep")
-    said: list[Note] = []
-    gpus = gpu_ids(words(gpu, "gpu"), said)
-    axes: dict[str, tuple[Any, ...]] = {
+    notes: list[Note] = []
+    axes: dict[str, Any] = {
+        "gpus": gpu_ids(words(gpu, "gpu"), notes) or (None,),
         "seqs": numbers(seq, "seq"),
         "batches": numbers(batch, "batch") or (1,),
         "dtypes": words(dtype, "dtype") or (None,),
-        "gpus": gpus or (None,),
         "tps": numbers(tp, "tp") or (None,),
         "policies": policies_of(policy),
     }
     given = each_model(models, every=read_flag(every, "every"))
-    grid = Grid(models=load_each(given, asked, keep_going=read_flag(keep_going, "keep_going")), options=one_for_all)
-    grid = replace(grid, **axes)
-    grid = _with_draft(grid, asked)
-    seconds = _affordable(grid, parse_time(max_time, "max-time"))
-    check(grid)
-    read = [model for model in grid.models if isinstance(model, ModelSpec)]
-    notes = (
-        *said,
-        *without_effect(_keywords(grid, asked), grid.tps),
-        *no_encoder(read, asked.encoder_seq),
-    )
-    return Sweep(grid=grid, notes=notes, seconds=seconds)
-
-
-def _keywords(grid: Grid, asked: Asked) -> dict[str, Any]:
-    """The keywords of a plan that may have no effect on any row; a list stands for one of its entries."""
-    policy = next((one for one in grid.policies if one is not None), None)
-    return {**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "policy": policy}
-
-
-def _affordable(grid: Grid, most: float) -> float:
-    """The estimated seconds. Raises :class:`~hwcalc.errors.UsageError` if there are more than ``most``."""
+    grid = Grid(models=load_each(given, asked, keep_going=read_flag(keep_going, "keep_going")), options=one_for_all, **axes)
+    # The draft is the same for all points.
+    if asked.draft is not None:
+        grid = replace(grid, options={**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)})
+    else:
+        grid = replace(grid, option_draft=option_draft(asked.engine, asked.engine_options, asked.access, asked.assume))
+    most = parse_time(max_time, "max-time")
     seconds = estimated_seconds(grid, most)
     if seconds > most:
         raise UsageError(
             f"the grid has {count(grid):,} points, which would take {in_words(seconds)} or more; {in_words(most)} is allowed.",
             hint=f"Take larger steps or fewer models, or allow more: --max-time {math.ceil(seconds / 3600) + 1}h",
         )
+    check(grid)
+    # What has no effect on any row: a list stands for one of its entries.
+    any_policy = next((entry for entry in grid.policies if entry is not None), None)
+    keywords = {**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "policy": any_policy}
+    read = [model for model in grid.models if isinstance(model, ModelSpec)]
+    notes += [*without_effect(keywords, grid.tps), *no_encoder(read, asked.encoder_seq)]
+    return Sweep(grid=grid, notes=tuple(notes), seconds=seconds)
+
+
+def parse_time(text: str | float, option: str) -> float:
+    """The seconds of a time such as ``90``, ``90s``, ``10m``, ``2h`` or ``1d``.
+
+    >>> parse_time("1.5h", "max-time"), parse_time(90, "max-time")
+    (5400.0, 90.0)
+    """
+    number = isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) <= _LONGEST_SECONDS
+    match = _TIME.fullmatch(str(text).strip().lower()) if number or isinstance(text, str) else None
+    if match is None or match[2] not in _UNITS or not 0 < (seconds := float(match[1]) * _UNITS[match[2]]) <= _LONGEST_SECONDS:
+        raise UsageError(f"{option} is no length of time: {quoted(text, 40)}", hint="Allowed: 90s, 10m, 2h or 1d, up to 366d.")
     return seconds
 
 
-def _with_draft(grid: Grid, asked: Asked) -> Grid:
-    """The grid with its draft loaded, which is the same for all points."""
-    if asked.draft is not None:
-        return replace(grid, options={**grid.options, "draft": load(asked.draft, asked.access, assume=asked.assume)})
-    return replace(grid, option_draft=option_draft(asked.engine, asked.engine_options, asked.access, asked.assume))
+def in_words(seconds: float) -> str:
+    """The rounded time in words.
+
+    >>> in_words(7), in_words(100), in_words(5400), in_words(1e7)
+    ('7 s', '2 min', '1.5 h', '116 days')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.2g} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.0f} days"
 
 
-def _cells(column: Column, size: int) -> Sequence[Any]:
-    if column is None or isinstance(column, (str, int)):
-        return [column] * size
-    values: Sequence[Any] = column if isinstance(column, list) else column.tolist()  # type: ignore[union-attr]
-    return values
+def estimated_seconds(grid: Grid, most: float) -> float:
+    """The estimated seconds of all points. It stops adding once the sum is more than ``most``."""
+    settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
+    points = settings * len(grid.seqs or (0,)) * len(grid.batches)
+    first = next(grid.settings)
+    models = [model for model in grid.models if isinstance(model, ModelSpec)]
+    # Of many models some are asked, which stand for the others.
+    chosen = models[:: max(1, len(models) // _MOST_ASKED)]
+    total = 0.0
+    for model, policy in product(chosen, grid.policies):
+        if total > most:
+            break
+        if points < _WORTH_TIMING or count(grid) <= FEW:
+            seconds = points * (_PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups))
+        else:
+            seconds = _seconds_of_large(grid, model, first._replace(policy=policy), settings, points)
+        total += len(models) / len(chosen) * seconds
+    return total
+
+
+def _seconds_of_large(grid: Grid, model: ModelSpec, setting: Setting, settings: int, points: int) -> float:
+    """The estimated seconds of all points of one model under one policy, from the largest and the smallest of them."""
+    ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
+    try:
+        rows = rows_of(grid, model, setting, request_of(grid.keywords(setting), grid.option_draft))
+        piece = Piece(seqs=tuple({seq for seq, _ in ends}), batches=tuple({batch for _, batch in ends}))
+        if rows.are_arrays(piece):
+            return settings * _SETTING_SECONDS + points * _ARRAY_SECONDS
+    except KvplanError:
+        return points * _ARRAY_SECONDS
+    # The first plans load modules and profiles, so quick ones are timed again.
+    spent: list[float] = []
+    while len(spent) < _MOST_TIMED and sum(spent) < (_COLD_SECONDS if len(spent) < _WARM else _TIMED_SECONDS):
+        begun = perf_counter()
+        with suppress(KvplanError):
+            rows.plan(*ends[len(spent) % 2])
+        spent.append(perf_counter() - begun)
+    return points * min(spent)
+
+
+def blocks(grid: Grid) -> Iterator[RowBlock]:
+    """The blocks of all rows; the batch changes fastest, then length, policy, ranks, accelerator, dtype and model. Reports progress.
+
+    A point that cannot be planned becomes a row with an ``error``; nothing is raised.
+    """
+    total, done, begun = count(grid), 0, monotonic()
+    axes = Axes(grid.seqs, grid.batches)
+    for model in grid.models:
+        of_model: Iterable[RowBlock]
+        if isinstance(model, Missing):
+            engine = engine_of(model, grid.options.get("engine")).partition("@")[0]
+            row = failed_row({"model": model.id, "engine": engine}, model.error.message)
+            of_model = [RowBlock(size=1, columns=row, failed=1, error=model.error)]
+        else:
+            settings = (rows_of(grid, model, setting, asked, few=total <= FEW) for setting, asked in grid.asked)
+            of_model = chain.from_iterable(rows.blocks(axes) for rows in settings)
+        for block in of_model:
+            done += block.size
+            seconds = monotonic() - begun
+            left = seconds * (total - done) / done
+            remaining = f", about {in_words(left)} left" if seconds > _SETTLED_SECONDS and left >= 1 else ""
+            tell(f"{done:,} of {total:,} points{remaining}")
+            yield block

@@ -1,402 +1,40 @@
 """The rows of one model in one setting of a grid: from the form of its deployment if it has one, else by planning each point.
 
-The form (:mod:`hwcalc.engines.forms`) gives the figures of all lengths and batches as arrays. What does not depend on length and batch
-comes from one occupancy of the setting. Refused points are found by planning few of them, where many are refused for one reason.
-
-Arrays have 64 bits, and a larger number would be wrong in silence. So a rule is first called with the range of all lengths and the range of
-all numbers of sequences in place of arrays (:class:`Reach`), which bounds every step of its arithmetic in integers of Python.
+Refused points are found by planning few of them, where many are refused for one reason. Where the user names a number of GPUs alone, each
+point has the layout in which its plan runs (:class:`LaidOutRows`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import product
 from typing import Any, Final
+
+from msgspec.structs import asdict, replace
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Turns
-from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
-from hwcalc.engines.memory import Section
+from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
-from hwcalc.formulas import Span
-from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.stairs import stairs_at
+from hwcalc.library.plan import engine_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.plan import lasting_warnings, plan_memory, plan_opened
-from hwcalc.planner.result import Plan
-from hwcalc.planner.verdict import Verdict
-from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
-from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
+from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
+from hwcalc.planner.plan import plan_opened
+from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.sweep.family import Family, family_of
+from hwcalc.sweep.grid import COLUMNS, Axes, Column, Grid, Piece, RowBlock, Setting, Value, failed_row, row_of
 from hwcalc.units import MOST_TOKENS
-
-_FAR: Final = 2**100
-"""More than anybody asks about."""
-
-
-class Reach:
-    """A range of numbers, from ``low`` to ``high``.
-
-    ``seen`` collects the largest magnitude of all steps of the arithmetic with it.
-    """
-
-    shape = ()
-
-    def __init__(self, low: Any, high: Any, seen: list[Any]) -> None:
-        self.low, self.high, self.seen = low, high, seen
-        seen[0] = max(seen[0], high)
-        seen[0] = max(seen[0], -low)
-
-    def __add__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        return Reach(self.low + low, self.high + high, self.seen)
-
-    def __sub__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        return Reach(self.low - high, self.high - low, self.seen)
-
-    def __rsub__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        return Reach(low - self.high, high - self.low, self.seen)
-
-    def __mul__(self, other: Any) -> Reach:
-        low, high = _ends(other)
-        if self.low >= 0 and low >= 0:
-            return Reach(self.low * low, self.high * high, self.seen)
-        products = (self.low * low, self.low * high, self.high * low, self.high * high)
-        return Reach(min(products), max(products), self.seen)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Reach:
-        return Reach(-self.high, -self.low, self.seen)
-
-    def __floordiv__(self, other: Any) -> Reach:
-        # Nothing is divided by a number below one.
-        low, high = (max(end, 1) for end in _ends(other))
-        return Reach(self.low // (low if self.low < 0 else high), self.high // (high if self.high < 0 else low), self.seen)
-
-    def __truediv__(self, other: Any) -> Reach:
-        low, high = (max(end, 1) for end in _ends(other))
-        return Reach(self.low / (low if self.low < 0 else high), self.high / (high if self.high < 0 else low), self.seen)
-
-    def _answer(self, other: Any) -> Reach:
-        """The range of a comparison: 0 for false to 1 for true."""
-        return Reach(0, 1, self.seen)
-
-    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _answer
-    __eq__ = __ne__ = _answer  # type: ignore[assignment]
-    __hash__ = None  # type: ignore[assignment]
-
-    def clip(self, min: Any = None, max: Any = None) -> Reach:  # noqa: A002 - the names of NumPy
-        """As an array has it."""
-        if min is not None:
-            low, high = _ends(min)
-            return Reach(_larger(self.low, low), _larger(self.high, high), self.seen)
-        low, high = _ends(max)
-        return Reach(_smaller(self.low, low), _smaller(self.high, high), self.seen)
-
-    def astype(self, kind: str) -> Reach:
-        """As an array has it: all bounds are kept."""
-        return self
-
-    def ravel(self) -> Reach:
-        """As an array has it."""
-        return self
-
-    def reshape(self, shape: Any) -> Reach:
-        """As an array has it."""
-        return self
-
-    def tolist(self) -> list[Any]:
-        """Both ends."""
-        return [self.low, self.high]
-
-
-_larger, _smaller = max, min
-
-
-def _ends(other: Any) -> tuple[Any, Any]:
-    if type(other) is Reach:
-        return other.low, other.high
-    return (min(other), max(other)) if type(other) is list else (other, other)
-
-
-def reached(tokens: tuple[int, int], sequences: tuple[int, int], ask: Callable[[Any, Any], object]) -> int | None:
-    """The largest magnitude of all steps of the rules that ``ask`` calls, over these ranges of tokens and of sequences.
-
-    ``None`` if a rule uses an operation that a range does not have.
-    """
-    seen: list[Any] = [0]
-    try:
-        ask(Reach(*tokens, seen), Reach(*sequences, seen))
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        return None
-    largest: int = ceil(min(seen[0], _FAR))
-    return largest
-
-
-_OF_A_VERDICT: Final = (
-    *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
-    *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
-)
-"""Columns that are empty without a GPU or a policy."""
-_VERDICTS: Final = (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS)
-_WORDS: Final = tuple(verdict.value for verdict in _VERDICTS)
-_MOST: Final = 2**62
-_WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
-_SPARE_BITS: Final = 10
-
-
-class Family(Record):
-    """The requests of one setting, which differ in length and batch alone.
-
-    ``form`` is the memory of a GPU, ``curve`` that of the cache.
-    """
-
-    opened: Occupancy
-    curve: Curve
-    form: MemoryForm | None
-    row: dict[str, Any]
-    """The columns that are the same at every point."""
-    warnings: tuple[str, ...]
-    """The codes of the warnings that every point has."""
-    grown: dict[Span, int]
-    """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
-
-    def agrees(self, piece: Piece, refused: Any) -> bool:
-        """Whether every point of the piece that the form refuses is among the ``refused`` ones."""
-        most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
-        if most_tokens is None and most_sequences is None:
-            return True
-        tokens, sequences = piece.tokens, piece.sequences
-        beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
-        if most_sequences is not None:
-            beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
-        return not beyond.any() if refused is None else bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
-
-    def holds_for(self, piece: Piece) -> bool:
-        """Whether the form covers the lengths of the piece, and no number needs more than 64 bits."""
-        if max(*piece.seqs, *piece.batches) > _MOST:
-            return False
-        tokens, sequences = self._accepted(piece)
-        far = int(tokens.max()), int(sequences.max())
-        if self.form is not None and tokens.min() < self.form.least_tokens:
-            return False
-        caches = self.curve.total_bytes(*far) + self.curve.needed_bytes(*far)
-        simple = caches + sum(self.row[name] or 0 for name in _WEIGHTS) + self._most_grown(far[0])
-        if self.form is None:
-            # No step of a plain curve is larger than the sum, which grows with both.
-            return simple <= (_MOST if type(self.curve) is Curve else _MOST >> _SPARE_BITS)
-        most = reached((1, far[0] + 1), (1, far[1]), partial(self._answers, self.form))
-        if most is not None:
-            return max(most, simple) <= _MOST
-        # Such a form takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
-        return bool(max(simple, *self._answers(self.form, *far)) <= _MOST >> _SPARE_BITS)
-
-    def _most_grown(self, tokens: int) -> int:
-        """An upper bound on the bytes in any step of the growth."""
-        longest = max(tokens + 1, self.opened.encoder_tokens)
-        return sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
-
-    def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
-        """All numbers and verdicts that rows take from the form."""
-        memory = form.at(tokens, sequences)
-        parts = (memory.parts_bytes("expected", section.value) for section in Section)
-        total = self._total(memory)
-        holds = map(memory.holds, ENDS)
-        return [memory.needed_bytes, *(() if total is None else (total,)), *parts, *holds]
-
-    def columns(self, piece: Piece) -> dict[str, Column]:
-        """All columns but length and batch."""
-        tokens, sequences = self._accepted(piece)
-        shape = len(piece.seqs), len(piece.batches)
-        arrays = {"bytes_per_token": self._growth(tokens)}
-        arrays |= self._without_gpu(tokens, sequences) if self.form is None else self._on_gpu(self.form.at(tokens, sequences))
-        return {
-            **self.row,
-            **{name: _column(array, shape) for name, array in arrays.items()},
-            "warning": self._warning(piece),
-        }
-
-    def _accepted(self, piece: Piece) -> tuple[Any, Any]:
-        """The lengths and batches of a piece, cut to the largest that the form accepts.
-
-        The rows of larger ones are replaced by errors.
-        """
-        tokens, sequences = piece.tokens, piece.sequences
-        if self.curve.most_tokens is not None:
-            tokens = tokens.clip(max=self.curve.most_tokens)
-        if self.curve.most_sequences is not None:
-            sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
-        return tokens, sequences
-
-    def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
-        replicas = self.opened.request.parallel.dp
-        needed = self.curve.needed_bytes(tokens, sequences if replicas == 1 else -(-sequences // replicas))
-        return self._beside_weights(self.curve.total_bytes(tokens, sequences), needed)
-
-    def _beside_weights(self, cache: Any, needed: Any) -> dict[str, Any]:
-        """The columns of the cache on all GPUs and on the fullest, and of their sums with the weights, without any other memory."""
-        weights, on_gpu = (self.row[name] for name in _WEIGHTS)
-        return {
-            "cache_total_bytes": cache,
-            "cache_per_gpu_bytes": needed,
-            "total_bytes": None if weights is None else cache + weights,
-            "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
-        }
-
-    def _on_gpu(self, memory: Memory) -> dict[str, Any]:
-        usable, needed = memory.form.usable[1], memory.needed_bytes
-        low, high = (usable - memory.left(end) + needed for end in ("high", "low"))
-        return {
-            **(self._beside_weights(memory.total_bytes, needed) if self.is_given else self._equation(memory)),
-            "total_per_gpu_low_bytes": larger(0, low),
-            "total_per_gpu_high_bytes": high,
-            "usable_bytes": usable,
-            "fits": _verdicts(*map(memory.holds, ENDS)),
-        }
-
-    def _equation(self, memory: Memory) -> dict[str, Any]:
-        parts = {section: memory.parts_bytes("expected", section.value) for section in Section}
-        return {
-            "cache_total_bytes": memory.total_bytes,
-            "cache_per_gpu_bytes": memory.needed_bytes,
-            "weights_per_gpu_bytes": parts[Section.WEIGHTS],
-            "total_bytes": self._total(memory),
-            "total_per_gpu_bytes": sum(parts.values()) + memory.needed_bytes,
-        }
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the user gives the budget, which holds the cache alone."""
-        return self.opened.request.hardware.kv_memory is not None
-
-    def _total(self, memory: Memory) -> Any:
-        """The bytes on all GPUs: cache, weights, and for each GPU activations and overhead of the fullest.
-
-        It is ``None`` if weights are unknown.
-        """
-        weights = self.row["weights_bytes"]
-        if memory.devices_bytes is not None:
-            return memory.devices_bytes
-        if weights is None:
-            return None
-        beside = sum(memory.parts_bytes("expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD))
-        return memory.total_bytes + weights + self.opened.request.gpus * beside
-
-    def _growth(self, tokens: Any) -> Any:
-        """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
-        encoder: Any = self.opened.growing_encoder_tokens
-        encoder = tokens if encoder is None else encoder
-        grown: Any = 0
-        for span, size in self.grown.items():
-            stairs = span.stairs(encoder)
-            grown = grown + size * (stairs_at(stairs, tokens + 1) - stairs_at(stairs, tokens))
-        return grown
-
-    def _warning(self, piece: Piece) -> Column:
-        """The codes of a plan's warnings, row by row."""
-        always, longest = " ".join(self.warnings) or None, self.opened.model.max_position_embeddings
-        if longest is None or max(piece.seqs) <= longest:
-            return always
-        both = " ".join(("beyond-maximum", *self.warnings))
-        if min(piece.seqs) > longest:
-            return both
-        return [both if seq > longest else always for seq in piece.seqs for _ in piece.batches]
-
-
-def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
-    """The figures of all requests that differ from this one in length and batch alone; ``None`` if the engine has no form of them.
-
-    ``gpu`` is the accelerator that the rows name.
-    """
-    request, hardware = opened.request, opened.request.hardware
-    if request.policy is not None or request.lengths or request.sharing.asked:
-        return None
-    judged = hardware.gpu is not None or hardware.kv_memory is not None
-    form = opened.form() if judged else None
-    if judged and form is None and (hardware.kv_memory is not None or opened.budget is not None):
-        return None
-    curve = opened.curve() if form is None else form.curve
-    if curve is None:
-        return None
-    definition = opened.model.definition(opened.engine.definition)
-    # The weights and the bytes of the cache do not depend on each other: of any point, the weights are those of all.
-    memory = plan_memory(opened, cache_bytes=0, rank_bytes=0, definition=definition, budget=None)
-    known = memory.weights.bytes is not None
-    warnings = lasting_warnings(opened, known_weights=known, verdict=form is not None)
-    row: dict[str, Any] = {
-        "model": opened.model.id,
-        "engine": opened.engine.name,
-        "engine_version": opened.version or None,
-        "dtype": opened.dtypes.kv,
-        "gpu": gpu if form is None or hardware.gpu is None else hardware.gpu.id,
-        "gpus": None if form is None else request.gpus,
-        "tp": request.parallel.tp,
-        "policy": None,
-        "definition": definition,
-        "weights_bytes": memory.weights.bytes,
-        "weights_per_gpu_bytes": memory.per_gpu.weights,
-        **dict.fromkeys(_OF_A_VERDICT),
-        "error": None,
-    }
-    return Family(
-        opened=opened,
-        curve=curve,
-        form=form,
-        row=row,
-        warnings=tuple(note.code for note in warnings),
-        grown=_grown(opened),
-    )
-
-
-def _grown(opened: Occupancy) -> dict[Span, int]:
-    roles = opened.dtypes.roles
-    sizes: dict[Span, int] = {}
-    for group in opened.model.stack.groups:
-        for tensor in group.kind.tensors():
-            size = group.count * tensor.bytes_per_position(roles[tensor.role])
-            sizes[tensor.span] = sizes.get(tensor.span, 0) + size
-    return {span: size for span, size in sizes.items() if size}
-
-
-def _verdicts(low: Any, expected: Any, high: Any) -> Any:
-    """The verdicts as an array of text, from arrays of what fits at each end of the estimates: :meth:`Verdict.of`, element by element."""
-    import numpy as np
-
-    certain = (low == expected) & (high == expected)
-    words = np.where(expected, np.where(certain, 3, 2), np.where(certain, 0, 1))
-    return np.array(_WORDS, dtype=object)[words]
-
-
-def _column(array: Any, shape: tuple[int, int]) -> Column:
-    """The column of an array: a single value if all points have the same, else a value for each point."""
-    import numpy as np
-
-    if array is None or isinstance(array, int):
-        return array
-    if array.shape == shape:
-        flat = array.ravel()
-    elif array.min() == array.max():
-        same: Value = array.item(0)
-        return same
-    else:
-        flat = np.broadcast_to(array, shape).ravel()
-    column: Column = flat
-    if array.dtype == object:
-        words = flat.tolist()
-        column = words if len(set(words)) > 1 else words[0]
-    return column
-
 
 _KEPT: Final = 8
 """The number of axes whose groups of values are kept."""
+_PLANNED_ROWS: Final = 128
+"""The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
+_SIZES: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 
 class Refusals(Record):
@@ -417,6 +55,7 @@ class Requests:
 
     def __init__(self, model: ModelSpec, engine: str, asked: Mapping[str, Any]) -> None:
         self._model, self._engine, self._asked = model, engine, asked
+        self.options: Mapping[str, str] = asked.get("engine_options", {})
         self.first: Occupancy | None = None
         """The occupancy of the first point that was accepted."""
 
@@ -426,28 +65,22 @@ class Requests:
 
         Settings with the same options and replicas share them.
         """
-        prompt, replicas, options = (
-            self._asked.get("prompt") or 1,
-            self._asked.get("dp", 1),
-            self._asked.get("engine_options", {}),
-        )
-        key = ("turns", self._engine, prompt, replicas, *options.items())
-        turns: Turns = self._model.once(key, lambda: self._turns_of(prompt, replicas, options))
-        return turns
+        prompt, replicas = self._asked.get("prompt") or 1, self._asked.get("dp", 1)
 
-    def _turns_of(self, prompt: int, replicas: int, options: Mapping[str, str]) -> Turns:
-        try:
-            engine = find_engine(self._engine)[0]
-            engine = engine.started_by(options)
-            engine.check_options(options)
-            turns = engine.turns(self._model, options)
-        except KvplanError:
-            # What is refused for its options is refused at every point.
-            turns = Turns()
-        return Turns(
-            tokens=tuple(sorted({*turns.tokens, prompt - 1, MOST_TOKENS})),
-            sequences=tuple(sorted({*(most * replicas for most in turns.sequences), MOST_TOKENS})),
-        )
+        def make() -> Turns:
+            try:
+                engine = find_engine(self._engine)[0].started_by(self.options)
+                engine.check_options(self.options)
+                turns = engine.turns(self._model, self.options)
+            except KvplanError:
+                # What is refused for its options is refused at every point.
+                turns = Turns()
+            return Turns(
+                tokens=tuple(sorted({*turns.tokens, prompt - 1, MOST_TOKENS})),
+                sequences=tuple(sorted({*(most * replicas for most in turns.sequences), MOST_TOKENS})),
+            )
+
+        return self._model.once(("turns", self._engine, prompt, replicas, *self.options.items()), make)
 
     def open(self, seq: int | None, batch: int) -> Occupancy:
         """The occupancy of one point, whose stored bytes are computed. Raises the error with which its plan is refused."""
@@ -456,15 +89,12 @@ class Requests:
         self.first = self.first or opened
         return opened
 
-    def plan(self, seq: int | None, batch: int) -> Plan:
-        """The plan of one point, without the limits, which no column holds. Raises its error."""
-        return plan_opened(self.open(seq, batch), limits=False)
-
-    @property
-    def follow_the_axes(self) -> bool:
-        """Whether requests have the lengths and batches of the grid; false if an engine option sets others."""
-        assert self.first is not None
-        return not self.first.engine.names_sizes(self._asked.get("engine_options", {}))
+    def _error(self, seq: int | None, batch: int) -> KvplanError | None:
+        try:
+            self.open(seq, batch)
+        except KvplanError as error:
+            return error
+        return None
 
     def usual_length(self, batches: tuple[int, ...]) -> int | None:
         """The planned length where the user names none; ``None`` if it differs between batches, or if all points are refused."""
@@ -473,46 +103,59 @@ class Requests:
                 break
         if self.first is None:
             return None
-        engine, request = self.first.engine, self.first.request
-        named = engine.length_named(self._model, request.batch, request.options) is not None
-        return None if named or engine.names_length(request.hardware.gpu) else request.seq
+        engine, setup, load = self.first.engine, self.first.setup, self.first.load
+        named = engine.length_named(self._model, load.batch, setup.options) is not None
+        return None if named or engine.names_length(setup.hardware.gpu) else load.seq
 
     def refusals(self, piece: Piece) -> Refusals | None:
         """The refused points of a piece; ``None`` if only planning each point would tell."""
         texts: Any = None
         first: KvplanError | None = None
         count = 0
-        for rows in _alike(piece.seqs, self._turns.tokens):
-            for columns in _alike(piece.batches, self._turns.sequences):
-                error = self._error(piece.seqs[rows[0]], piece.batches[columns[0]])
-                if error is None:
-                    continue
-                seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
-                messages = _same_words(seqs, batches, self._words_beside(error, seqs[0], batches[0]))
-                if messages is None:
-                    return None
-                import numpy as np
+        groups = product(_alike(piece.seqs, self._turns.tokens), _alike(piece.batches, self._turns.sequences))
+        for rows, columns in groups:
+            seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
+            error = self._error(seqs[0], batches[0])
+            if error is None:
+                continue
+            messages = self._messages(seqs, batches, {(seqs[0], batches[0]): error.message})
+            if messages is None:
+                return None
+            import numpy as np
 
-                if texts is None:
-                    texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
-                texts[np.ix_(rows, columns)] = messages
-                first, count = first or error, count + len(rows) * len(columns)
+            if texts is None:
+                texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
+            texts[np.ix_(rows, columns)] = messages
+            first, count = first or error, count + len(rows) * len(columns)
         return Refusals(texts=texts, count=count, first=first, all=count == piece.size)
 
-    def _words_beside(self, error: KvplanError, seq: int | None, batch: int) -> Callable[[int | None, int], str | None]:
-        """A function from a point to the message of its refusal. The message of the given point is known already."""
-        return lambda *point: error.message if point == (seq, batch) else _text(self._error(*point))
+    def _messages(self, seqs: Sequence[Any], batches: Sequence[int], known: dict[tuple[Any, int], str | None]) -> Any:
+        """The messages of points that are refused for the same reason, as an array that broadcasts; ``None`` if a point is accepted.
 
-    def _error(self, seq: int | None, batch: int) -> KvplanError | None:
-        try:
-            self.open(seq, batch)
-        except KvplanError as error:
-            return error
-        return None
+        The numbers that a message names do not fall as length and batch grow. So if it is the same at the smallest and the largest, it
+        is the same everywhere between. ``known`` are the messages of points that were tried.
+        """
+        import numpy as np
 
+        def message(seq: Any, batch: int) -> str | None:
+            if (seq, batch) not in known:
+                error = self._error(seq, batch)
+                known[seq, batch] = None if error is None else error.message
+            return known[seq, batch]
 
-def _text(error: KvplanError | None) -> str | None:
-    return None if error is None else error.message
+        few, many, short, long = min(batches), max(batches), min(seqs), max(seqs)
+        least, most = message(short, few), message(long, many)
+        if least is None or most is None:
+            return None
+        if least == most:
+            return np.array([[least]], dtype=object)
+        if all(message(short, batch) == message(long, batch) for batch in batches):
+            messages = [[message(short, batch) for batch in batches]]
+        elif all(message(seq, few) == message(seq, many) for seq in seqs):
+            messages = [[message(seq, few)] for seq in seqs]
+        else:
+            messages = [[message(seq, batch) for batch in batches] for seq in seqs]
+        return None if any(text is None for row in messages for text in row) else np.array(messages, dtype=object)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -524,148 +167,215 @@ def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list
     return tuple(groups.values())
 
 
-def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[Any, int], str | None]) -> Any:
-    """The messages of points that are refused for the same reason, as an array that broadcasts; ``None`` if a point is accepted.
-
-    The numbers that a message names do not fall as length and batch grow. So if it is the same at the smallest and the largest, it is the
-    same everywhere between.
-    """
-    import numpy as np
-
-    few, many, short, long = min(batches), max(batches), min(seqs), max(seqs)
-    least, most = words(short, few), words(long, many)
-    if least is None or most is None:
-        return None
-    if least == most:
-        return np.array([[least]], dtype=object)
-    for_batch = [(words(short, batch), words(long, batch)) for batch in batches]
-    if all(one == other for one, other in for_batch):
-        messages = [[one for one, _ in for_batch]]
-    else:
-        for_length = [(words(seq, few), words(seq, many)) for seq in seqs]
-        if all(one == other for one, other in for_length):
-            messages = [[one] for one, _ in for_length]
-        else:
-            messages = [[words(seq, batch) for batch in batches] for seq in seqs]
-    return None if any(text is None for row in messages for text in row) else np.array(messages, dtype=object)
-
-
-_PLANNED_ROWS: Final = 128
-"""The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
+def rows_of(grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> SettingRows:
+    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
+    named = any((asked.get(name) or 1) > 1 for name in _SIZES)
+    several = (asked.get("gpus") or 1) > 1 or (asked.get("instance") is not None and asked.get("gpus") is None)
+    chosen = LaidOutRows if several and not named and asked.get("kv_memory") is None else SettingRows
+    return chosen(grid, model, setting, asked, few=few)
 
 
 class SettingRows:
     """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
 
     def __init__(self, grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> None:
+        self._grid, self._model, self._setting, self._asked, self._few = grid, model, setting, asked, few
         self._named = bool(grid.seqs)
-        self._few = few
+        engine = engine_of(model, grid.options.get("engine"))
         self._known: dict[str, Value] = {
             "model": model.id,
-            "engine": grid.engine_of(model).partition("@")[0],
+            "engine": engine.partition("@")[0],
             "dtype": setting.dtype,
             "gpu": setting.gpu,
             "tp": setting.tp,
             "policy": None if setting.policy is None else setting.policy.text,
         }
-        self._requests = Requests(model, grid.engine_of(model), asked)
+        self._requests = Requests(model, engine, asked)
 
     @cached_property
     def _family(self) -> Family | None:
-        """The figures of all requests of the setting, as arrays; ``None`` without a form.
+        """The figures of all requests of the setting, as arrays; ``None`` without a form, or if an engine option sets length or batch.
 
         A point must have been accepted before.
         """
-        opened, gpu = self._requests.first, self._known["gpu"]
+        opened = self._requests.first
         assert opened is not None
-        assert not isinstance(gpu, int)
-
-        return family_of(opened, gpu) if self._requests.follow_the_axes else None
+        return None if opened.engine.names_sizes(self._requests.options) else family_of(opened, self._setting.gpu)
 
     def blocks(self, axes: Axes) -> Iterator[RowBlock]:
         """All rows, in blocks."""
         if self._few:
-            yield from self._planned(axes.whole if self._named else Piece(seqs=(None,), batches=axes.batches))
+            yield from self._planned(axes.whole if self._named else Piece(seqs=(None,), batches=axes.whole.batches))
             return
         if not self._named:
-            axes = Axes((self._requests.usual_length(axes.batches),), axes.batches)
+            batches = axes.whole.batches
+            axes = Axes((self._requests.usual_length(batches),), batches)
         for piece in axes.pieces:
             yield from self.of_piece(piece, axes)
 
     def plan(self, seq: int | None, batch: int) -> dict[str, Value]:
-        """The row of one point, by its plan. Raises its error."""
-        row = row_of(self._requests.plan(seq if self._named else None, batch))
-        return {**row, "gpu": row["gpu"] or self._known["gpu"]}
+        """The row of one point, by its plan without the limits, which no column holds. Raises its error."""
+        row = row_of(plan_opened(self._requests.open(seq if self._named else None, batch), limits=False))
+        return {**row, "gpu": row["gpu"] or self._setting.gpu}
 
     def are_arrays(self, piece: Piece) -> bool:
         """Whether no point of this piece has to be planned."""
         refusals = self._requests.refusals(piece)
-        return refusals is not None and (refusals.all or self._evaluates(piece, refusals))
+        return refusals is not None and (refusals.all or self._evaluated(piece, refusals) is not None)
 
-    def _evaluates(self, piece: Piece, refusals: Refusals) -> bool:
-        """Whether the form gives the rows of this piece, of which some points are accepted."""
-        return None not in piece.seqs and self._family is not None and self._family.agrees(piece, refusals.texts)
+    def _evaluated(self, piece: Piece, refusals: Refusals) -> Family | None:
+        """What gives the rows of this piece, of which some points are accepted; ``None`` if they must be planned."""
+        family = None if None in piece.seqs else self._family
+        return family if family is not None and family.agrees(piece, refusals.texts) else None
 
     def of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
         """The rows of a piece, in blocks."""
         refusals = self._requests.refusals(piece)
         if refusals is None:
             yield from self._planned(piece)
-        elif refusals.all:
-            yield self._refused(piece, axes, refusals)
-        elif not self._evaluates(piece, refusals) or self._family is None:
-            yield from self._planned(piece)
-        elif self._family.holds_for(piece):
-            yield self._evaluated(self._family, piece, axes, refusals)
-        elif piece.size <= _PLANNED_ROWS:
+            return
+        if refusals.all:
+            errors = column_of(refusals.texts.ravel().tolist())
+            of_refused = self._columns_of_refused(piece, axes) | {"error": errors}
+            yield RowBlock(size=piece.size, columns=of_refused, failed=piece.size, error=refusals.first)
+            return
+        family = self._evaluated(piece, refusals)
+        if family is not None and family.holds_for(piece):
+            columns: Mapping[str, Column] = family.columns(piece) | axes.columns(piece)
+            if refusals.count:
+                texts = refusals.texts.ravel()
+                refused = (texts != None) * 1  # noqa: E711 - place by place
+                columns = _mixed([columns, self._columns_of_refused(piece, axes) | {"error": texts}], refused)
+            yield RowBlock(size=piece.size, columns=columns, failed=refusals.count, error=refusals.first)
+        elif family is None or piece.size <= _PLANNED_ROWS:
             yield from self._planned(piece)
         else:
             for half in piece.halves:
                 yield from self.of_piece(half, axes)
 
-    def _evaluated(self, family: Family, piece: Piece, axes: Axes, refusals: Refusals) -> RowBlock:
-        """The block of a piece from the form, with error rows for its refused points."""
-        columns = family.columns(piece) | axes.columns(piece)
-        if not refusals.count:
-            return RowBlock(size=piece.size, columns=columns)
-        refused = refusals.texts.ravel() != None  # noqa: E711 - place by place
-        others = self._columns_of_refused(piece, axes) | {"error": refusals.texts.ravel()}
-        mixed = {name: _either(refused, others[name], columns[name]) for name in COLUMNS}
-        return RowBlock(size=piece.size, columns=mixed, failed=refusals.count, error=refusals.first)
-
     def _columns_of_refused(self, piece: Piece, axes: Axes) -> dict[str, Column]:
         """The columns of refused rows. Their ``seq`` is the length that the user names, ``None`` where the user names none."""
         return {**failed_row(self._known, ""), **axes.columns(piece), **({} if self._named else {"seq": None})}
 
-    def _refused(self, piece: Piece, axes: Axes, refusals: Refusals) -> RowBlock:
-        texts = refusals.texts.ravel().tolist()
-        columns = self._columns_of_refused(piece, axes) | {"error": column_of(texts)}
-        return RowBlock(size=piece.size, columns=columns, failed=piece.size, error=refusals.first)
-
     def _planned(self, piece: Piece) -> Iterator[RowBlock]:
-        """Plan each point by itself."""
+        """The rows of a piece, each point planned by itself."""
         rows: list[dict[str, Value]] = []
         first: KvplanError | None = None
-        for seq, batch in piece.points:
-            named_length = seq if self._named else None
+        for number, (seq, batch) in enumerate(product(piece.seqs, piece.batches), 1):
             try:
                 row = self.plan(seq, batch)
             except KvplanError as error:
                 first = first or error
-                row = failed_row(self._known | {"seq": named_length, "batch": batch}, error.message)
+                row = failed_row(self._known | {"seq": seq if self._named else None, "batch": batch}, error.message)
             rows.append(row)
-            if len(rows) == _PLANNED_ROWS:
-                yield _gathered(rows, first)
+            if len(rows) == _PLANNED_ROWS or number == piece.size:
+                columns = {name: column_of([row[name] for row in rows]) for name in COLUMNS}
+                failed = sum(row["error"] is not None for row in rows)
+                yield RowBlock(size=len(rows), columns=columns, failed=failed, error=first)
                 rows = []
-        if rows:
-            yield _gathered(rows, first)
 
 
-def _either(chosen: Any, yes: Column, no: Column) -> Column:
-    """A column with the values of ``yes`` where ``chosen`` is true, else those of ``no``."""
+class LaidOutRows(SettingRows):
+    """The rows of a setting in which every point may have another layout.
+
+    That is the rule of :func:`hwcalc.planner.solve.best_layout`, row by row: the first layout that surely holds the sequences, else the
+    first that probably does, else the usual one.
+    """
+
+    @cached_property
+    def _laid_out(self) -> dict[Layout, SettingRows]:
+        """The rows in each layout that was tried."""
+        return {}
+
+    def _usual(self, refusals: Refusals | None) -> Layout | None:
+        """The layout of points whose sequences no layout holds; ``None`` if the engine accepts no point, or has no choice of layouts."""
+        from hwcalc.planner.solve import has_layouts
+
+        opened = self._requests.first
+        if refusals is None or refusals.all or opened is None or not has_layouts(opened.engine, opened.request):
+            return None
+        gpu, instance = opened.setup.hardware.gpu, self._asked.get("instance") is not None
+        sizes = sizes_for(opened.engine, opened.model, gpu, opened.setup.gpus, Parallel(), instance=instance)
+        return Layout(tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, ep=sizes.ep)
+
+    def are_arrays(self, piece: Piece) -> bool:
+        usual = self._usual(self._requests.refusals(piece))
+        return super().are_arrays(piece) if usual is None else self._in(usual).are_arrays(piece)
+
+    def of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
+        refusals, opened = self._requests.refusals(piece), self._requests.first
+        usual = self._usual(refusals)
+        if usual is None or refusals is None or opened is None:
+            yield from super().of_piece(piece, axes)
+            return
+        import numpy as np
+
+        found = {usual: self._in_layout(usual, usual, piece, axes)}
+        verdicts: dict[Layout, Any] = {}
+        chosen, holds = np.zeros(piece.size, dtype=int), np.zeros(piece.size, dtype=bool)
+        gpus = opened.setup.gpus
+        node = node_of(opened.setup.hardware.gpu, None if self._asked.get("instance") is None else gpus)
+        # The order of layouts depends on whether all replicas have a sequence.
+        busy = np.minimum(np.tile(np.array(piece.batches), len(piece.seqs)), gpus)
+        for number in np.unique(busy).tolist():
+            unsure = busy == number
+            for layout in layouts(opened.sized(batch=number), gpus, node):
+                if not unsure.any():
+                    break
+                if layout not in found:
+                    found[layout] = self._in_layout(layout, usual, piece, axes)
+                if layout not in verdicts:
+                    verdicts[layout] = objects_of(found[layout]["fits"], piece.size)
+                surely = unsure & (verdicts[layout] == Verdict.FITS.value)
+                better = surely | (unsure & ~holds & (verdicts[layout] == Verdict.PROBABLY.value))
+                chosen[better] = list(found).index(layout)
+                unsure, holds = unsure & ~surely, holds | better
+        columns = _mixed(list(found.values()), chosen)
+        errors = objects_of(columns["error"], piece.size)
+        failed = int((errors != None).sum())  # noqa: E711 - place by place
+        yield RowBlock(size=piece.size, columns=columns, failed=failed, error=refusals.first if failed else None)
+
+    def _in(self, layout: Layout) -> SettingRows:
+        """The rows in one layout."""
+        if layout not in self._laid_out:
+            asked = {**self._asked, **asdict(layout), "dcp": 1}
+            self._laid_out[layout] = SettingRows(self._grid, self._model, self._setting, asked)
+        return self._laid_out[layout]
+
+    def _in_layout(self, layout: Layout, usual: Layout, piece: Piece, axes: Axes) -> Mapping[str, Column]:
+        """The columns of all points in a layout. If the engine refuses the layout, whole experts may be dealt out."""
+        import numpy as np
+
+        blocks = list(self._in(layout).of_piece(piece, axes))
+        columns = blocks[0].columns
+        if len(blocks) > 1:
+            columns = {
+                name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS
+            }
+        dealt, opened = replace(layout, ep=layout.tp * layout.dp), self._requests.first
+        deals = opened is not None and layout.ep < dealt.ep and opened.deployment.deals_experts() and has_experts(opened.model)
+        if not deals or layout == usual or not any(block.failed for block in blocks):
+            return columns
+        refused = (objects_of(columns["error"], piece.size) != None) * 1  # noqa: E711 - place by place
+        return _mixed([columns, self._in_layout(dealt, usual, piece, axes)], refused)
+
+
+def _mixed(rows: Sequence[Mapping[str, Column]], chosen: Any) -> Mapping[str, Column]:
+    """The columns with the values of ``rows[chosen]`` at each point."""
     import numpy as np
 
-    return column_of(np.where(chosen, objects_of(yes, chosen.size), objects_of(no, chosen.size)).tolist())
+    first, *others = np.unique(chosen).tolist()
+    columns: Mapping[str, Column] = rows[first]
+    if not others:
+        return columns
+    places = [(number, chosen == number) for number in others]
+    mixed: dict[str, Column] = {}
+    for name in COLUMNS:
+        objects = objects_of(columns[name], chosen.size)
+        for number, there in places:
+            objects = np.where(there, objects_of(rows[number][name], chosen.size), objects)
+        mixed[name] = column_of(objects.tolist())
+    return mixed
 
 
 def objects_of(column: Column, size: int) -> Any:
@@ -680,8 +390,3 @@ def objects_of(column: Column, size: int) -> Any:
 def column_of(values: list[Any]) -> Column:
     """The values as a column: a single value if all are equal."""
     return values[0] if len(set(values)) == 1 else values
-
-
-def _gathered(rows: list[dict[str, Value]], error: KvplanError | None) -> RowBlock:
-    columns = {name: column_of([row[name] for row in rows]) for name in COLUMNS}
-    return RowBlock(size=len(rows), columns=columns, failed=sum(row["error"] is not None for row in rows), error=error)

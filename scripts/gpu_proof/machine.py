@@ -20,7 +20,7 @@ from hwcalc.probe.live import AGREES as LIVE_AGREES
 from hwcalc.probe.live import NOT_RUN, LiveResult, run_live
 from hwcalc.probe.live_model import NotRun, library
 from hwcalc.probe.measure import holding
-from hwcalc.probe.more import accelerator_of
+from hwcalc.probe.run import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB

@@ -67,8 +67,8 @@ def _compared(case: str, opened: Occupancy, rank: RankResult, device: Device, **
         model=opened.model.id,
         engine=f"{opened.engine.name}@{opened.version}" if opened.version else opened.engine.name,
         dtype=opened.dtypes.kv,
-        seq=opened.request.seq,
-        batch=opened.request.batch,
+        seq=opened.load.seq,
+        batch=opened.load.batch,
         tensors=len(rank.tensors),
         **details,
     )

@@ -24,7 +24,7 @@ def dimensions(minimum: int = 1) -> st.SearchStrategy[int]:
 def _field(kind: type[LayerKind], name: str, hint: Any) -> st.SearchStrategy[Any]:
     if hint is bool:
         return st.booleans()
-    least = 0 if name == "kept" else kind._minimum.get(name, 1)
+    least = 0 if name == "kept" or name in kind._may_be_0 else 1
     if hint is int:
         return dimensions(least)
     assert isinstance(hint, types.UnionType)

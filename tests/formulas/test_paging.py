@@ -21,6 +21,7 @@ from hwcalc.formulas.flops import (
     scores_recomputed,
     steps_work,
 )
+from hwcalc.formulas.stairs import stairs_sum
 from hwcalc.formulas.tensor import (
     Chunk,
     Encoder,
@@ -36,7 +37,6 @@ from hwcalc.formulas.tensor import (
     most_unused,
     paged_positions,
     paged_sum,
-    stored_sum,
 )
 from tests.formulas.strategies import kinds
 
@@ -79,7 +79,7 @@ def test_sums_are_those_of_loops() -> None:
         tokens, block, encoder = dice.randint(0, 70), dice.randint(1, 20), dice.randint(0, 40)
         for span in spans(dice):
             lengths = range(1, tokens + 1)
-            assert stored_sum(span, tokens, encoder) == sum(span.positions(length, encoder) for length in lengths)
+            assert stairs_sum(span.stairs(encoder), tokens) == sum(span.positions(length, encoder) for length in lengths)
             paged = [paged_positions(span, length, block, encoder) for length in lengths]
             assert paged_sum(span, tokens, block, encoder) == sum(paged), (span, tokens, block)
             kept = [span.positions(length, encoder) for length in lengths]

@@ -26,8 +26,8 @@ from hwcalc.cli.options import COMMANDS
 from hwcalc.engines import ENGINES
 from hwcalc.engines.transformers import engine, layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
-from hwcalc.explore.axes import PageAxes
 from hwcalc.explore.build import PageModel, payload_of
+from hwcalc.explore.runs import PageAxes
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams

@@ -25,7 +25,6 @@ from hwcalc.profiles.catalog import (
     is_model_id,
     list_models,
     parse_entry,
-    search_models,
     user_folder,
 )
 from tests.paths import ROOT
@@ -56,7 +55,7 @@ def builder() -> ModuleType:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's own folder, empty."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    folder = user_folder()
+    folder = user_folder("models")
     assert folder == tmp_path / "config" / "kvplan" / "profiles" / "models"
     return folder
 
@@ -116,28 +115,18 @@ def test_ids_are_unique_in_any_case() -> None:
 def test_listing_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids come from file names; one model is one file."""
     opened: list[str] = []
-    read = catalog._read
+    read = catalog.read_text
 
-    def spy(path: str) -> str:
+    def spy(path: str, largest: int) -> str:
         opened.append(Path(path).name)
-        return read(path)
+        return read(path, largest)
 
-    monkeypatch.setattr(catalog, "_read", spy)
+    monkeypatch.setattr(catalog, "read_text", spy)
 
     assert list_models() == tuple(sorted(list_models(), key=str.lower))
     assert opened == []
     assert find_model("Qwen/Qwen3-8B") is not None
     assert opened == ["Qwen3-8B.json"]
-
-
-def test_search_wants_every_word_in_any_case() -> None:
-    """``kvplan models QWEN3 8b``."""
-    found = search_models("QWEN3 8b")
-
-    assert "Qwen/Qwen3-8B" in found
-    assert all("qwen3" in model_id.lower() and "8b" in model_id.lower() for model_id in found)
-    assert search_models("") == list_models()
-    assert search_models("no such model") == ()
 
 
 @pytest.mark.parametrize(

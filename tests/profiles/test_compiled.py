@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from hwcalc.profiles import compiled
 from hwcalc.profiles.catalog import ProfileError, built_in
-from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, listed_facts, names, record, records, sold_facts
+from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts, names, record, records
 from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
 
@@ -43,11 +43,11 @@ def fact_files() -> Iterator[tuple[str, str, Path]]:
 
 def test_the_script_writes_the_file_as_it_is(builder: ModuleType) -> None:
     """After a change of a fact file: ``python scripts/build_profiles.py``."""
-    assert compile_facts(builder.facts()) == Path(COMPILED).read_bytes()
+    assert builder.compile_facts(builder.facts()) == Path(COMPILED).read_bytes()
     assert builder.main(["--check"]) == 0
 
 
-def test_every_fact_file_is_in_it() -> None:
+def test_every_fact_file_is_in_it(builder: ModuleType) -> None:
     """With its content and in the order of its keys; one by one and a folder at once; and nothing else is."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for folder, name, path in fact_files():
@@ -57,7 +57,7 @@ def test_every_fact_file_is_in_it() -> None:
         f"{path.parent.name}/{path.stem}": list(astuple(listed_facts(json.loads(path.read_text(encoding="utf-8")))))
         for path in sorted(Path(built_in("models")).glob("*/*.json"))
     }
-    found[TOP]["sold"] = {name: list(astuple(sold_facts(found["gpus"][name]))) for name in sorted(found["gpus"])}
+    found[TOP]["sold"] = {name: list(astuple(builder.sold_facts(found["gpus"][name]))) for name in sorted(found["gpus"])}
     assert {*FOLDERS, TOP} == set(found)
     for folder, contents in found.items():
         assert list(names(folder)) == sorted(contents)
@@ -95,10 +95,10 @@ def test_a_lost_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         compiled._start.cache_clear()
 
 
-def test_any_text_keeps_its_place() -> None:
+def test_any_text_keeps_its_place(builder: ModuleType) -> None:
     """Line ends, signs of other scripts and numbers of any size stay within their line."""
     contents: dict[str, dict[str, Any]] = {"a": {"x": "é\n\r\u2028\x85 ü"}, "b": {"x": 2**70, "y": 0.1}, "c": {}}
-    written = compile_facts(("f", name, content) for name, content in reversed(contents.items()))
+    written = builder.compile_facts(("f", name, content) for name, content in reversed(contents.items()))
     index, *lines = written.split(b"\n")
 
     assert [json.loads(line) for line in lines if line] == list(contents.values())

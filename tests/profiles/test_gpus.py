@@ -13,7 +13,7 @@ import yaml
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from hwcalc.profiles.catalog import ProfileError, built_in
+from hwcalc.profiles.catalog import ProfileError, built_in, user_folder
 from hwcalc.profiles.gpus import (
     UnknownGpuError,
     _squashed,
@@ -21,10 +21,8 @@ from hwcalc.profiles.gpus import (
     gpu_aliases,
     list_gpus,
     nearest,
-    user_folder,
 )
-from hwcalc.profiles.hardware_schema import GPU_FIELDS, parse_gpu
-from hwcalc.profiles.schema import parse_yaml, read_yaml
+from hwcalc.profiles.schema import GPU_FIELDS, parse_gpu, parse_yaml, read_yaml
 from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("gpus"))
@@ -46,7 +44,7 @@ source:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's own folder, there and empty."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    folder = user_folder()
+    folder = user_folder("gpus")
     assert folder == tmp_path / "config" / "kvplan" / "profiles" / "gpus"
     folder.mkdir(parents=True)
     return folder

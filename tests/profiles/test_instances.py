@@ -13,19 +13,17 @@ import yaml
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.named import load_instance
 from hwcalc.model import Note
-from hwcalc.profiles.catalog import ProfileError, built_in
+from hwcalc.profiles.catalog import ProfileError, built_in, user_folder
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.profiles.hardware_file import file_name
-from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
 from hwcalc.profiles.instances import (
     AmbiguousInstanceError,
     UnknownInstanceError,
     find_instance,
     list_instances,
     nearest_instances,
-    user_folder,
 )
-from hwcalc.profiles.schema import read_yaml
+from hwcalc.profiles.schema import INSTANCE_FIELDS, parse_instance, read_yaml
 from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("instances"))
@@ -47,7 +45,7 @@ source:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's own folder of a cloud, there and empty."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    folder = user_folder()
+    folder = user_folder("instances")
     assert folder == tmp_path / "config" / "kvplan" / "profiles" / "instances"
     (folder / "cellar").mkdir(parents=True)
     return folder / "cellar"

@@ -10,8 +10,19 @@ from pydantic import Field
 
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.engine_schema import FORMS
-from hwcalc.profiles.hardware_schema import Aliases, GpuFile, HardwareFile, InstanceFile
-from hwcalc.profiles.schema import Estimate, FactFile, Facts, Whole, Words, check, parse_yaml
+from hwcalc.profiles.schema import (
+    Aliases,
+    Estimate,
+    FactFile,
+    Facts,
+    GpuFile,
+    HardwareFile,
+    InstanceFile,
+    Whole,
+    Words,
+    check,
+    parse_yaml,
+)
 
 
 class Part(Facts):

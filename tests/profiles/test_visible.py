@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from hwcalc.profiles.catalog import ProfileError, built_in
-from hwcalc.profiles.gpus import find_gpu, hardware, list_gpus, usable_mib, visible_memory, with_memory
+from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.gpus import find_gpu, list_gpus, usable_mib, visible_memory, with_memory
 from hwcalc.profiles.hardware_file import Gpu
-from hwcalc.profiles.hardware_schema import HardwareFile
-from hwcalc.profiles.schema import check, parse_yaml
+from hwcalc.profiles.schema import HardwareFile, check, parse_yaml
 
 MIB: Final = 1024**2
 TEXT: Final = Path(built_in("hardware.yaml")).read_text(encoding="utf-8")
@@ -137,10 +138,12 @@ def test_a_broken_file(change: tuple[str, str], key: str) -> None:
 
 def test_the_file() -> None:
     """It loads, and each reading is the newer or the older rule's for its size, within what two decimals of 10^6 bytes hide."""
-    facts = hardware()
+    metal = record(TOP, "hardware")["metal"]
 
-    assert len(facts.readings) == 11
-    for reading in facts.readings:
-        rules = [[step for step in rule if step.from_gib <= reading.ram_gib][-1] for rule in (facts.older_rule, facts.newer_rule)]
-        shares = [step.share[0] / step.share[1] for step in rules]
-        assert min(abs(reading.usable_mib / (reading.ram_gib * 1024) - share) for share in shares) < 0.0005
+    assert len(metal["readings"]) == 11
+    for reading in metal["readings"]:
+        rules = [
+            [step for step in metal[rule] if step["from_gib"] <= reading["ram_gib"]][-1] for rule in ("older_rule", "newer_rule")
+        ]
+        usable = int(reading["megabytes"] * 10**6) // 1024**2 / (reading["ram_gib"] * 1024)
+        assert min(abs(usable - Fraction(step["share"])) for step in rules) < 0.0005

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.engines.options import CommandInput, EmittedFile, is_on
@@ -70,7 +70,8 @@ def serve(planned: CommandInput) -> list[str]:
     context = int(options.get("n_ctx", planned.seq * planned.batch))
     words = ["llama-server", *_model(planned), "-c", str(context), "-np", str(slots)]
     words += ["-kvu"] if is_on(options.get("kv_unified")) else []
-    words += _cache_types(planned)
+    for name, kind in zip(("type_k", "type_v"), _types(planned), strict=True):
+        words += [FLAGS[name][0], kind] if kind != _DEFAULT_TYPE else []
     words += _flash_attention(options.get("flash_attn"))
     words += ["--swa-full"] if is_on(options.get("swa_full", str(options.get("defaults") == "api"))) else []
     for name in _WRITTEN:
@@ -79,7 +80,11 @@ def serve(planned: CommandInput) -> list[str]:
     # Devices that are there would still take part in long prompts, with no layer on them.
     words += ["--device", "none"] if planned.on_host else []
     words += [flag for name, flag in _ON.items() if is_on(options.get(name))]
-    return [*words, *_drafting(options), *planned.flags]
+    # The model's own layers draft, with a rollback snapshot for each drafted token.
+    snapshots = int(options.get("n_rs_seq", "0"))
+    if snapshots or is_on(options.get("load_mtp")):
+        words += ["--spec-type", "draft-mtp", *(["--spec-draft-n-max", str(snapshots)] if snapshots else [])]
+    return [*words, *planned.flags]
 
 
 def _model(planned: CommandInput) -> list[str]:
@@ -101,21 +106,16 @@ def _last_name(path: str) -> str:
 
 def _made(planned: CommandInput) -> str:
     """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
-    stem = _last_name((planned.path or planned.model).partition(":")[0]).removesuffix(".gguf")
-    return f"./{_without_format(stem)}-{(planned.weights or 'BF16').upper()}.gguf"
-
-
-def _without_format(name: str) -> str:
-    """The name of a file without the format at its end: ``model-Q4_K_M``, ``model.f16``."""
-    ends = (place for place, sign in enumerate(name) if sign in "-._")
-    return next((name[:end] for end in ends if _is_format(name[end + 1 :])), name)
-
-
-def _is_format(word: str) -> bool:
-    # In large letters the sharp s is two that a format may have.
-    large = word.upper() if word.isascii() else ""
-    mix = large[1:] if large[:1] in ("I", "T") else large
-    return large in _FLOATS or (mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum())
+    name = _last_name((planned.path or planned.model).partition(":")[0]).removesuffix(".gguf")
+    for place, sign in enumerate(name):
+        # The format at the end is another one now: model-Q4_K_M, model.f16. In large letters the sharp s is two that a format may have.
+        word = name[place + 1 :]
+        large = word.upper() if sign in "-._" and word.isascii() else ""
+        mix = large[1:] if large[:1] in ("I", "T") else large
+        if large in _FLOATS or (mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum()):
+            name = name[:place]
+            break
+    return f"./{name}-{(planned.weights or 'BF16').upper()}.gguf"
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:
@@ -125,23 +125,10 @@ def _types(planned: CommandInput) -> tuple[str, str]:
     return cache_type(keys), cache_type(values)
 
 
-def _cache_types(planned: CommandInput) -> list[str]:
-    types = zip(("type_k", "type_v"), _types(planned), strict=True)
-    return [word for name, kind in types if kind != _DEFAULT_TYPE for word in (FLAGS[name][0], kind)]
-
-
 def _flash_attention(value: str | None) -> list[str]:
     if value is None or value in ("auto", "-1"):
         return []
     return ["-fa", "on" if is_on(value) else "off"]
-
-
-def _drafting(options: Mapping[str, str]) -> list[str]:
-    """The flags of drafting by the model's own layers, which keep a rollback snapshot for each drafted token."""
-    snapshots = int(options.get("n_rs_seq", "0"))
-    if not snapshots and not is_on(options.get("load_mtp")):
-        return []
-    return ["--spec-type", "draft-mtp", *(["--spec-draft-n-max", str(snapshots)] if snapshots else [])]
 
 
 def flag_text(name: str, value: object) -> str:
@@ -178,60 +165,37 @@ _ALL_LAYERS: Final = "999"
 
 def modelfile(planned: CommandInput) -> EmittedFile:
     """The Modelfile of a plan, with the variables of ``ollama serve`` that it needs beside it."""
-    options = planned.options
+    options = {**planned.options, "n_gpu_layers": "0"} if planned.on_host else planned.options
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
-    name = f"{_created(planned)}-{context // 1024}k" if context % 1024 == 0 else f"{_created(planned)}-{context}"
-    options = {**options, "n_gpu_layers": "0"} if planned.on_host else options
-    own = list(_parameters(options))
-    own += [f"PARAMETER {flag}" for flag in planned.flags]
-    lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *own]
-    return EmittedFile(
-        name="Modelfile",
-        text="".join(f"{line}\n" for line in lines),
-        environment=tuple(_variables(planned, slots)),
-        command=("ollama", "create", name, "-f", "Modelfile"),
-        as_is=None if own or planned.library is None or planned.made else ("ollama", "run", planned.library),
-    )
-
-
-def _parameters(options: Mapping[str, str]) -> Iterator[str]:
+    # A model of Ollama's own, a file here, or a repository of GGUF files on the Hub.
+    source = _made(planned) if planned.made else planned.library or planned.path or f"hf.co/{planned.model}"
+    own = []
     layers, batch = options.get("n_gpu_layers", "auto"), options.get("n_ubatch", options.get("n_batch"))
     if layers not in ("auto", "-1"):
-        yield f"PARAMETER num_gpu {_ALL_LAYERS if layers in ('all', '-2') else layers}"
+        own.append(f"PARAMETER num_gpu {_ALL_LAYERS if layers in ('all', '-2') else layers}")
     if batch is not None:
-        yield f"PARAMETER num_batch {batch}"
-
-
-def _variables(planned: CommandInput, slots: int) -> Iterator[str]:
+        own.append(f"PARAMETER num_batch {batch}")
+    own += [f"PARAMETER {flag}" for flag in planned.flags]
     keys, values = _types(planned)
     if keys != values:
         raise UsageError(
             f"Ollama keeps keys and values in one format, not {keys} and {values}.",
             hint=f"Use: --dtype {values}, or --engine llamacpp",
         )
-    if keys != _DEFAULT_TYPE:
-        yield f"OLLAMA_KV_CACHE_TYPE={keys}"
-    flash = _flash_attention(planned.options.get("flash_attn"))
-    if flash:
-        yield f"OLLAMA_FLASH_ATTENTION={int(flash[-1] == 'on')}"
-    if slots > 1:
-        yield f"OLLAMA_NUM_PARALLEL={slots}"
-
-
-def _from(planned: CommandInput) -> str:
-    """The value of ``FROM``: a model of Ollama's own, a file here, or a repository of GGUF files on the Hub."""
-    if planned.made:
-        return _made(planned)
-    if planned.library is not None:
-        return planned.library
-    return planned.path or f"hf.co/{planned.model}"
-
-
-def _created(planned: CommandInput) -> str:
-    """A name for the model that ``ollama create`` makes."""
+    variables = [f"OLLAMA_KV_CACHE_TYPE={keys}"] if keys != _DEFAULT_TYPE else []
+    flash = _flash_attention(options.get("flash_attn"))
+    variables += [f"OLLAMA_FLASH_ATTENTION={int(flash[-1] == 'on')}"] if flash else []
+    variables += [f"OLLAMA_NUM_PARALLEL={slots}"] if slots > 1 else []
     name = planned.library or _last_name(planned.path or planned.model.partition(":")[0])
-    return re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
+    name = re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
+    return EmittedFile(
+        name="Modelfile",
+        text="".join(f"{line}\n" for line in (f"FROM {source}", f"PARAMETER num_ctx {context}", *own)),
+        environment=tuple(variables),
+        command=("ollama", "create", f"{name}-{context if context % 1024 else f'{context // 1024}k'}", "-f", "Modelfile"),
+        as_is=None if own or planned.library is None or planned.made else ("ollama", "run", planned.library),
+    )
 
 
 def ollama_flag(name: str, value: object) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment
-from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Buffers
+from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
 from hwcalc.engines.llamacpp.layers import Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
-from hwcalc.engines.llamacpp.layout import Layout, host_room, process, room_of
+from hwcalc.engines.llamacpp.layout import Layout, host_room, rooms_of
 from hwcalc.engines.llamacpp.settings import (
     CELLS,
     MAX_SEQUENCES,
     MOST_DEVICES,
     ContextOptions,
     PlaceOptions,
-    Settings,
     dtypes_of,
     place_options,
 )
@@ -28,12 +27,11 @@ from hwcalc.engines.llamacpp.tensors import (
     loaded_groups,
     model_tensors,
     other_sizes,
-    repacked_note,
     repacked_output,
     weight_groups,
     with_overrides,
 )
-from hwcalc.engines.memory import BudgetPart, Section, exact
+from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UsageError
@@ -41,6 +39,7 @@ from hwcalc.formulas import Stack
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
+from hwcalc.profiles.engines import runtime_profile
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
@@ -77,7 +76,8 @@ class LlamacppDeployment(GeneralDeployment):
     def choose_dtypes(self) -> Noted[Dtypes]:
         dtypes = dtypes_of(*self.context.types)
         named = not is_auto(self.setup.dtype) or {"type_k", "type_v"} & self.setup.options.keys()
-        return Noted(dtypes, () if named else (_default_dtype(dtypes.kv),))
+        message = f"KV dtype {dtypes.kv}: llama.cpp's default. Set it with --dtype."
+        return Noted(dtypes, () if named else (Note(code="default-dtype", message=message),))
 
     def preallocates(self) -> bool:
         return True
@@ -98,10 +98,11 @@ class LlamacppDeployment(GeneralDeployment):
         """The n_batch and n_ubatch that the program chooses for a load, integers or arrays; ``None`` if they are as the options say."""
         return None
 
-    def settings_at(self, tokens: int, sequences: int) -> Settings:
-        """The settings for so many sequences of so many tokens, integers or arrays, where no option fixes the context."""
+    def layout_at(self, tokens: int, sequences: int) -> Layout:
+        """What each device holds for ``sequences`` sequences of ``tokens`` tokens, integers or arrays, where no option fixes the context."""
         tokens = self.slot_tokens(tokens)
-        return self.context.settings(self.hparams, tokens * sequences, sequences, self.chosen_batch(tokens, sequences))
+        batch = self.chosen_batch(tokens, sequences)
+        return Layout(self, self.context.settings(self.hparams, tokens * sequences, sequences, batch))
 
     @cached_property
     def plain_stack(self) -> Stack:
@@ -109,10 +110,6 @@ class LlamacppDeployment(GeneralDeployment):
         read, drafts = self.hparams, self.context.drafts
         stack: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return stack
-
-    def layout_at(self, tokens: int, sequences: int) -> Layout:
-        """What each device holds for ``sequences`` sequences of ``tokens`` tokens, where no option fixes the context."""
-        return Layout(self, self.settings_at(tokens, sequences))
 
     # --- the file ---------------------------------------------------------------------------------------------------------
 
@@ -131,18 +128,18 @@ class LlamacppDeployment(GeneralDeployment):
         """The bytes of the tensors by the devices on which they may lie; ``None`` if they are not known."""
         if self.weight_groups is None:
             return None
-        key = ("llamacpp weighed", self.setup.weights, self.context.load_mtp, self.options.overrides)
-        weighed: Weighed = self.model.once(key, self._weigh)
-        return weighed
-
-    def _weigh(self) -> Weighed:
         mtp, overrides, blocks = self.context.load_mtp, self.options.overrides, self.hparams.n_layer_all
-        if not overrides:
-            groups = loaded_groups(self.weight_groups or (), mtp=mtp)
-            return weigh(((group.first, group.blocks) for group in groups), blocks)
-        # The user may have named any tensor of a group.
-        tensors = with_overrides(loaded(self.weight_tensors or (), mtp=mtp), overrides)
-        return weigh(((tensor, (tensor.layer,)) for tensor in tensors), blocks)
+
+        def make() -> Weighed:
+            if not overrides:
+                groups = loaded_groups(self.weight_groups or (), mtp=mtp)
+                return weigh(((group.first, group.blocks) for group in groups), blocks)
+            # The user may have named any tensor of a group.
+            tensors = with_overrides(loaded(self.weight_tensors or (), mtp=mtp), overrides)
+            return weigh(((tensor, (tensor.layer,)) for tensor in tensors), blocks)
+
+        weighed: Weighed = self.model.once(("llamacpp weighed", self.setup.weights, mtp, overrides), make)
+        return weighed
 
     @cached_property
     def layers(self) -> Layers:
@@ -168,17 +165,12 @@ class LlamacppDeployment(GeneralDeployment):
         """The weights on the GPU with most of them, if all layers lie on GPUs; without a GPU, those of the whole model."""
         weighed = self.weighed
         if weighed is None:
-            return Noted(None, (self.unknown_weights,))
+            message = f"The tensors of {self.model.id} are not known: no verdict. Give a budget with --kv-memory."
+            return Noted(None, (Note(code="weights-unknown", message=message),))
         size = weighed.total
         if self.gpus > 1 or (self.gpus and self.gpu is not None):
             size = max(weighed.on_gpu(self.whole_runs, gpu) for gpu in range(self.gpus))
         return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
-
-    @property
-    def unknown_weights(self) -> Note:
-        """The note on a model whose tensors are not known."""
-        message = f"The tensors of {self.model.id} are not known: no verdict. Give a budget with --kv-memory."
-        return Note(code="weights-unknown", message=message)
 
     def model_weights(self) -> ModelWeights | None:
         weighed, model, weights = self.weighed, self.model, self.setup.weights
@@ -257,15 +249,10 @@ class LlamacppDeployment(GeneralDeployment):
         gpus = (Run(start, end, start, max(start, min(end, hosted))) for start, end, *_ in runs.gpus)
         return runs._replace(gpus=tuple(gpus))
 
-    @property
-    def hosted_runs(self) -> Runs:
-        """The runs with all layers on the host."""
-        return divided(self.hparams.n_layer_all, 0, self.ends)
-
     @cached_property
     def rooms(self) -> Mapping[str, int | None]:
         """Bytes of a GPU that may be used at each end of what programs see; ``None`` if its memory is not known."""
-        return {end: room_of(self.setup.hardware, self.options, end) for end in ENDS}
+        return rooms_of(self.setup.hardware, self.options)
 
     @cached_property
     def host_rooms(self) -> Mapping[str, int]:
@@ -302,40 +289,26 @@ class LlamacppDeployment(GeneralDeployment):
         plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
         return PIPELINE_COPIES if self.setup.gpus > 1 and plain else 1
 
-    def buffers(self, settings: Settings) -> Buffers:
-        """The buffers of a pass in a context, or in an array of contexts, with these settings."""
-        sixteen_bit = self.gpu is None or self.gpu.vendor.lower() in ("nvidia", "amd")
-        return Buffers(self.hparams, settings, sixteen_bit=sixteen_bit, once=self.model.once)
-
-    @cached_property
-    def process(self) -> BudgetPart | None:
-        """The memory of a GPU that the process takes outside the buffers; ``None`` without a GPU."""
-        return None if self.gpu is None else process(self.gpu.vendor)
-
     def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
         """The terms of a device that are neither weights, cache nor buffers."""
-        if device >= 0:
-            return () if self.process is None else (self.process,)
-        return () if self.gpus else self._repacked
+        return self._process if device >= 0 else () if self.gpus else self._repacked
+
+    @cached_property
+    def _process(self) -> tuple[BudgetPart, ...]:
+        """The memory of a GPU that the process takes outside the buffers."""
+        if self.gpu is None:
+            return ()
+        name = {"nvidia": "cuda", "amd": "rocm"}.get(self.gpu.vendor.lower(), "other")
+        return (estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}")),)
 
     @cached_property
     def _repacked(self) -> tuple[BudgetPart, ...]:
         return repacked_output(self)
 
-    @cached_property
-    def repacked_note(self) -> tuple[Note, ...]:
-        """The note on weights that are laid out anew for the processor."""
-        return repacked_note(self)
-
     @property
     def knows_devices(self) -> bool:
         """Whether memory and weights of each device are known."""
         return self.gpu is not None and self.weighed is not None
-
-    @property
-    def on_one_device(self) -> bool:
-        """Whether a single device holds everything."""
-        return not self.gpus or (self.gpus == 1 and self.gpu is None)
 
     @cached_property
     def form(self) -> MemoryForm | None:
@@ -343,8 +316,3 @@ class LlamacppDeployment(GeneralDeployment):
         from hwcalc.engines.llamacpp.form import form_of
 
         return form_of(self)
-
-
-@lru_cache(maxsize=16)
-def _default_dtype(kv: str) -> Note:
-    return Note(code="default-dtype", message=f"KV dtype {kv}: llama.cpp's default. Set it with --dtype.")

@@ -28,8 +28,8 @@ from hwcalc.engines.forms import (
     Product,
     Term,
 )
-from hwcalc.engines.llamacpp.graph import COMPUTE_BUFFER, GpuPart, output_bytes
-from hwcalc.engines.llamacpp.layers import ON_HOST, STATES
+from hwcalc.engines.llamacpp.graph import COMPUTE_BUFFER, FLOAT, GpuPart
+from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import budget_beside
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.memory import Section
@@ -41,18 +41,12 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
-    from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.setup import Request
-    from hwcalc.parsers.gguf.hparams import Hparams
 
 _FAR: Final = 2**31
 """Tokens, more than any batch or window has."""
-_FIXED: Final = frozenset({"n_ctx", "n_seq_max", "kv_unified"})
-"""Options with which a context does not follow from length and number of sequences."""
 _UNDRAWN: Final = frozenset({"n_rs_seq", "ctx_type", "ollama"})
-"""Options with which it does, but not as a page can draw it."""
-_ONE: Final = (Stair(most=1),)
+"""Options with which a context follows from length and number of sequences, but not as a page can draw it."""
 _FACTORS: Final[Mapping[str, Factor]] = {
     "n_ubatch": "passed",
     "outputs": "sequences",
@@ -122,12 +116,6 @@ class _PlacedMemory(Memory):
         return self._layout.devices_bytes
 
 
-def is_drawn_from(request: Request) -> bool:
-    """Whether the context follows from length and number of sequences alone."""
-    options = request.options
-    return request.is_plain and not options.keys() & _FIXED and options.get("defaults", "server") == "server"
-
-
 def form_of(deployment: LlamacppDeployment) -> MemoryForm | None:
     """The form of a deployment on a GPU, whose context follows from the load; ``None`` if the memory is not known."""
     if not deployment.knows_devices:
@@ -135,12 +123,11 @@ def form_of(deployment: LlamacppDeployment) -> MemoryForm | None:
     budget = budget_beside(deployment.setup.hardware, deployment.options, ()).value
     if budget is None:
         return None
-    # What is the same at all lengths is in the numbers that a page can draw.
-    drawn = _drawn_form(deployment, budget) if _is_drawable(deployment) else None
+    drawn = _drawn_form(deployment, budget)
     if drawn is not None:
         return drawn
     return PlacedForm(
-        curve=_placed_curve(deployment),
+        curve=placed_curve(deployment),
         parts=(),
         usable=budget.usable,
         total_bytes=budget.total_bytes,
@@ -150,26 +137,18 @@ def form_of(deployment: LlamacppDeployment) -> MemoryForm | None:
     )
 
 
-def curve_of(deployment: LlamacppDeployment) -> Curve:
+def placed_curve(deployment: LlamacppDeployment) -> PlacedCurve:
     """The curve of the cache of a deployment whose context follows from the load."""
-    form = deployment.form if deployment.setup.hardware.kv_memory is None else None
-    return _placed_curve(deployment) if form is None else form.curve
-
-
-def _placed_curve(deployment: LlamacppDeployment) -> PlacedCurve:
     return PlacedCurve(gpus=(), total=(), most_sequences=deployment.most_slots, deployment=deployment)
-
-
-def _is_drawable(deployment: LlamacppDeployment) -> bool:
-    """Whether layers and cache lie on the GPUs at every length because the options say so, and batches follow from the load alone."""
-    options, gpu = deployment.options, deployment.gpu
-    if gpu is None or gpu.is_host or deployment.engine.name != "llamacpp" or deployment.setup.options.keys() & _UNDRAWN:
-        return False
-    return options.n_gpu_layers is not None and not options.kv_on_host
 
 
 def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | None:
     """The form of a deployment with all layers on the GPUs at every length; ``None`` for another one."""
+    options, gpu = deployment.options, deployment.gpu
+    if gpu is None or gpu.is_host or deployment.engine.name != "llamacpp" or deployment.setup.options.keys() & _UNDRAWN:
+        return None
+    if options.n_gpu_layers is None or options.kv_on_host:
+        return None
     far = deployment.layout_at(_FAR, 1)
     if far.settings.n_ubatch < MAX_SEQUENCES or not far.assignment.everything or far.layers.weighed.largest_moved:
         return None
@@ -182,7 +161,7 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
         if isinstance(load.part, GpuPart)
     ]
     # The logits of a token of each sequence.
-    logits = Moment(share=1.0, products=(Product(output_bytes(deployment.hparams, 1), ("sequences",)),))
+    logits = Moment(share=1.0, products=(Product(FLOAT * deployment.hparams.n_vocab, ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)
     low, expected, high = (deployment.host_rooms[end] for end in ENDS)
     return MemoryForm(
@@ -207,50 +186,39 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     )
 
 
-def _stairs(far: Settings, size: str) -> tuple[Stair, ...] | None:
-    """The cells of a stream as a function of length, by the name of the size; ``None`` for a size that does not count cells."""
-    cells = Stair(times=CELLS, per=CELLS, add=CELLS - 1)
-    if size == "n_ctx_seq" or (size == "cells_swa" and far.swa_full):
-        return (cells,)
+def _cells(far: Layout, size: str) -> tuple[Stair, str] | None:
+    """The cells of a stream as a function of length, and in words, by the name of the size; ``None`` for a size that does not count cells."""
+    settings, cells = far.settings, Stair(times=CELLS, per=CELLS, add=CELLS - 1)
+    if size == "n_ctx_seq" or (size == "cells_swa" and settings.swa_full):
+        return cells, f"roundup(n, {CELLS})"
     if size == "cells_swa":
         # A context that is shorter than a batch has no fewer than its own length: n_swa + n_ubatch is never less than that.
-        return (cells._replace(most=far.cells_swa // CELLS),)
+        words = f"roundup(min(n, window {far.deployment.hparams.n_swa:,} + n_ubatch {settings.n_ubatch:,}), {CELLS})"
+        return cells._replace(most=settings.cells_swa // CELLS), words
     if size.startswith("groups_of_"):
         per = CELLS * int(size.removeprefix("groups_of_"))
-        return (cells._replace(per=per, add=per - 1),)
+        return cells._replace(per=per, add=per - 1), f"roundup(ceil(n / {per // CELLS}), {CELLS})"
     return None
 
 
 def _terms(far: Layout, device: int | None) -> tuple[Term, ...]:
-    """The terms of the cache on a GPU, or on all: a term for each kind of layer and each number of cells."""
+    """The terms of the cache on a GPU, or on all: a term for each kind of layer and each number of cells. States are counted by sequence."""
     layers: dict[LayerKind, list[int]] = {}
     blocks = far.assignment.blocks
     for number, (place, kinds) in enumerate(zip(blocks, far.deployment.plain_stack.layers, strict=False)):
         for kind in kinds if device in (None, place) else ():
             layers.setdefault(kind, []).append(number)
-    terms = [
-        _term(far, kind.name, size, each, LayerNumbers(numbers), len(numbers))
-        for kind, numbers in layers.items()
-        for size, each in far.layers.units[kind].items()
-    ]
+    rows = [(kind.name, numbers, size, each) for kind, numbers in layers.items() for size, each in far.layers.units[kind].items()]
     if blocks and device in (None, blocks[-1]):
-        terms += [_term(far, "model", unit.size, each, LayerNumbers(), 1) for unit, each in far.layers.extras.items()]
+        rows += [("model", [], unit.size, each) for unit, each in far.layers.extras.items()]
+    terms = []
+    for name, numbers, size, each in rows:
+        stair, rule = _cells(far, size) or (Stair(most=1), "1")
+        term = Term(
+            kind=name, layers=LayerNumbers(numbers), count=len(numbers) or 1, unit_bytes=each, stairs=((stair,),), rule=rule
+        )
+        terms.append(term)
     return tuple(terms)
-
-
-def _term(far: Layout, kind: str, size: str, unit_bytes: int, layers: LayerNumbers, count: int) -> Term:
-    """The term for bytes that are proportional to a size of the context. States are counted once for each sequence."""
-    stairs = _stairs(far.settings, size) or _ONE
-    rule = _words(far.settings, far.deployment.hparams, size)
-    return Term(kind=kind, layers=layers, count=count, unit_bytes=unit_bytes, stairs=(stairs,), rule=rule)
-
-
-def _words(far: Settings, read: Hparams, size: str) -> str:
-    if size.startswith("groups_of_"):
-        return f"roundup(ceil(n / {size.removeprefix('groups_of_')}), {CELLS})"
-    if size == "cells_swa" and not far.swa_full:
-        return f"roundup(min(n, window {read.n_swa:,} + n_ubatch {far.n_ubatch:,}), {CELLS})"
-    return "1" if size == STATES else f"roundup(n, {CELLS})"
 
 
 def _together(parts: Sequence[PartForm]) -> PartForm:
@@ -283,17 +251,16 @@ def _buffer(name: str, section: str, moments: Moments, far: Layout) -> PartForm:
 def _products(size: Sum, far: Layout) -> tuple[Product, ...]:
     """The products of a buffer with the factors of the form in place of the sizes of a context."""
     products: dict[tuple[tuple[Factor, ...], tuple[Stair, ...]], int] = {}
-    causal, settings = far.deployment.hparams.causal, far.settings
     for names, number in size.products.items():
         factors: list[Factor] = []
         stairs: tuple[Stair, ...] = ()
         for name in names:
-            cells = _stairs(settings, name)
+            cells = _cells(far, name)
             if cells is not None:
                 assert not stairs, "a product of cells and cells"
-                stairs = cells
-            elif name == "n_ubatch" and not causal:
-                number *= settings.n_ubatch  # noqa: PLW2901
+                stairs = (cells[0],)
+            elif name == "n_ubatch" and not far.deployment.hparams.causal:
+                number *= far.settings.n_ubatch  # noqa: PLW2901
             else:
                 factors.append(_FACTORS[name])
         key = tuple(sorted(factors)), stairs

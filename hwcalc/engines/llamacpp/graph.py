@@ -10,9 +10,8 @@ puts its own numbers in; the form of all lengths and batches keeps the names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from math import prod
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines.forms import ENDS
@@ -21,13 +20,12 @@ from hwcalc.engines.steps import step
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.formats import FP16
 from hwcalc.formulas.record import Record
-from hwcalc.model import Definition
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.parsers.gguf.hparams import Hparams
-    from hwcalc.profiles.estimate import Estimate
+    from hwcalc.profiles.compiled import Estimate
 
 
 class Sum:
@@ -66,30 +64,16 @@ class Sum:
 
     def at(self, one: Settings) -> int:
         """The sum with the sizes of a context, or of an array of contexts."""
-        return sum(number * prod(_GET[name](one) for name in names) for names, number in self.products.items())
-
-
-def _named(name: str) -> Sum:
-    return Sum({(name,): 1})
+        return sum(number * prod(getattr(one, name) for name in names) for names, number in self.products.items())
 
 
 NOTHING: Final = Sum({})
-N_UBATCH: Final = _named("n_ubatch")
-N_SEQ_MAX: Final = _named("n_seq_max")
-N_STREAM: Final = _named("n_stream")
-N_CTX_SEQ: Final = _named("n_ctx_seq")
-CELLS_SWA: Final = _named("cells_swa")
-GROUPS_OF_4: Final = _named("groups_of_4")
-GROUPS_OF_128: Final = _named("groups_of_128")
-OUTPUTS: Final = _named("outputs")
-EACH: Final = _named("tokens_each")
-ALONE: Final = _named("alone")
-
-_GET: Final = {
-    name: attrgetter(name)
-    for one in (N_UBATCH, N_SEQ_MAX, N_STREAM, N_CTX_SEQ, CELLS_SWA, GROUPS_OF_4, GROUPS_OF_128, OUTPUTS, EACH, ALONE)
-    for (name,) in one.products
-}
+_SIZES: Final = (
+    "n_ubatch", "n_seq_max", "n_stream", "n_ctx_seq", "cells_swa", "groups_of_4", "groups_of_128", "outputs", "tokens_each", "alone",
+)  # fmt: skip
+N_UBATCH, N_SEQ_MAX, N_STREAM, N_CTX_SEQ, CELLS_SWA, GROUPS_OF_4, GROUPS_OF_128, OUTPUTS, EACH, ALONE = (
+    Sum({(name,): 1}) for name in _SIZES
+)
 
 
 FLOAT: Final = 4
@@ -131,6 +115,10 @@ class Moment(NamedTuple):
     def bytes(self) -> Sum:
         """Bytes for a batch."""
         return FLOAT * (N_UBATCH * self.per_token + OUTPUTS * self.per_output) + self.fixed_bytes
+
+
+Moments = tuple[tuple[Moment, Sum], ...]
+"""Moments with the bytes of the whole buffer that each would need."""
 
 
 def input_bytes(read: Hparams, one: Settings) -> Sum:
@@ -198,10 +186,8 @@ def cell_bytes(read: Hparams, one: Settings, layer: int) -> int:
     return one.type_k.row_bytes(keys) + one.type_v.row_bytes(values)
 
 
-def _sixteen_bit_copies(read: Hparams, one: Settings) -> tuple[Sum, ...]:
-    """Bytes of the copies of the keys and values of a layer that are not 16-bit floats: of the widest layers, those with a window apart."""
-    if not _reads_cache(read):
-        return ()
+def _sixteen_bit_copies(read: Hparams, one: Settings) -> list[Moment]:
+    """The moments at which a layer's keys and values that are not 16-bit floats are copied: of the widest layers, those with a window apart."""
     widest = {True: 0, False: 0}
     for number in range(read.n_layer):
         # The values of a latent are a part of its keys: they have no copy of their own.
@@ -209,8 +195,9 @@ def _sixteen_bit_copies(read: Hparams, one: Settings) -> tuple[Sum, ...]:
         keys = 0 if one.type_k.name == FP16.name else read.n_embd_k_gqa(number)
         slides = bool(read.is_swa[number])
         widest[slides] = max(widest[slides], keys + values)
-    cells = {True: CELLS_SWA, False: N_CTX_SEQ}
-    return tuple(2 * N_STREAM * cells[slides] * width for slides, width in widest.items() if width)
+    tokens = Sum.of(2 * read.n_embd + read.query_width + read.attention_width)
+    copies = [2 * N_STREAM * (CELLS_SWA if slides else N_CTX_SEQ) * width for slides, width in widest.items() if width]
+    return [Moment(name="16-bit copies", per_token=tokens, fixed_bytes=size) for size in copies]
 
 
 def _state(read: Hparams, one: Settings) -> Moment | None:
@@ -220,8 +207,7 @@ def _state(read: Hparams, one: Settings) -> Moment | None:
     if states == "mamba1":
         tokens, kept = 5 * inner + 2 * read.n_embd, read.n_embd_s + 2 * read.n_embd_r
     elif states == "mamba2":
-        tokens = 2 * inner + 3 * wide + read.ssm_dt_rank + 2 * read.n_embd
-        kept = read.n_embd_s + 3 * read.n_embd_r
+        tokens, kept = 2 * inner + 3 * wide + read.ssm_dt_rank + 2 * read.n_embd, read.n_embd_s + 3 * read.n_embd_r
     elif states in ("delta", "kda"):
         if not inner or states == "kda":
             inner, wide = max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim
@@ -230,15 +216,17 @@ def _state(read: Hparams, one: Settings) -> Moment | None:
         tokens, kept = read.architecture.graph.time_mix_copies * read.n_embd, 2 * read.n_embd_s + read.n_embd_r
     else:
         return None
-    rows = N_SEQ_MAX * (1 + one.n_rs_seq)
-    return Moment(name="state", per_token=Sum.of(tokens), fixed_bytes=FLOAT * rows * kept)
+    return Moment(name="state", per_token=Sum.of(tokens), fixed_bytes=FLOAT * N_SEQ_MAX * (1 + one.n_rs_seq) * kept)
 
 
 def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     """The moments of a pass that may be the fullest on a device."""
-    width, values = read.query_width, read.attention_width
-    cached = not read.is_recurrent[0] and _reads_cache(read)
-    base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
+    width, values, graph = read.query_width, read.attention_width, read.architecture.graph
+    # Inputs stay alive with the residual stream: an embedding for each layer, copies of the stream.
+    per_layer = read.n_embd_per_layer * read.n_layer
+    base = 2 * read.n_embd + per_layer + (graph.stream_copies * read.n_embd or (width if per_layer else 0))
+    if part.first and not read.is_recurrent[0] and _reads_cache(read):
+        base += values
     alive = _feed_forward(read) + base + _decay(read)
     mixture = read.n_expert > 0 and read.n_layer_dense_lead < read.n_layer
     found = [Moment(name="experts" if mixture else "feed-forward", per_token=Sum.of(alive))]
@@ -254,20 +242,20 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
             Moment(name=name, per_token=numbers, fixed_bytes=Sum.of(FLOAT * (size // FLOAT)))
             for name, (numbers, size) in zip(OF_THE_HOST, copied, strict=True)
         ]
+    # Attention over latent vectors: the queries, and the same queries in the width of a latent, twice.
+    latent = 3 * read.n_embd + max(read.n_head, default=0) * (read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot)
+    attention = Moment(name="latent attention", per_token=Sum.of(latent))
+    if _has_indexer(read) and one.flash_attn:
+        attention = Moment(name="indexer", per_token=9 * latent // 5 + N_CTX_SEQ)
     if read.is_mla:
-        found.append(_latent(read, one))
-    if part.sixteen_bit and one.flash_attn:
-        tokens = 2 * read.n_embd + width + values
-        found += [
-            Moment(name="16-bit copies", per_token=Sum.of(tokens), fixed_bytes=copies)
-            for copies in _sixteen_bit_copies(read, one)
-        ]
-    if (not one.flash_attn or read.architecture.graph.biased) and mask_cells(read):
-        found.append(_scores(read, one))
+        found.append(attention)
+    if part.sixteen_bit and one.flash_attn and _reads_cache(read):
+        found += _sixteen_bit_copies(read, one)
+    if (not one.flash_attn or graph.biased) and mask_cells(read):
+        found.append(_scores(read, attention))
     elif read.architecture.memory == "msa" and (not one.kv_unified or one.n_seq_max == 1):
         # The blocks that a token chooses become a mask for each key/value head, for one sequence twice, and a mask of 32 bits.
-        masks = max(read.n_head_kv) * (1 + ALONE) + 1
-        found.append(Moment(name="indexer", per_token=alive + N_CTX_SEQ * masks))
+        found.append(Moment(name="indexer", per_token=alive + N_CTX_SEQ * (max(read.n_head_kv) * (1 + ALONE) + 1)))
     state = _state(read, one)
     if state is not None:
         found.append(state)
@@ -278,41 +266,24 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     return tuple(found)
 
 
-def _beside(read: Hparams) -> int:
-    """The elements of a token in inputs that stay alive with the residual stream: an embedding for each layer, copies of the stream."""
-    per_layer, copies = read.n_embd_per_layer * read.n_layer, read.architecture.graph.stream_copies
-    return per_layer + (copies * read.n_embd if copies else read.query_width if per_layer else 0)
-
-
-def _latent(read: Hparams, one: Settings) -> Moment:
-    """The moment of attention over latent vectors: the queries, and the same queries in the width of a latent, twice."""
-    widths = read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot
-    per_token = 3 * read.n_embd + max(read.n_head) * widths
-    if _has_indexer(read) and one.flash_attn:
-        return Moment(name="indexer", per_token=9 * per_token // 5 + N_CTX_SEQ)
-    return Moment(name="latent attention", per_token=Sum.of(per_token))
-
-
-def _scores(read: Hparams, one: Settings) -> Moment:
+def _scores(read: Hparams, latent: Moment) -> Moment:
     """The moment of attention without flash attention: the scores of all heads over all cells.
 
-    The values of a latent are turned over before.
+    The values of a ``latent`` are turned over before.
     """
     cells = mask_cells(read)
-    widest = cells[0]
-    if read.architecture.memory == "compressed":
-        widest = sum((cells[0], *cells[2:]), NOTHING)
+    widest = sum((cells[0], *cells[2:]), NOTHING) if read.architecture.memory == "compressed" else cells[0]
     # The biases are looked up, turned over and added beside the scores.
     scores = max(read.n_head) * widest * (4 if read.architecture.graph.biased else 1)
     if not read.is_mla:
         return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + read.query_width))
     turned = 2 * N_STREAM * N_CTX_SEQ * read.kv_lora_rank
     name = "indexer" if _has_indexer(read) else "attention scores"
-    return Moment(name=name, per_token=scores + _latent(read, one).per_token, fixed_bytes=turned)
+    return Moment(name=name, per_token=scores + latent.per_token, fixed_bytes=turned)
 
 
-def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment, Sum], ...]:
-    """The moments with the bytes of the whole buffer that each would need."""
+def gpu_moments(read: Hparams, one: Settings, part: Part) -> Moments:
+    """The moments of a device that runs layers, with the bytes of the whole buffer that each would need."""
     kept = part.copies * input_bytes(read, one)
     kept += FLOAT * N_UBATCH * read.n_embd if part.alone else 0
     if part.copies > 1:
@@ -324,7 +295,7 @@ def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment,
     )
 
 
-def host_moments(read: Hparams, one: Settings, copies: int = 1) -> tuple[tuple[Moment, Sum]]:
+def _host_moments(read: Hparams, one: Settings, copies: int) -> Moments:
     """The moment of the host where all layers lie on GPUs, with the bytes of its buffer: the embeddings of a batch and the inputs."""
     embeddings = (2 if copies == 1 else copies + 1) + read.architecture.graph.positions
     numbers = embeddings * read.n_embd + read.n_embd_per_layer * read.n_layer
@@ -332,18 +303,13 @@ def host_moments(read: Hparams, one: Settings, copies: int = 1) -> tuple[tuple[M
     return ((moment, copies * input_bytes(read, one) + moment.bytes),)
 
 
-def output_bytes(read: Hparams, count: int) -> int:
-    """Bytes of the logits of ``count`` tokens."""
-    return FLOAT * read.n_vocab * count
-
-
 NOTHING_COPIED: Final = -1
 COMPUTE_BUFFER: Final = "compute buffer"
 _EVERYTHING: Final = Part(alone=True)
 _ALL_LAYERS: Final = Part(alone=True, output=False)
 
-Moments = tuple[tuple[Moment, "Sum"], ...]
-"""Moments with the bytes of the whole buffer that each would need."""
+Device = Part | int
+"""The part of a device that runs layers, or the copies of inputs on a host that runs none."""
 Once = Callable[[Hashable, Callable[[], Moments]], Moments]
 
 
@@ -376,7 +342,7 @@ class HostPart(Record):
 
 
 class Sized(NamedTuple):
-    """A moment of a pass, and the bytes of the whole buffer that it needs."""
+    """A moment of a pass, the bytes of the whole buffer that it needs, and how far measured sizes of such a moment lie from them."""
 
     moment: Moment
     size: Any
@@ -398,32 +364,36 @@ class Buffers:
         self._once = once
         single = not settings.kv_unified or settings.n_seq_max == 1
         self._sort = (settings.flash_attn, settings.type_k.name, settings.type_v.name, single, settings.n_rs_seq)
-        self._on_gpu: dict[tuple[bool, int], tuple[Sized, ...]] = {}
-        self._always: dict[tuple[bool, int, str], Any] = {}
-        self._on_host: dict[tuple[Any, ...], int] = {}
+        self._sized: dict[Device, tuple[Sized, ...]] = {}
+        # Bytes of the fullest moment, of those that are the same whatever a GPU copies.
+        self._fullest: dict[tuple[Device, str], Any] = {}
 
-    def _moments(self, part: Part) -> Moments:
-        return self._once(("llamacpp moments", part, self._sort), lambda: gpu_moments(self._read, self._settings, part))
+    def _moments(self, device: Device) -> Moments:
+        read, settings = self._read, self._settings
+        if isinstance(device, int):
+            return self._once(("llamacpp moments", device, self._sort), lambda: _host_moments(read, settings, device))
+        return self._once(("llamacpp moments", device, self._sort), lambda: gpu_moments(read, settings, device))
 
-    def _moments_on_gpu(self, first: bool, copies: int) -> Moments:
-        """The moments of a GPU that runs the output and copies from the host, of which another GPU lacks some."""
-        return self._moments(Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit))
+    def _sizes(self, device: Device) -> tuple[Sized, ...]:
+        """All moments that a device may have, each with the bytes of its buffer."""
+        if device not in self._sized:
+            self._sized[device] = sizes_of(self._moments(device), self._settings)
+        return self._sized[device]
 
-    def _moments_beside(self, copies: int) -> Moments:
-        """The moments of the host where GPUs run all layers. The inputs of a pass are kept ``copies`` times."""
-        key = ("llamacpp host moments", copies, self._sort)
-        return self._once(key, lambda: host_moments(self._read, self._settings, copies))
+    def _part(self, *, first: bool, copies: int) -> Part:
+        """A GPU that runs the output and copies from the host; another GPU lacks some of its moments."""
+        return Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit)
 
     def of(self, part: GpuPart | HostPart, end: str) -> int:
         """Bytes that a device needs for a pass, at an end of the estimates."""
         if isinstance(part, HostPart):
-            return self._compute_on_host(part, end) + self.logits(end)
+            return self._compute_on_host(part, end) + self._logits(end)
         size = 0
         for first in (True, False):
             for copies in (1, PIPELINE_COPIES):
                 like = (part.first == first) & (part.copies == copies) & part.runs
                 if some(like):
-                    size = either(like, self._of_gpu(part, first=first, copies=copies, end=end), size)
+                    size = either(like, self._compute_on_gpu(part, self._part(first=first, copies=copies), end), size)
         return size
 
     def parts(self, part: GpuPart | HostPart) -> tuple[BudgetPart, ...]:
@@ -432,33 +402,33 @@ class Buffers:
         if isinstance(part, GpuPart):
             if not part.runs:
                 return ()
-            sizes = [self._with_copy(sized, part) for sized in self._sizes(part.first, part.copies) if _has(part, sized.moment)]
+            sizes = self._sizes(self._part(first=part.first, copies=part.copies))
+            sizes = tuple(self._with_copy(sized, part) for sized in sizes if _has(part, sized.moment))
             low, expected, high = (self.of(part, end) for end in ENDS)
             return (compute_buffer(sizes, settings, (low, expected, high)),)
         layers = part.partly and not part.alone and not part.helped
-        moments = self._moments(_ALL_LAYERS) if layers else self.moments_of(part)
+        sizes = self._sizes(_EVERYTHING if part.alone else _ALL_LAYERS if layers else part.copies)
         low, expected, high = (self._compute_on_host(part, end) for end in ENDS)
-        compute = compute_buffer(sizes_of(moments, settings), settings, (low, expected, high))
-        low, expected, high = (self.logits(end) for end in ENDS)
+        compute = compute_buffer(sizes, settings, (low, expected, high))
+        low, expected, high = (self._logits(end) for end in ENDS)
         source = (
             "src/llama-context.cpp output_reserve: n_vocab x n_seq_max numbers from the start, more when a batch asks for more"
         )
-        section = Section.ACTIVATIONS
-        return compute, BudgetPart(name="output buffer", section=section, low=low, expected=expected, high=high, source=source)
+        return compute, BudgetPart.of("output buffer", Section.ACTIVATIONS, (low, expected, high), source)
 
     def moments_of(self, part: GpuPart | HostPart) -> Moments:
         """The moments of a device in one context, which copies nothing from the host, with the names of their sizes."""
         if isinstance(part, HostPart):
-            return self._moments(_EVERYTHING) if part.alone else self._moments_beside(part.copies)
-        return tuple(pair for pair in self._moments_on_gpu(part.first, part.copies) if _has(part, pair[0]))
+            return self._moments(_EVERYTHING if part.alone else part.copies)
+        return tuple(pair for pair in self._moments(self._part(first=part.first, copies=part.copies)) if _has(part, pair[0]))
 
-    def _of_gpu(self, part: GpuPart, *, first: bool, copies: int, end: str) -> int:
-        """Bytes of the buffer of a GPU with such a part, whatever it copies from the host."""
-        key, sizes = (first, copies, end), self._sizes(first, copies)
-        if key not in self._always:
+    def _compute_on_gpu(self, part: GpuPart, device: Part, end: str) -> int:
+        """Bytes of the compute buffer of a GPU that is like ``device``, whatever it copies from the host."""
+        sizes = self._sizes(device)
+        if (device, end) not in self._fullest:
             always = (sized for sized in sizes if not sized.moment.per_output and sized.moment.name not in OF_THE_HOST)
-            self._always[key] = largest(sized.at(end) for sized in always)
-        most = self._always[key]
+            self._fullest[device, end] = largest(sized.at(end) for sized in always)
+        most = self._fullest[device, end]
         for sized in sizes:
             if sized.moment.per_output or sized.moment.name in OF_THE_HOST:
                 has = _has(part, sized.moment)
@@ -466,23 +436,15 @@ class Buffers:
                     most = larger(most, has * self._with_copy(sized, part).at(end))
         return _rounded(most, end)
 
-    def _sizes(self, first: bool, copies: int) -> tuple[Sized, ...]:
-        """All moments that a GPU may have, each with the bytes of its buffer."""
-        key = (first, copies)
-        if key not in self._on_gpu:
-            self._on_gpu[key] = sizes_of(self._moments_on_gpu(first, copies), self._settings)
-        return self._on_gpu[key]
-
     def _with_copy(self, sized: Sized, part: GpuPart) -> Sized:
         """The moment with the bytes that are copied from the host at that time."""
-        settings, name = self._settings, sized.moment.name
-        if name not in OF_THE_HOST:
+        settings, moment = self._settings, sized.moment
+        if moment.name not in OF_THE_HOST:
             return sized
         copied = part.from_host
-        if name != OF_THE_HOST[0]:
+        if moment.name != OF_THE_HOST[0]:
             copied = settings.n_stream * larger(settings.cells_swa * part.sliding, settings.n_ctx_seq * part.full)
         whole = FLOAT * (copied // FLOAT)
-        moment = sized.moment
         if isinstance(whole, int):
             moment = moment._replace(fixed_bytes=moment.fixed_bytes + whole)
         return sized._replace(moment=moment, size=sized.size + whole)
@@ -492,27 +454,29 @@ class Buffers:
 
         If it has some layers, they lie between those of a host without layers and with all layers.
         """
-        alone = self._of_host(self._moments(_EVERYTHING), end, "everything") if some(part.alone) else 0
+
+        def of_device(device: Device) -> int:
+            if (device, end) not in self._fullest:
+                self._fullest[device, end] = fullest(self._sizes(device), end)
+            size: int = self._fullest[device, end]
+            return size
+
+        alone = of_device(_EVERYTHING) if some(part.alone) else 0
         if part.alone is True:
             return alone
-        beside = self._of_host(self._moments_beside(1), end, 1)
+        beside = of_device(1)
         if some(part.copies > 1):
-            beside = either(part.copies > 1, self._of_host(self._moments_beside(PIPELINE_COPIES), end, PIPELINE_COPIES), beside)
+            beside = either(part.copies > 1, of_device(PIPELINE_COPIES), beside)
         if some(part.partly) and (end == "high" or (end == "expected" and not part.helped)):
-            layers = self._of_host(self._moments(_ALL_LAYERS), end, "all layers")
+            layers = of_device(_ALL_LAYERS)
             beside = either(part.partly, larger(beside, layers) if end == "high" else layers, beside)
         size: int = either(part.alone, alone, beside)
         return size
 
-    def _of_host(self, moments: Moments, end: str, key: object) -> int:
-        if (key, end) not in self._on_host:
-            self._on_host[key, end] = fullest(sizes_of(moments, self._settings), end)
-        return self._on_host[key, end]
-
-    def logits(self, end: str) -> int:
+    def _logits(self, end: str) -> int:
         """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
         one = self._settings
-        return output_bytes(self._read, larger(one.n_seq_max, one.n_outputs) if end == "high" else one.n_seq_max)
+        return FLOAT * self._read.n_vocab * (larger(one.n_seq_max, one.n_outputs) if end == "high" else one.n_seq_max)
 
 
 def _has(part: GpuPart, moment: Moment) -> bool:
@@ -538,9 +502,8 @@ def _rounded(size: float, end: str) -> int:
     return rounded
 
 
-def compute_buffer(sizes: Sequence[Sized], one: Settings, ends: tuple[int, int, int]) -> BudgetPart:
+def compute_buffer(sizes: Iterable[Sized], one: Settings, ends: tuple[int, int, int]) -> BudgetPart:
     """A compute buffer of these bytes as a term of the memory equation, with the moment that is the fullest by the expected value."""
-    low, expected, high = ends
     moment, size, error = max(sizes, key=lambda sized: sized.at("expected"))
     terms: dict[str, float] = {"kept_inputs": size - moment.bytes.at(one)}
     products = []
@@ -557,14 +520,6 @@ def compute_buffer(sizes: Sequence[Sized], one: Settings, ends: tuple[int, int, 
     terms["number_bytes"] = FLOAT
     if error.expected != 1:
         formula, terms = f"({formula}) x measured_share", terms | {"measured_share": error.expected}
-    return BudgetPart(
-        name=COMPUTE_BUFFER,
-        section=Section.ACTIVATIONS,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"fullest moment: {moment.name}; {error.source}",
-        definition=Definition.ESTIMATE,
-        grows=None,
-        steps=(step("compute_buffer", formula, ends, unit="bytes", **terms),),
-    )
+    steps = (step("compute_buffer", formula, ends, unit="bytes", **terms),)
+    source = f"fullest moment: {moment.name}; {error.source}"
+    return BudgetPart.of(COMPUTE_BUFFER, Section.ACTIVATIONS, ends, source, steps=steps)

@@ -559,7 +559,7 @@ class Layers:
         return most
 
     @cached_property
-    def _widest(self) -> tuple[Table, Table]:
+    def widest(self) -> tuple[Table, Table]:
         """Bytes of a cell of the widest of the first so many blocks, without a window and with one."""
         widest: tuple[list[int], list[int]] = ([0], [0])
         for number in range(self.blocks):
@@ -568,8 +568,3 @@ class Layers:
                 each = cell_bytes(self._read, self._single, number) if window is slides else 0
                 widest[window].append(max(widest[window][-1], each))
         return Table(widest[0]), Table(widest[1])
-
-    def widest_cells(self, host: int) -> tuple[int, int]:
-        """Bytes of a cell of the widest of the first ``host`` blocks, without a window and with one."""
-        full, sliding = self._widest
-        return full.at(host), sliding.at(host)

@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from math import ceil
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from hwcalc.engines.devices import HOST, HOST_SHARE, DeviceReads, DeviceShare, Placement, WeightRead
-from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, GpuPart, HostPart
+from hwcalc.engines.forms import ENDS, OPPOSITE
+from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, Buffers, GpuPart, HostPart
 from hwcalc.engines.llamacpp.layers import ON_HOST, Assignment, Cache, Fitting, Layers, Runs, cache_bytes, device_of, fitted
-from hwcalc.engines.memory import Budget, BudgetPart, Section, estimated, memory_of, part_of
+from hwcalc.engines.memory import Budget, BudgetPart, Section, memory_of, part_of
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.arithmetic import either, floored, larger, smaller, some
+from hwcalc.formulas.arithmetic import either, floored, larger, largest, smaller, some
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note, Noted
-from hwcalc.profiles.engines import llamacpp_profile, runtime_profile
+from hwcalc.profiles.engines import llamacpp_profile
 from hwcalc.quantization.ggml import GGML
 from hwcalc.units import GIB, human_bytes
 
@@ -36,76 +36,50 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Hardware, Setup
     from hwcalc.profiles.gpus import VisibleMemory
 
-OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
-"""An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
 _LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "expected": Fraction(15, 16), "high": 1}
 """What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
-
-
-@lru_cache(maxsize=16)
-def process(vendor: str) -> BudgetPart:
-    """The memory of a GPU of a vendor that the process takes outside the buffers of llama.cpp."""
-    name = {"nvidia": "cuda", "amd": "rocm"}.get(vendor.lower(), "other")
-    return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
-
-
-def _memory_of(hardware: Hardware, options: PlaceOptions) -> Noted[VisibleMemory | None]:
-    """The memory that programs see: that of the GPU, or of a machine without a GPU as the user gives it."""
-    gpu = hardware.gpu
-    if gpu is None:
-        return Noted(None)
-    size = options.host_bytes
-    if not gpu.is_host or size is None:
-        return memory_of(gpu)
-    from hwcalc.profiles.gpus import VisibleMemory
-
-    return Noted(
-        VisibleMemory(low_bytes=size, expected_bytes=size, high_bytes=size, basis="host_memory, as given", source="the user")
-    )
 
 
 def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction | int]:
     """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or 0)
-    gpu = hardware.gpu
-    if gpu is not None and gpu.is_host and options.host_bytes is not None:
+    on_host = hardware.gpu is not None and hardware.gpu.is_host
+    if on_host and options.host_bytes is not None:
         # What may be taken was said.
         return Noted(0)
-    where = "the machine's memory" if gpu is not None and gpu.is_host else "each GPU"
-    share = Fraction(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
-    return Noted(share, (_default_margin(options.target_bytes, where),))
-
-
-@lru_cache(maxsize=64)
-def _default_margin(size: int, where: str) -> Note:
+    where = "the machine's memory" if on_host else "each GPU"
     message = (
-        f"{human_bytes(size)} of {where} stay free, as llama.cpp's --fit leaves them. "
+        f"{human_bytes(options.target_bytes)} of {where} stay free, as llama.cpp's --fit leaves them. "
         "Set it with --engine-option fit_target=MIB, or --margin."
     )
-    return Note(code="default-margin", message=message)
-
-
-def room_of(hardware: Hardware, options: PlaceOptions, end: str) -> int | None:
-    """Bytes of a GPU that may be used at this end of what programs see; ``None`` if its memory is not known."""
-    memory = _memory_of(hardware, options).value
-    if memory is None:
-        return None
-    size: int = getattr(memory, f"{end}_bytes")
-    share = hardware.memory_utilization
-    margin = margin_of(hardware, options, memory).value
-    return max(0, ceil(size * (1.0 if share is None else share)) - part_of(size, margin))
+    share = Fraction(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
+    return Noted(share, (Note(code="default-margin", message=message),))
 
 
 def budget_beside(hardware: Hardware, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
-    """The bytes that a GPU has left beside these parts."""
-    memory, notes = _memory_of(hardware, options)
+    """The bytes that a GPU, or a machine without one, has left beside these parts; ``None`` if its memory is not known."""
+    gpu, size = hardware.gpu, options.host_bytes
+    if gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(gpu)
+    if gpu.is_host and size is not None:
+        from hwcalc.profiles.gpus import VisibleMemory
+
+        sizes = {"low_bytes": size, "expected_bytes": size, "high_bytes": size}
+        memory, notes = VisibleMemory(**sizes, basis="host_memory, as given", source="the user"), ()
     if memory is None:
         return Noted(None, notes)
     margin = margin_of(hardware, options, memory)
     utilization = hardware.memory_utilization
     budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, parts)
     return Noted(budget, (*notes, *margin.notes))
+
+
+def rooms_of(hardware: Hardware, options: PlaceOptions) -> Mapping[str, int | None]:
+    """Bytes of a GPU that may be used at each end of what programs see; ``None`` if its memory is not known."""
+    budget = budget_beside(hardware, options, ()).value
+    return dict.fromkeys(ENDS) if budget is None else dict(zip(ENDS, budget.usable, strict=True))
 
 
 def host_room(setup: Setup, options: PlaceOptions, end: str) -> int:
@@ -164,7 +138,9 @@ class Layout:
         self.layers = deployment.layers if layers is None else layers
         self._uncut = settings if uncut is None else uncut
         self._scored = scored
-        self.buffers = deployment.buffers(settings)
+        gpu = deployment.gpu
+        sixteen_bit = gpu is None or gpu.vendor.lower() in ("nvidia", "amd")
+        self.buffers = Buffers(deployment.hparams, settings, sixteen_bit=sixteen_bit, once=deployment.model.once)
         self.file: Mapping[int, int] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}
 
@@ -173,26 +149,24 @@ class Layout:
     @cached_property
     def runs(self) -> Runs:
         """The layers on each device: as the deployment pins them, as options say, or as llama.cpp fits them by itself."""
-        if self.deployment.pinned is not None:
-            return self.deployment.pinned
-        return self._fitted() if self.deployment.fits_layers else self.deployment.whole_runs
-
-    def _fitted(self) -> Runs:
-        deployment, room = self.deployment, self.deployment.rooms["low"]
+        deployment, scored = self.deployment, self._scored
+        if deployment.pinned is not None:
+            return deployment.pinned
+        if not deployment.fits_layers:
+            return deployment.whole_runs
+        room, weighed = deployment.rooms["low"], self.layers.weighed
         assert room is not None
-        beside = 0 if deployment.process is None else deployment.process.high
-        weighed = self.layers.weighed
+        beside = sum(part.high for part in deployment.process_parts(0))
 
         def holds(runs: Runs, gpu: int) -> bool:
             load = self._gpu_load(runs, gpu, self._on_host(runs))
-            needed = self._weights_of(runs, gpu) + self.cache_bytes(load) + self.buffers.of(load.part, "high") + beside
-            if self._scored is not None:
+            needed = self._weights_of(runs, gpu) + self._cache_bytes(load) + self.buffers.of(load.part, "high") + beside
+            if scored is not None:
                 layers = runs.assignment(weighed.experts).layers(gpu)
                 needed += sum(part.high for part in self._scored_on(gpu, layers))
             return needed <= room
 
-        ends, blocks = deployment.ends, self.layers.blocks
-        return fitted(Fitting(blocks=blocks, ends=ends, experts=weighed.has_experts, holds=holds))
+        return fitted(Fitting(blocks=self.layers.blocks, ends=deployment.ends, experts=weighed.has_experts, holds=holds))
 
     def _on_host(self, runs: Runs) -> _OnHost:
         layers, weighed, helped = self.layers, self.layers.weighed, self.deployment.helped
@@ -204,7 +178,7 @@ class Layout:
         from_host, cells = NOTHING_COPIED, (0, 0)
         if some(copying):
             from_host = either(copying, layers.largest_on_host(host, runs.gpus), NOTHING_COPIED)
-            cells = layers.widest_cells(host)
+            cells = layers.widest[0].at(host), layers.widest[1].at(host)
         copies = 1 + everything * (self.deployment.copies_of_inputs - 1)
         return _OnHost(blocks=host, bare=bare, from_host=from_host, cells=cells, copies=copies)
 
@@ -230,23 +204,18 @@ class Layout:
             ),
         )
 
-    def _host_load(self, runs: Runs, left: _OnHost) -> DeviceLoad:
-        layers, helped, weighed = self.layers, self.deployment.helped, self.layers.weighed
-        return DeviceLoad(
-            cache=layers.total if self.deployment.options.kv_on_host else layers.cache_of(0, left.blocks),
-            part=HostPart(
-                alone=False if helped else runs.host == layers.blocks + 1,
-                partly=(left.blocks > 0) | (left.bare > 0) | (weighed.largest_moved > 0),
-                helped=helped,
-                copies=left.copies,
-            ),
-        )
-
     @cached_property
     def _loads(self) -> tuple[tuple[DeviceLoad, ...], DeviceLoad]:
-        left = self._on_host(self.runs)
-        gpus = tuple(self._gpu_load(self.runs, gpu, left) for gpu in range(len(self.runs.gpus)))
-        return gpus, self._host_load(self.runs, left)
+        runs, layers, helped, moved = self.runs, self.layers, self.deployment.helped, self.layers.weighed.largest_moved
+        left = self._on_host(runs)
+        host = HostPart(
+            alone=False if helped else runs.host == layers.blocks + 1,
+            partly=(left.blocks > 0) | (left.bare > 0) | (moved > 0),
+            helped=helped,
+            copies=left.copies,
+        )
+        cache = layers.total if self.deployment.options.kv_on_host else layers.cache_of(0, left.blocks)
+        return tuple(self._gpu_load(runs, gpu, left) for gpu in range(len(runs.gpus))), DeviceLoad(cache=cache, part=host)
 
     @property
     def gpus(self) -> tuple[DeviceLoad, ...]:
@@ -291,13 +260,12 @@ class Layout:
         """Bytes of the cache of all layers."""
         return cache_bytes(self.layers.total, self.settings, self._uncut)
 
-    def cache_bytes(self, load: DeviceLoad) -> int:
-        """Bytes of the cache of a device."""
+    def _cache_bytes(self, load: DeviceLoad) -> int:
         return cache_bytes(load.cache, self.settings, self._uncut)
 
     def cache_on(self, device: int) -> int:
         """Bytes of the cache that lies on a device."""
-        return self._once((device, "cache"), lambda: self.cache_bytes(self._load(device)))
+        return self._once((device, "cache"), lambda: self._cache_bytes(self._load(device)))
 
     def part_bytes(self, device: int, end: str, section: Section) -> int:
         """Bytes of weights, of buffers or of the rest on a device, at an end of the estimates."""
@@ -333,13 +301,12 @@ class Layout:
 
         If memory is not known, those of the largest cache on a GPU; on a single device, of all layers.
         """
-        if self.deployment.knows_devices:
+        deployment = self.deployment
+        if deployment.knows_devices:
             return self.on_fullest(self.cache_on)
-        if self.deployment.on_one_device:
+        if not deployment.gpus or (deployment.gpus == 1 and deployment.gpu is None):
             return self.total_bytes
-        most = 0
-        for gpu in range(len(self.gpus)):
-            most = larger(self.cache_on(gpu), most)
+        most: int = largest(self.cache_on(gpu) for gpu in range(len(self.gpus)))
         return most
 
     @property
@@ -385,30 +352,27 @@ class Layout:
     def placement(self) -> Placement:
         """The share of each device in one context."""
         gpus, assignment = range(len(self.gpus)), self.assignment
+        shares = []
+        for device in (*gpus, ON_HOST):
+            layers = assignment.layers(device)
+            scored = () if self._scored is None else self._scored_on(device, layers)
+            share = DeviceShare(
+                device=HOST if device == ON_HOST else f"gpu{device}",
+                layers=layers,
+                output=assignment.output == device,
+                weights_bytes=self.weights_on(device),
+                cache_bytes=self.cache_on(device),
+                parts=(*self.buffers.parts(self._load(device).part), *scored, *self.deployment.process_parts(device)),
+            )
+            shares.append(share)
         return Placement(
-            devices=tuple(map(self._share, (*gpus, ON_HOST))),
+            devices=tuple(shares),
             fullest=self.fullest,
             gpu_layers=assignment.gpu_layers if gpus else None,
             all_layers=self.layers.blocks + 1 if gpus else None,
             experts_on_host=assignment.experts_on_host,
             moved_bytes=self.layers.weighed.overridden.get(ON_HOST, 0),
         )
-
-    def _share(self, device: int) -> DeviceShare:
-        layers = self.assignment.layers(device)
-        scored = () if self._scored is None else self._scored_on(device, layers)
-        return DeviceShare(
-            device=HOST if device == ON_HOST else f"gpu{device}",
-            layers=layers,
-            output=self.assignment.output == device,
-            weights_bytes=self.weights_on(device),
-            cache_bytes=self.cache_on(device),
-            parts=(*self.buffer_parts(device), *scored, *self.deployment.process_parts(device)),
-        )
-
-    def buffer_parts(self, device: int) -> tuple[BudgetPart, ...]:
-        """The buffers of a pass on a device."""
-        return self.buffers.parts(self._load(device).part)
 
     def _scored_on(self, device: int, layers: LayerNumbers) -> tuple[BudgetPart, ...]:
         assert self._scored is not None
@@ -522,7 +486,7 @@ def _grouped(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -
 
 def _host_gbps(deployment: LlamacppDeployment) -> Noted[float | None]:
     """The bandwidth of the host's memory in GB/s: the user's, that of the accelerator if both share a memory, or an assumption."""
-    given, gpu = deployment.options.host_gbps, deployment.setup.hardware.gpu
+    given, gpu = deployment.options.host_gbps, deployment.gpu
     if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):
         return Noted(given)
     assumed = llamacpp_profile().host_bandwidth

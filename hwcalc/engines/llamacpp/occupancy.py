@@ -14,14 +14,15 @@ from msgspec.structs import replace
 from hwcalc.engines.devices import Placement
 from hwcalc.engines.general import GeneralOccupancy
 from hwcalc.engines.llamacpp.layers import ON_HOST
-from hwcalc.engines.llamacpp.layout import Layout, budget_beside
+from hwcalc.engines.llamacpp.layout import Layout, budget_beside, reads_of
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
+from hwcalc.engines.llamacpp.tensors import repacked_note
 from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.formulas import Full, LayerKind, Stack
+from hwcalc.formulas import Full, LayerKind
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
@@ -121,18 +122,14 @@ class LlamacppOccupancy(GeneralOccupancy):
         """The model as llama.cpp reads it."""
         return self.deployment.hparams
 
-    @property
-    def plain_stack(self) -> Stack:
-        return self.deployment.plain_stack
-
     def _settings_with(self, cells: int | None) -> Settings:
         """The settings for the planned sequences with so many cells together; ``None`` is as the options say, or a cell for each token."""
         deployment, request = self.deployment, self.request
-        context, tokens = deployment.context, deployment.slot_tokens(request.seq)
+        context, tokens = deployment.context, deployment.slot_tokens(request.load.seq)
         slots = context.slots(request.replica_batch)
         if cells is None:
             cells = tokens * request.replica_batch if context.n_ctx is None else context.n_ctx
-        batch = deployment.chosen_batch(tokens, request.batch)
+        batch = deployment.chosen_batch(tokens, request.load.batch)
         return context.settings(self.hparams, cells or self.hparams.n_ctx_train, slots, batch)
 
     @cached_property
@@ -208,9 +205,9 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def check(self) -> None:
         self.settings  # noqa: B018 - refuses more sequences than a context may have
-        if self.request.sharing.beams > 1:
+        if self.load.sharing.beams > 1:
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
-        name = format_name(self.request.weights)
+        name = format_name(self.setup.weights)
         if name is not None and name not in FLOATS and name not in MIXES:
             nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
             raise UnsupportedError(
@@ -221,7 +218,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         _check_sizes(self)
         _check_cache_types(self)
         self.deployment.options  # noqa: B018 - refuses what cannot be
-        if self.request.weights is None and self.model.gguf is None and self.request.hardware.gpu is not None:
+        if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
@@ -234,27 +231,35 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def most_sequences(self) -> tuple[int, str] | None:
         request, one = self.request, self.settings
-        limits = [(one.n_seq_max if "n_seq_max" in request.options else MAX_SEQUENCES, "n_seq_max")]
-        if "n_ctx" in request.options:
-            limits.append((max(request.replica_batch, one.n_ctx_asked // request.seq), "n_ctx"))
+        limits = [(one.n_seq_max if "n_seq_max" in request.setup.options else MAX_SEQUENCES, "n_seq_max")]
+        if "n_ctx" in request.setup.options:
+            limits.append((max(request.replica_batch, one.n_ctx_asked // request.load.seq), "n_ctx"))
         most, name = min(limits)
-        return request.parallel.dp * most, name
+        return request.setup.parallel.dp * most, name
 
     def most_tokens(self) -> int | None:
         """The most tokens of a sequence with ``n_ctx``, where the length does not depend on the memory; else ``None``."""
         return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
 
-    def curve(self) -> Curve | None:
-        from hwcalc.engines.llamacpp.form import curve_of, is_drawn_from
+    @property
+    def _follows_load(self) -> bool:
+        """Whether the context follows from length and number of sequences alone."""
+        request, options = self.request, self.setup.options
+        fixed = options.keys() & {"n_ctx", "n_seq_max", "kv_unified"}
+        return request.is_plain and not fixed and options.get("defaults", "server") == "server"
 
-        return curve_of(self.deployment) if is_drawn_from(self.request) else None
+    def curve(self) -> Curve | None:
+        if not self._follows_load:
+            return None
+        from hwcalc.engines.llamacpp.form import placed_curve
+
+        form = self.deployment.form if self.setup.hardware.kv_memory is None else None
+        return placed_curve(self.deployment) if form is None else form.curve
 
     def form(self) -> MemoryForm | None:
-        from hwcalc.engines.llamacpp.form import is_drawn_from
-
-        if not is_drawn_from(self.request):
+        if not self._follows_load:
             return None
-        if self.request.hardware.kv_memory is None:
+        if self.setup.hardware.kv_memory is None:
             return self.deployment.form
         from hwcalc.engines.general_form import form_with
 
@@ -286,17 +291,13 @@ class LlamacppOccupancy(GeneralOccupancy):
             )
         )
 
-    def holds(self, budget_bytes: int) -> bool:
-        """Whether the context fits into the budget, which has no blocks to fill."""
-        return self.needed_bytes <= budget_bytes
-
     def scored_at_once(self) -> tuple[int, int]:
         """The number of prompts in one batch of ``n_ubatch``, and the number of rows of scores.
 
         In one buffer for all sequences, each token has scores of the cells of all of them.
         """
         settings, batch = self.settings, self.request.replica_batch
-        prompt = max(1, self.request.prompt_tokens - self.ahead)
+        prompt = max(1, self.load.prompt_tokens - self.ahead)
         rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
         return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
 
@@ -347,7 +348,7 @@ class LlamacppOccupancy(GeneralOccupancy):
     def plan_budget(self) -> Noted[Budget | None]:
         deployment = self.deployment
         if deployment.weighed is None:
-            return Noted(None, (deployment.unknown_weights,))
+            return Noted(None, deployment.weight_parts().notes)
         placement = self.layout.placement
         share = placement.devices[placement.fullest]
         layers = f"layers {share.layers.text}" if share.layers else "no layer"
@@ -355,15 +356,29 @@ class LlamacppOccupancy(GeneralOccupancy):
         source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
         parts = (exact("weights", Section.WEIGHTS, share.weights_bytes, source), *share.parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
-        return Noted(budget.value, (*budget.notes, *_on_host(self), *deployment.repacked_note))
+        repacked = () if deployment.gpus else repacked_note(deployment)
+        return Noted(budget.value, (*budget.notes, *self._host_notes, *repacked))
+
+    @property
+    def _host_notes(self) -> tuple[Note, ...]:
+        """A note where nobody can say that the host has the memory that is needed of it."""
+        deployment = self.deployment
+        if deployment.gpu is None or deployment.shares_memory or deployment.options.host_bytes is not None:
+            return ()
+        needed = self.layout.needed_on(ON_HOST, "high")
+        if needed <= deployment.host_rooms["low"]:
+            return ()
+        message = (
+            f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "
+            "Say it with --engine-option host_memory=64GiB."
+        )
+        return (Note(code="host-memory-unknown", message=message),)
 
     def reads(self) -> Noted[tuple[DeviceReads, ...]]:
-        from hwcalc.engines.llamacpp.layout import reads_of
-
         return reads_of(self)
 
     def lacking(self, end: str) -> str | None:
-        if not self.deployment.knows_devices or not self.deployment.gpus or self.request.hardware.kv_memory is not None:
+        if not self.deployment.knows_devices or not self.deployment.gpus or self.setup.hardware.kv_memory is not None:
             return None
         room, layout = self.deployment.rooms[end], self.layout
         others = [gpu for gpu in layout.main if gpu != layout.fullest]
@@ -373,7 +388,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def entire(self) -> Self:
         # Without a GPU it is asked for hardware that is still to be found.
-        if self.request.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
+        if self.setup.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
             return self
         if self.deployment.options.n_gpu_layers is not None:
             return self
@@ -392,25 +407,24 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def fitting_length(self) -> Noted[int | None]:
         """The longest context, in steps of 256 tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
-        options, hardware = self.deployment.options, self.request.hardware
-        if hardware.kv_memory is not None or self.deployment.weighed is None or self.deployment.context.n_ctx is not None:
+        options, hardware = self.deployment.options, self.setup.hardware
+        deployment = self.deployment
+        context = deployment.context
+        if hardware.kv_memory is not None or deployment.weighed is None or context.n_ctx is not None or not context.server:
             return Noted(None)
-        if not self.deployment.context.server or _surely_fits(self.entire()):
-            return Noted(None)
-        shortest, longest = min(options.shortest, self.tokens), self.tokens
         entire = self.entire()
-        low, high = shortest // CELLS, longest // CELLS
+        if entire.surely_fits:
+            return Noted(None)
+        shortest = min(options.shortest, self.tokens)
+        low, high = shortest // CELLS, self.tokens // CELLS
         while high - low > 1:
             middle = (low + high) // 2
-            if _surely_fits(entire.sized(seq=middle * CELLS)):
-                low = middle
-            else:
-                high = middle
+            low, high = (middle, high) if entire.sized(seq=middle * CELLS).surely_fits else (low, middle)
         tokens = max(shortest, low * CELLS)
         if tokens >= self.tokens:
             return Noted(None)
         how = (
-            ("until all layers fit on the GPU" if self.deployment.gpus else "until everything fits")
+            ("until all layers fit on the GPU" if deployment.gpus else "until everything fits")
             if tokens > shortest
             else f"to {shortest:,} before it leaves layers to the host"
         )
@@ -420,23 +434,8 @@ class LlamacppOccupancy(GeneralOccupancy):
         )
         return Noted(tokens, (Note(code="shorter-context", message=message),))
 
-
-def _surely_fits(occupancy: LlamacppOccupancy) -> bool:
-    """Whether every GPU holds its part at the high end of the estimates."""
-    layout, room = occupancy.layout, occupancy.deployment.rooms["low"]
-    return occupancy.deployment.weighed is not None and room is not None and layout.hold(layout.main, room, "low")
-
-
-def _on_host(occupancy: LlamacppOccupancy) -> tuple[Note, ...]:
-    """A note where nobody can say that the host has the memory that is needed of it."""
-    deployment = occupancy.deployment
-    if deployment.gpu is None or deployment.shares_memory or deployment.options.host_bytes is not None:
-        return ()
-    needed = occupancy.layout.needed_on(ON_HOST, "high")
-    if needed <= deployment.host_rooms["low"]:
-        return ()
-    message = (
-        f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "
-        "Say it with --engine-option host_memory=64GiB."
-    )
-    return (Note(code="host-memory-unknown", message=message),)
+    @property
+    def surely_fits(self) -> bool:
+        """Whether every GPU holds its part at the high end of the estimates."""
+        layout, room = self.layout, self.deployment.rooms["low"]
+        return self.deployment.weighed is not None and room is not None and layout.hold(layout.main, room, "low")

@@ -87,23 +87,12 @@ def auto_batch(tokens: int, predicted: int, available: int, *, cuda_without_flas
     if cuda_without_flash:
         return either(tokens > DEFAULT_CONTEXT, _CONSTRAINED, _SMALLEST) if 0 < card_bytes <= _SMALL_CARD else _SMALLEST
     chosen = _SMALLEST
-    for above, batch, percent, surcharge in reversed(_BATCHES):
-        chosen = either((tokens > above) & _fits(predicted, available, percent, surcharge), batch, chosen)
-    return chosen
-
-
-def _fits(predicted: int, available: int, percent: int, surcharge: int) -> bool:
-    if available == 0:
-        return True
     free = available * _FREE_PERCENT // 100
-    most: int = smaller(free, available * percent // 100)
-    return (predicted == 0) | ((predicted <= most) & (surcharge <= free - predicted))
-
-
-def embedding_batch(tokens: int) -> int:
-    """Tokens of a batch of an embedding model."""
-    batch: int = smaller(_EMBEDDING, tokens)
-    return batch
+    for above, batch, percent, surcharge in reversed(_BATCHES):
+        most: int = smaller(free, available * percent // 100)
+        fits = (available == 0) | (predicted == 0) | ((predicted <= most) & (surcharge <= free - predicted))
+        chosen = either((tokens > above) & fits, batch, chosen)
+    return chosen
 
 
 def has_flash_attention(gpu: Gpu | None) -> bool:
@@ -127,7 +116,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "kv_cache_type": ("type_k", "type_v"),
 }
 """Ollama's name -> llama.cpp's."""
-_BATCH: Final = ("n_batch", "n_ubatch")
+_BATCH: Final = frozenset({"n_batch", "n_ubatch"})
 _OWN: Final = tuple(
     EngineOption(name=name, help=text, default=default, check=check)
     for name, text, default, check in (
@@ -166,7 +155,7 @@ class OllamaDeployment(LlamacppDeployment):
         context, options = ContextOptions.of(self.setup), self.setup.options
         if "flash_attn" not in options and not has_flash_attention(self.gpu):
             context = replace(context, flash_attn=False)
-        if not self._chooses_batch:
+        if options.keys() & _BATCH:
             # Ollama has one number for both.
             n_batch = int(options.get("n_ubatch", options.get("n_batch", "")))
             context = replace(context, n_batch=n_batch, n_ubatch=n_batch)
@@ -183,27 +172,20 @@ class OllamaDeployment(LlamacppDeployment):
         most = self.hparams.n_ctx_train if self.cuts_context else 0
         return smaller(tokens, most) if most else tokens
 
-    @property
-    def _chooses_batch(self) -> bool:
-        """Whether the user leaves the size of a batch to Ollama."""
-        return not self.setup.options.keys() & set(_BATCH)
-
     def chosen_batch(self, tokens: int, sequences: int) -> int | None:
-        if not self._chooses_batch:
+        options = self.setup.options
+        if options.keys() & _BATCH:
             return None
         if not self.hparams.causal:
-            return embedding_batch(tokens)
-        cells = tokens * sequences
+            batch: int = smaller(_EMBEDDING, tokens)
+            return batch
+        cells, available = tokens * sequences, self.vram_bytes
         predicted = predicted_bytes(self._file_bytes, self.hparams, cells)
-        without_flash, available = self._cuda_without_flash, self.vram_bytes
+        flash = options.get("flash_attn", "auto" if has_flash_attention(self.gpu) else "off")
+        cuda = self.gpu is not None and self.gpu.vendor.lower() == "nvidia"
+        without_flash = cuda and flash != "auto" and not is_on(flash)
         card_bytes = available // self.setup.gpus
         return auto_batch(cells, predicted, available, cuda_without_flash=without_flash, card_bytes=card_bytes)
-
-    @cached_property
-    def _cuda_without_flash(self) -> bool:
-        flash = self.setup.options.get("flash_attn", "auto" if has_flash_attention(self.gpu) else "off")
-        cuda = self.gpu is not None and self.gpu.vendor.lower() == "nvidia"
-        return cuda and flash != "auto" and not is_on(flash)
 
     @cached_property
     def vram_bytes(self) -> int:
@@ -258,17 +240,14 @@ class OllamaOccupancy(LlamacppOccupancy):
         """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
         vram, most = self.deployment.vram_bytes, self.hparams.n_ctx_train
         tokens = default_context(vram, most)
-        own_context = _number_of(self.model, "num_ctx")
+        own_context = _parameter(self.model, "num_ctx")
         if own_context is not None:
             tokens = min(own_context, most or own_context)
             message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
             return Noted(tokens, (Note(code="ollama-context", message=message),))
         tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(TIERS))
-        why = (
-            "the model was trained for no more"
-            if tokens == most
-            else f"{DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
-        )
+        by_tier = f"{DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
+        why = "the model was trained for no more" if tokens == most else by_tier
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))
 
@@ -311,8 +290,25 @@ class Ollama(Llamacpp):
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model and the request with the parameters of the model's Modelfile filled in, by llama.cpp's names."""
-        named = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.options)}
-        return model, _translated(request.changed(options={**named, **request.options}) if named else request)
+        named: dict[str, str] = {}
+        for name in ("num_batch", "num_gpu"):
+            value = _parameter(model, name)
+            if value is not None and value >= -1 and not {name, *_NAMES[name]} & request.setup.options.keys():
+                named[name] = str(value)
+        given = {**named, **request.setup.options}
+        # The context of a slot, and how many there are, are seq and batch.
+        seq, batch = given.pop("num_ctx", None), given.pop("num_parallel", None)
+        options: dict[str, str] = {}
+        for name, text in given.items():
+            translated = "auto" if (name, text) == ("num_gpu", "-1") else text
+            options |= dict.fromkeys(_NAMES.get(name, (name,)), translated)
+        if seq is None and batch is None and options == request.setup.options:
+            return model, request
+        return model, request.changed(
+            options=options,
+            seq=request.load.seq if seq is None else integer_option(1)("num_ctx", seq),
+            batch=request.load.batch if batch is None else integer_option(1)("num_parallel", batch),
+        )
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
         return bool(options.keys() & {"num_ctx", "num_parallel"})
@@ -322,7 +318,9 @@ class Ollama(Llamacpp):
         return super().turns(model, options).also(sequences=(1,))
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
-        return super().length_named(model, batch, options) if "num_ctx" not in options else _number("num_ctx", options["num_ctx"])
+        if "num_ctx" in options:
+            return integer_option(1)("num_ctx", options["num_ctx"])
+        return super().length_named(model, batch, options)
 
     def names_length(self, gpu: Gpu | None) -> bool:
         return True
@@ -338,39 +336,7 @@ class Ollama(Llamacpp):
         return modelfile(planned)
 
 
-def _number_of(model: ModelSpec, name: str) -> int | None:
+def _parameter(model: ModelSpec, name: str) -> int | None:
     """The value of a parameter in the model's Modelfile; ``None`` if it is not there."""
     value = None if model.gguf is None else model.gguf.keys.get(f"ollama.{name}")
     return int(value) if isinstance(value, (int, float)) and 0 < abs(value) < 2**31 else None
-
-
-def _parameters(model: ModelSpec) -> dict[str, int]:
-    """The parameters of the model's Modelfile that are engine options, without its context, which is a length."""
-    found = {name: _number_of(model, name) for name in ("num_batch", "num_gpu")}
-    return {name: value for name, value in found.items() if value is not None and value >= -1}
-
-
-def _given(name: str, options: Mapping[str, str]) -> bool:
-    """Whether the user gives this option, by Ollama's name or llama.cpp's."""
-    return bool({name, *_NAMES[name]} & options.keys())
-
-
-def _translated(request: Request) -> Request:
-    """The request with llama.cpp's names in place of Ollama's. The context of a slot, and how many there are, are seq and batch."""
-    given = dict(request.options)
-    seq, batch = given.pop("num_ctx", None), given.pop("num_parallel", None)
-    options: dict[str, str] = {}
-    for name, value in given.items():
-        text = {"num_gpu": {"-1": "auto"}}.get(name, {}).get(value, value)
-        options |= dict.fromkeys(_NAMES.get(name, (name,)), text)
-    if seq is None and batch is None and options == given:
-        return request
-    return request.changed(
-        options=options,
-        seq=request.seq if seq is None else _number("num_ctx", seq),
-        batch=request.batch if batch is None else _number("num_parallel", batch),
-    )
-
-
-def _number(name: str, value: str) -> int:
-    return integer_option(1)(name, value)

@@ -16,20 +16,23 @@ what lies there: of each token's work they are the smallest part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.devices import Cost, Saving, host_holds
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.options import is_on
 from hwcalc.engines.stored import Support
-from hwcalc.policies.base import Chosen, Effect
+from hwcalc.policies.base import Effect
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
     from hwcalc.engines.policies import Evicted
+    from hwcalc.policies.base import Chosen
 
 _TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "qwen3tts"})
 """Architectures with several positions a token (``LLAMA_ROPE_TYPE_MROPE`` and ``_IMROPE``, src/llama-model.cpp)."""
@@ -39,17 +42,15 @@ _LAYERWISE: Final = "step35"
 
 def unshifted(occupancy: LlamacppOccupancy) -> str | None:
     """Why context shift does not do what the policy of the request does; ``None`` if it does, in its own form."""
-    asked, prompt, read, plain = (
-        occupancy.request.policy,
-        occupancy.request.prompt_tokens,
-        occupancy.hparams,
-        occupancy.plain_settings,
-    )
+    asked, prompt, read = occupancy.setup.policy, occupancy.load.prompt_tokens, occupancy.hparams
     assert asked is not None
-    chosen, cuts_prompts = asked.chosen, occupancy.cuts_prompts
+    chosen, plain, cuts_prompts = asked.chosen, occupancy.plain_settings, occupancy.cuts_prompts
     budget = chosen.get("budget")
     if not chosen.policy.by_place or budget is None:
-        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
+        needs = "this one would take scores of the keys, cells given back one by one, and a context of fewer cells"
+        if {one.policy.effect for one in chosen.whole} & {Effect.MASKS, Effect.ZEROES, Effect.READS_LESS}:
+            needs = "this one would free nothing"
+        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {needs}"
     if prompt >= rounded_up(budget) and not cuts_prompts:
         return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
     if read.arch in _TURNED:
@@ -60,14 +61,6 @@ def unshifted(occupancy: LlamacppOccupancy) -> str | None:
         way_out = "" if cuts_prompts else ". Use: --engine-option swa_full=true"
         return f"layers with a window have fewer cells, and such a context cannot shift{way_out}"
     return None
-
-
-def _needs(chosen: Chosen) -> str:
-    """A sentence on what the engine would need to have this policy."""
-    effects = {one.policy.effect for one in chosen.whole}
-    if effects & {Effect.MASKS, Effect.ZEROES, Effect.READS_LESS}:
-        return "this one would free nothing"
-    return "this one would take scores of the keys, cells given back one by one, and a context of fewer cells"
 
 
 def support(occupancy: LlamacppOccupancy, chosen: Chosen) -> Support:
@@ -87,7 +80,7 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
 
     With one buffer for all sequences not every one needs room for its prompt at once.
     """
-    asked, prompt, batch = occupancy.request.policy, occupancy.request.prompt_tokens, occupancy.request.replica_batch
+    asked, prompt, batch = occupancy.setup.policy, occupancy.load.prompt_tokens, occupancy.request.replica_batch
     assert asked is not None
     most = max(evicted.most.values(), default=occupancy.tokens)
     if shifted:
@@ -100,14 +93,14 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
 def sharing_support(occupancy: Occupancy) -> Support:
     """The support of sharing: whether sequences share cells, and by which program."""
     request = occupancy.request
-    if request.options.get("kv_unified", "false").lower() not in ("true", "1", "on", "yes"):
+    if request.setup.options.get("kv_unified", "false").lower() not in ("true", "1", "on", "yes"):
         how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"
         return Support(offered=False, how=how)
-    if "n_ctx" in request.options:
+    if "n_ctx" in request.setup.options:
         return Support(offered=False, how="cells are shared in the one buffer of all sequences, which is as large as n_ctx says")
-    if request.policy is not None:
+    if request.setup.policy is not None:
         return Support(offered=False, how="a context shift moves cells of one sequence, and shared ones cannot move")
-    if request.sharing.prefix and request.options.get("defaults", "server") == "server":
+    if request.load.sharing.prefix and request.setup.options.get("defaults", "server") == "server":
         how = "llama-server shares no prefix between requests; llama-batched-bench and llama-parallel do: --engine-option defaults=api"
         return Support(offered=False, how=how)
     return Support(
@@ -127,8 +120,6 @@ _FORMATS: Final = (
     (Cost.FEWER_BITS, "q2_k"),
 )
 """Formats that publishers offer, the larger first. Q4_K_M is what most people run: nobody buys a card to do without it."""
-_EIGHT_BITS: Final = "q8_0"
-_FOUR_BITS: Final = "q4_0"
 _SPARE: Final = (0, GIB // 2, 2 * GIB)
 """Bytes that the card needs besides, where experts are multiplied on it from a copy (:mod:`~hwcalc.engines.llamacpp.graph`)."""
 _BATCH: Final = 512
@@ -137,67 +128,42 @@ _SMALL_BATCH: Final = 128
 
 def savings(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU, of which it lacks ``short_bytes``."""
-    yield from _free(occupancy)
-    yield from _cache(occupancy)
+    one, options, slots = occupancy.settings, occupancy.setup.options, occupancy.request.replica_batch
+    # Settings of the user that are taken back cost nothing, or nearly nothing.
+    if one.swa_full and any(occupancy.hparams.is_swa):
+        yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
+    if one.n_seq_max > slots:
+        yield Saving(Cost.NOTHING, f"slots for {slots} at once", {"engine_options": {"n_seq_max": str(slots)}})
+    without_flash = one.flash_attn_asked is False and "flash_attn" in options
+    if without_flash:
+        yield Saving(Cost.NOTHING, "flash attention", {"engine_options": {"flash_attn": "on"}})
+    # Caches of eight and of four bits need flash attention.
+    for cost, name in ((Cost.CACHE, "q8_0"), (Cost.FEW_CACHE_BITS, "q4_0")):
+        named = bool({"type_k", "type_v"} & options.keys())
+        changed = ({"type_k": name, "type_v": name} if named else {}) | ({"flash_attn": "on"} if without_flash else {})
+        yield Saving(cost, f"{name} cache", ({} if named else {"dtype": name}) | ({"engine_options": changed} if changed else {}))
     for cost, name in _FORMATS:
         yield Saving(cost, f"a file in {name.upper()}", {"weights": name})
-    settings = occupancy.settings
-    if settings.n_ubatch > _SMALL_BATCH:
-        size = _BATCH if settings.n_ubatch > _BATCH else _SMALL_BATCH
+    if one.n_ubatch > _SMALL_BATCH:
+        size = _BATCH if one.n_ubatch > _BATCH else _SMALL_BATCH
         yield Saving(Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"n_ubatch": str(size)}})
     yield from _on_host(occupancy, short_bytes)
 
 
-def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
-    """The savings that cost nothing, or nearly nothing: settings of the user that are taken back."""
-    one, options = occupancy.settings, occupancy.request.options
-    if one.swa_full and any(occupancy.hparams.is_swa):
-        yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
-    if one.n_seq_max > occupancy.request.replica_batch:
-        count = str(occupancy.request.replica_batch)
-        yield Saving(Cost.NOTHING, f"slots for {count} at once", {"engine_options": {"n_seq_max": count}})
-    if one.flash_attn_asked is False and "flash_attn" in options:
-        yield Saving(Cost.NOTHING, "flash attention", {"engine_options": {"flash_attn": "on"}})
-
-
-def _cache(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
-    """The savings by caches of eight and of four bits, which need flash attention."""
-    one, options = occupancy.settings, occupancy.request.options
-    flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
-    for cost, name in ((Cost.CACHE, _EIGHT_BITS), (Cost.FEW_CACHE_BITS, _FOUR_BITS)):
-        separate = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
-        settings = ({} if separate else {"dtype": name}) | (
-            {"engine_options": {**separate, **flash}} if separate or flash else {}
-        )
-        yield Saving(cost, f"{name} cache", settings)
-
-
 def _on_host(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings by host memory: experts of as few layers as needed, those of all layers, or all layers that do not fit."""
-    gpu, weighed = occupancy.request.hardware.gpu, occupancy.deployment.weighed
-    if short_bytes <= 0 or weighed is None or occupancy.request.hardware.kv_memory is not None:
+    setup, weighed = occupancy.setup, occupancy.deployment.weighed
+    if short_bytes <= 0 or weighed is None or setup.hardware.kv_memory is not None:
         return
-    if not host_holds(gpu, short_bytes) or is_on(occupancy.request.options.get("cpu_moe")):
+    if not host_holds(setup.hardware.gpu, short_bytes) or is_on(setup.options.get("cpu_moe")):
         return
-    experts = [experts for experts, _ in weighed.blocks]
-    if any(experts):
-        before = int(occupancy.request.options.get("n_cpu_moe", "0"))
-        enough = (_layers(experts, before, (short_bytes + spare) * occupancy.request.gpus) for spare in _SPARE)
-        for count in dict.fromkeys(filter(None, enough)):
+    if weighed.has_experts:
+        before = int(setup.options.get("n_cpu_moe", "0"))
+        # Bytes of the experts of the first layers, without those that are on the host already.
+        sums = list(accumulate(experts if number >= before else 0 for number, (experts, _) in enumerate(weighed.blocks)))
+        enough = (bisect_left(sums, (short_bytes + spare) * setup.gpus) + 1 for spare in _SPARE)
+        for count in dict.fromkeys(count for count in enough if count <= len(sums)):
             what = f"experts of the first {count} layers in host memory, slower"
             yield Saving(Cost.PARTLY, what, {"engine_options": {"n_cpu_moe": str(count)}})
         yield Saving(Cost.PARTLY, "all experts in host memory, slower", {"engine_options": {"cpu_moe": "true"}})
     yield Saving(Cost.PARTLY, "layers in host memory as far as needed, much slower", {"engine_options": {"n_gpu_layers": "auto"}})
-
-
-def _layers(experts: Sequence[int], before: int, wanted: int) -> int | None:
-    """The number of first layers whose experts have ``wanted`` bytes more than those of the first ``before`` layers.
-
-    It is ``None`` if all have fewer.
-    """
-    moved = 0
-    for number, size in enumerate(experts):
-        moved += size if number >= before else 0
-        if moved >= wanted:
-            return number + 1
-    return None

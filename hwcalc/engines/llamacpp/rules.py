@@ -6,7 +6,7 @@ The caches are those of src/llama-kv-cache*.cpp and src/llama-memory-recurrent.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,13 +33,15 @@ class CacheContext(NamedTuple):
     batch: int
 
 
-def cells_in_words(context: CacheContext, *, window: bool) -> str:
-    """The arithmetic of the number of cells of a stream, in words."""
+def _cells_in_words(context: CacheContext, size: str) -> str:
+    """The arithmetic of the number of cells of a stream, in words. ``size`` is the name of that number in :class:`Settings`."""
     settings = context.settings
+    if size.startswith("groups_of_"):
+        return f"roundup(ceil({settings.n_ctx_seq:,} / {size.removeprefix('groups_of_')}), 256)"
     full = f"roundup(n_ctx {settings.n_ctx_asked:,}, 256)"
     if not settings.kv_unified and settings.n_seq_max > 1:
         full = f"roundup({full} // n_seq_max {settings.n_seq_max}, 256)"
-    if not window or settings.swa_full:
+    if size == "n_ctx_seq" or settings.swa_full:
         return full
     shared = settings.n_stream == 1 and settings.n_seq_max > 1
     reach = f"window {context.hparams.n_swa:,}" + (f" x n_seq_max {settings.n_seq_max}" if shared else "")
@@ -69,10 +71,11 @@ class Cells(OwnRule):
         return Cells, (self.words, self.numbers[0], self.size)
 
 
-def _cells(context: CacheContext, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
+def _cells(context: CacheContext, name: str, role: Role, row: _Row, size: str = "n_ctx_seq") -> StoredTensor:
     """A tensor with one row for each cell of each stream. ``size`` is the name of the number of cells."""
     settings = context.settings
     cells: int = getattr(settings, size)
+    words = _cells_in_words(context, size)
     dtype = settings.type_v if role is Role.VALUE else settings.type_k
     block = f"{dtype.block_bytes} B" + (f" / {dtype.block_elements}" if dtype.block_elements > 1 else "")
     streams = f"n_stream {settings.n_stream} x " if settings.n_stream > 1 else ""
@@ -91,18 +94,13 @@ def _cells(context: CacheContext, name: str, role: Role, row: _Row, size: str, w
 
 def _attention(kind: AttentionKind, context: CacheContext) -> tuple[StoredTensor, ...]:
     """Keys and values in cells; those of layers with a window have a buffer of their own."""
-    settings = context.settings
-    window = not isinstance(kind, FullAttention)
-    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(context, window=window)
+    size = "n_ctx_seq" if isinstance(kind, FullAttention) else "cells_swa"
     heads, key, value = kind.num_key_value_heads, kind.head_dim, kind.v_head_dim
     keys = _Row(width=heads * key, axis="num_key_value_heads x head_dim", text=f"{heads:,} x {key:,}")
     values = _Row(width=heads * value, axis="num_key_value_heads x v_head_dim", text=f"{heads:,} x {value:,}")
-    if not settings.flash_attn:
+    if not context.settings.flash_attn:
         values = _widest_values(context)
-    return (
-        _cells(context, "keys", Role.KEY, keys, cells, words),
-        _cells(context, "values", Role.VALUE, values, cells, words),
-    )
+    return _cells(context, "keys", Role.KEY, keys, size), _cells(context, "values", Role.VALUE, values, size)
 
 
 def _widest_values(context: CacheContext) -> _Row:
@@ -112,19 +110,16 @@ def _widest_values(context: CacheContext) -> _Row:
 
 
 def _no_heads(kind: NoHeads, context: CacheContext) -> tuple[StoredTensor, ...]:
-    one, values = context.settings, _widest_values(context)
-    if one.flash_attn or not values.width:
-        return ()
-    return (_cells(context, "values", Role.VALUE, values, "n_ctx_seq", cells_in_words(context, window=False)),)
+    values = _widest_values(context)
+    nothing = context.settings.flash_attn or not values.width
+    return () if nothing else (_cells(context, "values", Role.VALUE, values),)
 
 
 def _latent(kind: LatentAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
     """The tensor of keys alone, of which the values are a part."""
-    window = kind.window is not None
-    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(context, window=window)
     rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
     row = _Row(width=rank + rope, axis="kv_lora_rank + qk_rope_head_dim", text=f"({rank:,} + {rope:,})")
-    return (_cells(context, "latent", Role.LATENT, row, cells, words),)
+    return (_cells(context, "latent", Role.LATENT, row, "n_ctx_seq" if kind.window is None else "cells_swa"),)
 
 
 def _indexer(kind: SparseIndexer, context: CacheContext) -> tuple[StoredTensor, ...]:
@@ -133,14 +128,13 @@ def _indexer(kind: SparseIndexer, context: CacheContext) -> tuple[StoredTensor, 
     Where the model's cache has values, this one has them too, and nothing reads them.
     """
     read = context.hparams
-    cells, words = "n_ctx_seq", cells_in_words(context, window=False)
     width = kind.index_head_dim + kind.index_extra_elements
     axis = "index_head_dim + index_extra_elements" if kind.index_extra_elements else "index_head_dim"
-    keys = _cells(context, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"), cells, words)
+    keys = _cells(context, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"))
     if read.is_mla or read.architecture.memory == "hybrid-indexer" or not read.head_v:
         return (keys,)
     values = _Row(width=read.head_v, axis="v_head_dim", text=f"{read.head_v:,}")
-    return keys, _cells(context, "indexer_values", Role.VALUE, values, cells, words)
+    return keys, _cells(context, "indexer_values", Role.VALUE, values)
 
 
 def _state_tensor(context: CacheContext, name: str, role: Role, row: _Row) -> StoredTensor:
@@ -155,7 +149,7 @@ def _state_tensor(context: CacheContext, name: str, role: Role, row: _Row) -> St
         dtype=STATE_DTYPE.name,
         positions=1 + settings.n_rs_seq,
         span=OwnRule("1 + n_rs_seq" if settings.n_rs_seq else "1", 1 + settings.n_rs_seq),
-        bytes=settings.state_rows * STATE_DTYPE.row_bytes(row.width),
+        bytes=settings.n_seq_max * (1 + settings.n_rs_seq) * STATE_DTYPE.row_bytes(row.width),
         rule=f"n_seq_max {settings.n_seq_max}{older} x {row.text} x 4 B",
     )
 
@@ -182,32 +176,29 @@ def _state(kind: LayerKind, context: CacheContext) -> tuple[StoredTensor, ...]:
 
 def _compressed(kind: CompressedAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
     """The tensors of DeepSeek-V4: a window of latents, a latent for each group of tokens, and the states of the compressors."""
-    one, width, ratio = context.settings, kind.head_dim * context.hparams.n_head_kv[0], kind.compress_ratio
+    width, ratio = kind.head_dim * context.hparams.n_head_kv[0], kind.compress_ratio
     latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
-    window = cells_in_words(context, window=True)
-    out = [_cells(context, "window_latent", Role.LATENT, latent, "cells_swa", window)]
+    out = [_cells(context, "window_latent", Role.LATENT, latent, "cells_swa")]
     if ratio is None or ratio not in _COMPRESSORS:
         return tuple(out)
-    cells = f"groups_of_{ratio}"
-    words = f"roundup(ceil({one.n_ctx_seq:,} / {ratio}), 256)"
-    out.append(_cells(context, "compressed_latent", Role.LATENT, latent, cells, words))
     slots, times = _COMPRESSORS[ratio]
-    out += _compressor(context, "compressor", slots, times * kind.head_dim)
+
+    def compressor(name: str, head_dim: int) -> Iterator[StoredTensor]:
+        """Values and scores of the tokens that are not compressed yet, for each stream and each older state that is kept."""
+        row = _Row(width=slots * times * head_dim, axis="rows x width", text=f"{slots} x {times * head_dim:,}")
+        return (_state_tensor(context, f"{name}_{part}", Role.STATE, row) for part in ("value", "gate"))
+
+    out.append(_cells(context, "compressed_latent", Role.LATENT, latent, f"groups_of_{ratio}"))
+    out += compressor("compressor", kind.head_dim)
     if kind.index_head_dim is not None:
         key = _Row(width=kind.index_head_dim, axis="index_head_dim", text=f"{kind.index_head_dim:,}")
-        out.append(_cells(context, "indexer_keys", Role.INDEX, key, cells, words))
-        out += _compressor(context, "indexer", slots, times * kind.index_head_dim)
+        out.append(_cells(context, "indexer_keys", Role.INDEX, key, f"groups_of_{ratio}"))
+        out += compressor("indexer", kind.index_head_dim)
     return tuple(out)
 
 
 _COMPRESSORS: Final[Mapping[int, tuple[int, int]]] = {CSA_RATIO: (2 * CSA_RATIO, 2), 128: (128, 1)}
 """Ratio -> rows of the compressor's state, and how many times as wide as a latent they are (``DSV4_HCA_RATIO`` is 128)."""
-
-
-def _compressor(context: CacheContext, name: str, slots: int, width: int) -> tuple[StoredTensor, ...]:
-    """Values and scores of the tokens that are not compressed yet, for each stream and each older state that is kept."""
-    row = _Row(width=slots * width, axis="rows x width", text=f"{slots} x {width:,}")
-    return tuple(_state_tensor(context, f"{name}_{part}", Role.STATE, row) for part in ("value", "gate"))
 
 
 def _nothing(kind: LayerKind, context: CacheContext) -> tuple[StoredTensor, ...]:

@@ -17,7 +17,7 @@ from hwcalc.engines.options import EngineOption, choice_option, integer_option, 
 from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, Role
-from hwcalc.formulas.arithmetic import larger, smaller
+from hwcalc.formulas.arithmetic import ceil_div, larger, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.profiles.dtypes import find_dtype
@@ -72,36 +72,30 @@ def cache_type(name: str, value: str) -> DType:
     return dtype
 
 
-def _option(name: str, text: str, default: str, check: Callable[[str, str], object]) -> EngineOption:
-    return EngineOption(name=name, help=text, default=default, check=check)
-
-
 _CACHE: Final = f"one of {', '.join(CACHE_TYPES)}"
 
 
-def _options(*options: EngineOption) -> Mapping[str, EngineOption]:
-    return MappingProxyType({option.name: option for option in options})
+def _options(*rows: tuple[str, str, str, Callable[[str, str], object]]) -> Mapping[str, EngineOption]:
+    return MappingProxyType(
+        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in rows}
+    )
 
 
 OPTIONS: Final = _options(
-    _option(
-        "n_ctx", "tokens of all sequences together; 0 is the model's own context (-c)", "seq x batch", integer_option(0, _MOST)
-    ),
-    _option("n_seq_max", "sequences at once, llama-server's slots (-np)", "batch", integer_option(0, _MOST)),
-    _option("kv_unified", "one buffer for all sequences in place of one for each (-kvu)", "false", switch),
-    _option("n_batch", "most tokens of a batch (-b)", "2048", integer_option(0, _MOST)),
-    _option("n_ubatch", "most tokens that are computed at once (-ub)", "512", integer_option(0, _MOST)),
-    _option("type_k", f"format of keys: {_CACHE} (-ctk)", "f16", cache_type),
-    _option("type_v", f"format of values (-ctv): {_CACHE}", "f16", cache_type),
-    _option("swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", switch),
-    _option("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
-    _option("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
-    _option("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
-    _option("ctx_type", "which context: the main one, or that of multi-token prediction", "default", _context_type),
-    _option(
-        "defaults", "whose defaults: of llama-server and llama-cli, or of the library", "server", choice_option("api", "server")
-    ),
-    _option("ollama", "start as Ollama does", "false", switch),
+    ("n_ctx", "tokens of all sequences together; 0 is the model's own context (-c)", "seq x batch", integer_option(0, _MOST)),
+    ("n_seq_max", "sequences at once, llama-server's slots (-np)", "batch", integer_option(0, _MOST)),
+    ("kv_unified", "one buffer for all sequences in place of one for each (-kvu)", "false", switch),
+    ("n_batch", "most tokens of a batch (-b)", "2048", integer_option(0, _MOST)),
+    ("n_ubatch", "most tokens that are computed at once (-ub)", "512", integer_option(0, _MOST)),
+    ("type_k", f"format of keys: {_CACHE} (-ctk)", "f16", cache_type),
+    ("type_v", f"format of values (-ctv): {_CACHE}", "f16", cache_type),
+    ("swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", switch),
+    ("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
+    ("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
+    ("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
+    ("ctx_type", "which context: the main one, or that of multi-token prediction", "default", _context_type),
+    ("defaults", "whose defaults: of llama-server and llama-cli, or of the library", "server", choice_option("api", "server")),
+    ("ollama", "start as Ollama does", "false", switch),
 )
 
 
@@ -145,20 +139,20 @@ def _gbps(name: str, value: str) -> float:
 
 
 PLACE_OPTIONS: Final = _options(
-    _option("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
-    _option("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
-    _option("cpu_moe", "keep all experts in host memory", "false", switch),
-    _option("override_tensor", "tensors on another device: PATTERN=CPU", "", lambda _, value: overrides(value)),
-    _option("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
-    _option("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
-    _option("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
-    _option("no_kv_offload", "keep the cache in host memory", "false", switch),
-    _option("fit", "leave layers in host memory where the GPU is too small", "true", switch),
-    _option("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
-    _option("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
-    _option("no_extra_bufts", "keep weights as they are, not repacked for the processor (-nr)", "false", switch),
-    _option("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
-    _option("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
+    ("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
+    ("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
+    ("cpu_moe", "keep all experts in host memory", "false", switch),
+    ("override_tensor", "tensors on another device: PATTERN=CPU", "", lambda _, value: overrides(value)),
+    ("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
+    ("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
+    ("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
+    ("no_kv_offload", "keep the cache in host memory", "false", switch),
+    ("fit", "leave layers in host memory where the GPU is too small", "true", switch),
+    ("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
+    ("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
+    ("no_extra_bufts", "keep weights as they are, not repacked for the processor (-nr)", "false", switch),
+    ("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
+    ("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
 )
 
 
@@ -185,39 +179,25 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
 
     As common/fit.cpp, it does not where the user says so.
     """
-    return _place_options(tuple(options.items()), fits_itself=fits_itself)
-
-
-@lru_cache(maxsize=64)
-def _place_options(given: tuple[tuple[str, str], ...], *, fits_itself: bool) -> PlaceOptions:
-    options = dict(given)
-
-    def value(name: str) -> Any:
-        return PLACE_OPTIONS[name].check(name, options[name]) if name in options else None
-
-    def on(name: str) -> bool:
-        return switch(name, options.get(name, PLACE_OPTIONS[name].default))
-
-    layers = value("n_gpu_layers")
-    said = options.keys() & {"n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split"}
-    fixed = bool(said) or options.get("split_mode") == "row" or not on("fit") or not fits_itself
-    if layers in (None, "auto"):
-        layers = -1 if fixed else None
-    target, shortest, host = value("fit_target"), value("fit_ctx"), value("host_memory")
+    given: dict[str, Any] = {name: option.check(name, options[name]) for name, option in PLACE_OPTIONS.items() if name in options}
+    fixed = options.keys() & {"n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split"} or options.get("split_mode") == "row"
+    layers = given.get("n_gpu_layers", "auto")
+    if layers == "auto" and not fixed and given.get("fit", True) and fits_itself:
+        layers = None
     return PlaceOptions(
-        n_gpu_layers=layers if layers is None or isinstance(layers, int) else -1,
-        n_cpu_moe=value("n_cpu_moe") or 0,
-        cpu_moe=on("cpu_moe"),
-        overrides=value("override_tensor") or (),
-        tensor_split=value("tensor_split") or (),
-        split_mode=value("split_mode") or "layer",
-        main_gpu=value("main_gpu") or 0,
-        kv_on_host=on("no_kv_offload"),
-        target_bytes=(FIT_TARGET_MIB if target is None else target) * MIB,
-        shortest=FIT_CTX if shortest is None else shortest,
-        no_repack=on("no_extra_bufts"),
-        host_bytes=host,
-        host_gbps=value("host_bandwidth"),
+        n_gpu_layers=-1 if isinstance(layers, str) else layers,
+        n_cpu_moe=given.get("n_cpu_moe", 0),
+        cpu_moe=given.get("cpu_moe", False),
+        overrides=given.get("override_tensor", ()),
+        tensor_split=given.get("tensor_split", ()),
+        split_mode=given.get("split_mode", "layer"),
+        main_gpu=given.get("main_gpu", 0),
+        kv_on_host=given.get("no_kv_offload", False),
+        target_bytes=given.get("fit_target", FIT_TARGET_MIB) * MIB,
+        shortest=given.get("fit_ctx", FIT_CTX),
+        no_repack=given.get("no_extra_bufts", False),
+        host_bytes=given.get("host_memory"),
+        host_gbps=given.get("host_bandwidth"),
     )
 
 
@@ -293,11 +273,6 @@ class Settings(Record):
         }
 
     @property
-    def state_rows(self) -> int:
-        """The number of recurrent states in each layer: one for each sequence, and those kept for going back."""
-        return self.n_seq_max * (1 + self.n_rs_seq)
-
-    @property
     def outputs(self) -> int:
         """The number of tokens of a batch whose logits are reserved."""
         outputs: int = smaller(self.n_ubatch, self.n_outputs)
@@ -316,16 +291,12 @@ class Settings(Record):
     @property
     def groups_of_4(self) -> int:
         """Cells of a stream for latents of four tokens (``DSV4_CSA_RATIO``)."""
-        return self.group_cells(4)
+        return rounded_up(larger(1, ceil_div(self.n_ctx_seq, 4)))
 
     @property
     def groups_of_128(self) -> int:
         """Cells of a stream for latents of 128 tokens (``DSV4_HCA_RATIO``)."""
-        return self.group_cells(128)
-
-    def group_cells(self, ratio: int) -> int:
-        """Cells of a stream where one is for a group of tokens."""
-        return rounded_up(larger(1, -(-self.n_ctx_seq // ratio)))
+        return rounded_up(larger(1, ceil_div(self.n_ctx_seq, 128)))
 
 
 class ContextOptions(Record):
@@ -442,7 +413,7 @@ def read_settings(request: Request, read: Hparams) -> Settings:
     """The settings of a request about a model."""
     context, batch = ContextOptions.of(request.setup), request.replica_batch
     sequences = context.slots(batch)
-    cells = request.seq * batch if context.n_ctx is None else context.n_ctx
+    cells = request.load.seq * batch if context.n_ctx is None else context.n_ctx
     return context.settings(read, cells or read.n_ctx_train, sequences)
 
 

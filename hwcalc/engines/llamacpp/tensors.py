@@ -31,7 +31,6 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.quantization.converted import Conversion
-    from hwcalc.quantization.mixes import Family
 
 
 class WeightTensor(Record):
@@ -86,14 +85,6 @@ def in_file_order(groups: Iterable[WeightGroup]) -> Iterator[tuple[int, WeightGr
     yield from ((-1, one) for one in given if one.first.copy)
 
 
-def _as_they_begin(groups: Iterable[WeightGroup]) -> list[WeightGroup]:
-    """The groups without copies, ordered by their first tensor as in :func:`in_file_order`."""
-    given = [one for one in groups if not one.first.copy]
-    outside = sorted((one for one in given if not one.layers), key=lambda one: one.first.name)
-    inside = sorted((one for one in given if one.layers), key=lambda one: (min(one.layers), whole_name(one.stem, 0)))
-    return [*outside, *inside]
-
-
 def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
     """The tensors that take memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
     return tuple(tensor for tensor in tensors if (mtp or not tensor.mtp) and not tensor.lazy)
@@ -108,7 +99,11 @@ def grouped(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[Tensor
     """The tensors by kind, each once. Those for prediction are apart unless they are loaded (``mtp``)."""
     layers: dict[tuple[str, bool], set[int]] = {}
     types: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
-    for group in _as_they_begin(groups):
+    given = [one for one in groups if not one.first.copy]
+    outside = sorted((one for one in given if not one.layers), key=lambda one: one.first.name)
+    # By their first tensor, as in `in_file_order`.
+    inside = sorted((one for one in given if one.layers), key=lambda one: (min(one.layers), whole_name(one.stem, 0)))
+    for group in (*outside, *inside):
         one, count = group.first, len(group.blocks)
         layer = "experts" if one.expert else part_of_layer(group.stem)
         other = "norm" if "norm" in group.stem else "head" if one.role == "output" else layer
@@ -193,33 +188,22 @@ _BY_HEAD: Final = (".attn_k_b.", ".attn_v_b.")
 """A matrix for each head in one tensor, which is none of experts: ``extra_buffer_type::supports_op`` has no layout for it."""
 
 
-def _sizes(tensors: Iterable[WeightTensor], experts: int) -> dict[str, int]:
-    """Bytes of the matrices that have a layout of their own for a processor, by kind of processor.
+def repacked_bytes(deployment: LlamacppDeployment, *, copies: bool = False) -> dict[str, int]:
+    """Bytes of the matrices that are laid out anew, by kind of processor; ``copies``: of second copies of a table alone.
 
     Tables of rows are not among them.
     """
     sizes = dict.fromkeys(PROCESSORS, 0)
-    for tensor in tensors:
-        if (
-            tensor.role == "input"
-            or tensor.tower
-            or tensor.buffer is not None
-            or not tensor.columns
-            or any(name in tensor.name for name in _BY_HEAD)
-        ):
+    if deployment.options.no_repack:
+        return sizes
+    for tensor in loaded(deployment.weight_tensors or (), mtp=deployment.context.load_mtp):
+        apart = tensor.role == "input" or tensor.tower or tensor.buffer is not None or (copies and not tensor.copy)
+        if apart or not tensor.columns or any(name in tensor.name for name in _BY_HEAD):
             continue
-        rows = tensor.elements // tensor.columns // (experts if tensor.expert else 1)
+        rows = tensor.elements // tensor.columns // (max(1, deployment.hparams.n_expert) if tensor.expert else 1)
         for processor, multiples in PROCESSORS.items():
             sizes[processor] += 0 if rows % multiples.get(tensor.type.upper(), rows + 1) else tensor.bytes
     return sizes
-
-
-def repacked_bytes(deployment: LlamacppDeployment, *, copies: bool = False) -> dict[str, int]:
-    """Bytes of the tensors that are laid out anew, by kind of processor; ``copies``: of second copies of a table alone."""
-    if deployment.options.no_repack or deployment.weight_tensors is None:
-        return dict.fromkeys(PROCESSORS, 0)
-    mtp, experts = deployment.context.load_mtp, max(1, deployment.hparams.n_expert)
-    return _sizes((tensor for tensor in loaded(deployment.weight_tensors, mtp=mtp) if tensor.copy or not copies), experts)
 
 
 def repacked_output(deployment: LlamacppDeployment) -> tuple[BudgetPart, ...]:
@@ -234,8 +218,6 @@ def repacked_output(deployment: LlamacppDeployment) -> tuple[BudgetPart, ...]:
 
 def repacked_note(deployment: LlamacppDeployment) -> tuple[Note, ...]:
     """A note on the pages of the file that a process seems to take in addition; empty if nothing is laid out anew."""
-    if deployment.gpus:
-        return ()
     sizes = repacked_bytes(deployment)
     if not any(sizes.values()):
         return ()
@@ -251,14 +233,6 @@ def repacked_note(deployment: LlamacppDeployment) -> tuple[Note, ...]:
 def groups_key(name: str | None) -> tuple[str, str | None]:
     """The key under which a model keeps the result of :func:`weight_groups`."""
     return "llama.cpp groups of tensors", name
-
-
-def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
-    """The tensors of :func:`model_tensors` in groups that differ in their layer alone, in no order.
-
-    It is ``None`` if they are not known.
-    """
-    return model.once(groups_key(name), lambda: _groups_of(model, name))
 
 
 def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:
@@ -286,67 +260,68 @@ _LAZY_BYTES: Final = 4 << 30
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
 
 
-def _groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | None:
-    """The tensors of a model in the format ``name``, alike ones together; ``None`` if they are not known."""
-    file, groups = gguf_file(model), file_groups(model, name)
-    if file is None or groups is None:
-        return None
-    row = hparams_of(model).architecture
-    # What stands where is the same in all formats.
-    places = model.once("llama.cpp places of tensors", lambda: _places(file, f"{row.output_norm}."))
-    found: list[WeightGroup] = []
-    for (family, typed), place in zip(groups, places, strict=True):
-        size = family.bytes_as(typed.type)
-        for layers, told in place:
-            lazy = told["name"] in _LAZY and size > _LAZY_BYTES
-            first = WeightTensor(**told, type=typed.type, bytes=size, lazy=lazy)
-            found.append(WeightGroup(stem=family.stem, first=first, layers=layers))
-    has_output = any(one.first.name == "output.weight" for one in found)
-    table = next((one for one in found if one.first.name == "token_embd.weight"), None)
-    if table is not None and not has_output and row.token_output:
-        found.append(replace(table, first=replace(table.first, role="output", copy=True)))
-    if row.skips_drafts:
-        found = [one for one in found if not one.first.mtp]
-    return tuple(
-        replace(one, first=replace(one.first, mtp=False))
-        if one.first.mtp and placed(one.first.name)[0].startswith(row.always_loaded)
-        else one
-        for one in found
-    )
+def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
+    """The tensors of :func:`model_tensors` in groups that differ in their layer alone, in no order; ``None`` if they are not known."""
+
+    def make() -> tuple[WeightGroup, ...] | None:
+        file, groups = gguf_file(model), file_groups(model, name)
+        if file is None or groups is None:
+            return None
+        row = hparams_of(model).architecture
+        # What stands where is the same in all formats.
+        places = model.once("llama.cpp places of tensors", lambda: _places(file, f"{row.output_norm}."))
+        found: list[WeightGroup] = []
+        for (family, typed), place in zip(groups, places, strict=True):
+            size = family.bytes_as(typed.type)
+            for layers, told in place:
+                lazy = told["name"] in _LAZY and size > _LAZY_BYTES
+                first = WeightTensor(**told, type=typed.type, bytes=size, lazy=lazy)
+                found.append(WeightGroup(stem=family.stem, first=first, layers=layers))
+        has_output = any(one.first.name == "output.weight" for one in found)
+        table = next((one for one in found if one.first.name == "token_embd.weight"), None)
+        if table is not None and not has_output and row.token_output:
+            found.append(replace(table, first=replace(table.first, role="output", copy=True)))
+        if row.skips_drafts:
+            found = [one for one in found if not one.first.mtp]
+        return tuple(
+            replace(one, first=replace(one.first, mtp=False))
+            if one.first.mtp and placed(one.first.name)[0].startswith(row.always_loaded)
+            else one
+            for one in found
+        )
+
+    return model.once(groups_key(name), make)
 
 
 def _places(file: Conversion, output_norm: str) -> list[list[tuple[tuple[int, ...], dict[str, Any]]]]:
     """The layers of each group of tensors, and what is known of the first of them whatever its type."""
     places = []
     for one in file.placed:
-        apart = [one.layers]
+        family, apart = file.families[one.family], [one.layers]
         if one.layers and max(one.layers) >= file.mtp_from:
             # The layers of the trunk, and those for multi-token prediction.
             both = (tuple(number for number in one.layers if (number >= file.mtp_from) is draft) for draft in (False, True))
             apart = list(filter(None, both))
-        places.append([(layers, _told(file.families[one.family], layers, file.mtp_from, output_norm)) for layers in apart])
+        place = []
+        for layers in apart:
+            role, layer = "layer", layers[0] if layers else -1
+            name = whole_name(family.stem, layer)
+            if layer < 0:
+                role = "input" if name in TABLES else "output"
+                if name.startswith(_FIRST) and not name.startswith(output_norm):
+                    role, layer = "layer", 0
+            told = {
+                "name": name,
+                "layer": layer,
+                "elements": family.elements,
+                "role": role,
+                "expert": "exps" in name and re.search(EXPERTS, name) is not None,
+                "columns": family.shape[0],
+                "mtp": layer >= file.mtp_from,
+            }
+            place.append((layers, told))
+        places.append(place)
     return places
-
-
-def _told(family: Family, layers: tuple[int, ...], mtp_from: int, output_norm: str) -> dict[str, Any]:
-    role, layer = "layer", layers[0] if layers else -1
-    name = whole_name(family.stem, layer)
-    if layer < 0:
-        role = "input" if name in TABLES else "output"
-        if name.startswith(_FIRST) and not name.startswith(output_norm):
-            role, layer = "layer", 0
-    return {
-        "name": name,
-        "layer": layer,
-        "elements": family.elements,
-        "role": role,
-        "expert": "exps" in name and re.search(EXPERTS, name) is not None,
-        "columns": family.shape[0],
-        "tower": False,
-        "mtp": layer >= mtp_from,
-        "copy": False,
-        "buffer": None,
-    }
 
 
 def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> tuple[int, ...]:

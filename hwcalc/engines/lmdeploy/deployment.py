@@ -276,7 +276,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
     def blocks_found(self, tokens: int) -> int:
         """Blocks of this many tokens, at the beginning of a prompt, that another request finds: the last token is computed anew."""
-        return max(0, min(tokens, self.request.prompt_tokens - 1)) // self.block_pool.block_size
+        return max(0, min(tokens, self.load.prompt_tokens - 1)) // self.block_pool.block_size
 
     @cached_property
     def held(self) -> Held:

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.devices import Saving, check_generation
+from hwcalc.engines.devices import Cost, Saving, check_generation
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.general_form import growing
@@ -40,7 +40,6 @@ _DECODE_CONCURRENCY: Final = 32
 _FLOATS: Final = ("bf16", "fp16", "fp32")
 _VENDORS: Final = ("apple", "nvidia")
 _OLDEST_GPU: Final = 75
-_NO_BITS: Final = "Leave out kv_bits."
 
 
 class MlxDeployment(GeneralDeployment):
@@ -83,38 +82,26 @@ class MlxDeployment(GeneralDeployment):
             start=self.number("quantized_kv_start", 5000),
         )
 
-    @cached_property
-    def max_kv_size(self) -> int | None:
-        """Tokens that a rotating cache keeps; ``None`` if every token is kept, as where the model file makes its cache itself."""
-        if "max_kv_size" not in self.setup.options or "own_cache" in self.file.words:
-            return None
-        return self.number("max_kv_size", 0)
-
     def choose_dtypes(self) -> Noted[Dtypes]:
-        """The dtypes of the cache: that of the activations, which is that of the weights, or of the scales of quantised weights."""
+        """The dtypes of the cache: that of the activations, which is that of the weights, or of the scales of quantised weights.
+
+        The cache follows a dtype that ``--dtype`` names for the model.
+        """
         dtype, notes = model_dtype(self.model, self.setup.dtype)
-        named = self._named_dtype()
-        if named is not None:
-            dtype = known_dtype(named)
+        spelled = (self.setup.dtype or "").strip().lower()
         if not is_auto(self.setup.dtype):
             notes = ()
+            if spelled not in (*_FLOATS, *BITS_OF_DTYPE):
+                raise UnknownNameError(
+                    f"mlx-lm keeps its cache in the dtype that the model runs in, or in 2 to 8 bits, not in {brief(spelled, 40)}.",
+                    option="dtype",
+                    hint="Use --dtype auto, bf16, fp16, fp32, int8 or int4, or --engine-option kv_bits=2|3|4|5|6|8",
+                )
+            dtype = known_dtype(spelled) if spelled in _FLOATS else dtype
         states = dtype if "model_dtype_states" in self.file.words else known_dtype("fp32")
         roles = {**dict.fromkeys(Role, dtype), Role.STATE: states}
         kv = dtype.name if self.bits is None else f"int{self.bits.bits}"
         return Noted(Dtypes(kv=kv, roles=MappingProxyType(roles)), notes)
-
-    def _named_dtype(self) -> str | None:
-        """The dtype that ``--dtype`` names for the model, as which the cache follows it; ``None`` if it names none."""
-        spelled = (self.setup.dtype or "").strip().lower()
-        if is_auto(self.setup.dtype) or spelled in BITS_OF_DTYPE:
-            return None
-        if spelled not in _FLOATS:
-            raise UnknownNameError(
-                f"mlx-lm keeps its cache in the dtype that the model runs in, or in 2 to 8 bits, not in {brief(spelled, 40)}.",
-                option="dtype",
-                hint="Use --dtype auto, bf16, fp16, fp32, int8 or int4, or --engine-option kv_bits=2|3|4|5|6|8",
-            )
-        return spelled
 
     def weight_rules(self) -> Rules:
         return MLX
@@ -153,16 +140,13 @@ class MlxDeployment(GeneralDeployment):
             )
         check_generation(hardware.gpu, _OLDEST_GPU, "MLX runs on NVIDIA GPUs from compute capability 7.5 on.")
         self._check_layout()
-        if self.setup.draft is not None and self._has_states():
+        tensors = (tensor for group in self.plain_stack.groups for tensor in group.kind.tensors())
+        if self.setup.draft is not None and any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors):
             raise UnsupportedError(
                 "Speculative decoding requires a trimmable prompt cache (got {'ArraysCache'}), says mlx-lm of recurrent states.",
                 hint="Leave out --draft.",
             )
-        return (*self._bits_notes(), *self._window_notes())
-
-    def _has_states(self) -> bool:
-        tensors = (tensor for group in self.plain_stack.groups for tensor in group.kind.tensors())
-        return any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors)
+        return tuple(self._notes_on_options())
 
     def _check_layout(self) -> None:
         sizes = self.setup.parallel
@@ -172,13 +156,11 @@ class MlxDeployment(GeneralDeployment):
         if sizes.tp > 1 and sizes.pp > 1:
             raise UnsupportedError("mlx-lm divides a model by heads or by layers, not by both.", hint="Use --tp or --pp alone.")
         if sizes.tp > 1 and "sharded" not in self.file.words:
-            raise UnsupportedError(
-                f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by heads (it has no shard).", hint="Use: --tp 1"
-            )
+            what = f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by heads (it has no shard)."
+            raise UnsupportedError(what, hint="Use: --tp 1")
         if sizes.pp > 1 and "pipelined" not in self.file.words:
-            raise UnsupportedError(
-                f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by layers (it has no pipeline).", hint="Use: --pp 1"
-            )
+            what = f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by layers (it has no pipeline)."
+            raise UnsupportedError(what, hint="Use: --pp 1")
         for group in self.plain_stack.groups:
             heads = group.kind.num_key_value_heads if isinstance(group.kind, AttentionKind) else sizes.tp
             if heads % sizes.tp:
@@ -187,47 +169,44 @@ class MlxDeployment(GeneralDeployment):
                     hint="Use a --tp that divides them.",
                 )
 
-    def _bits_notes(self) -> Iterator[Note]:
-        """``maybe_quantize_kv_cache`` turns every ``KVCache`` into a quantized one; what then reads it must know how."""
-        bits, kinds = self.bits, self.kinds
-        if bits is None:
-            return
-        if "listed" in self.file.words:
-            yield Note(code="kv-bits", message=f"kv_bits: no effect on {self.file.name}, whose lists of caches stay as they are.")
-            return
-        if SlidingAttention in kinds and keeps_windows(self.model):
-            raise UnsupportedError(
-                "kv_bits: RotatingKVCache Quantization NYI, says mlx-lm of layers with a window.", hint=_NO_BITS
-            )
-        if LatentAttention in kinds and "expanded" not in self.file.words:
-            raise UnsupportedError(f"kv_bits: {self.file.name} of mlx-lm 0.32.2 cannot read a quantized latent.", hint=_NO_BITS)
-        if "computed_apart" in self.file.words:
-            raise UnsupportedError(f"kv_bits: {self.file.name} of mlx-lm 0.32.2 cannot read a quantized cache.", hint=_NO_BITS)
-        for width in self._quantized_widths():
-            if width % bits.group:
-                fitting = [group for group in GROUPS if width % group == 0]
-                hint = f"Use: --engine-option kv_group_size={fitting[-1]}" if fitting else _NO_BITS
-                raise UsageError(f"kv_group_size={bits.group} does not divide a head of {width:,} numbers.", hint=hint)
+    def _notes_on_options(self) -> Iterator[Note]:
+        """Notes on ``kv_bits`` and ``max_kv_size``. Raises an error where the model file cannot do what they say.
 
-    def _quantized_widths(self) -> list[int]:
-        """The widths of heads in layers that are quantized."""
+        ``maybe_quantize_kv_cache`` turns every ``KVCache`` into a quantized one; what then reads it must know how.
+        """
+        bits, kinds, name, words = self.bits, self.kinds, self.file.name, self.file.words
+        if bits is not None and "listed" in words:
+            yield Note(code="kv-bits", message=f"kv_bits: no effect on {name}, whose lists of caches stay as they are.")
+        elif bits is not None:
+            what = None
+            if SlidingAttention in kinds and keeps_windows(self.model):
+                what = "RotatingKVCache Quantization NYI, says mlx-lm of layers with a window."
+            elif LatentAttention in kinds and "expanded" not in words:
+                what = f"{name} of mlx-lm 0.32.2 cannot read a quantized latent."
+            elif "computed_apart" in words:
+                what = f"{name} of mlx-lm 0.32.2 cannot read a quantized cache."
+            if what is not None:
+                raise UnsupportedError(f"kv_bits: {what}", hint="Leave out kv_bits.")
+            self._check_groups(bits)
+        if "max_kv_size" in self.setup.options:
+            if "own_cache" in words:
+                yield Note(code="max-kv-size", message=f"max_kv_size: no effect, {name} of mlx-lm makes its cache itself.")
+            elif bits is not None:
+                what = "max_kv_size makes a rotating cache, which mlx-lm cannot quantize."
+                raise UsageError(what, hint="Leave out kv_bits or max_kv_size.")
+
+    def _check_groups(self, bits: Bits) -> None:
+        """Check that the heads of layers that are quantized have whole groups of numbers."""
         kinds = [
             group.kind.expanded() if isinstance(group.kind, LatentAttention) else group.kind for group in self.plain_stack.groups
         ]
         quantized = [kind for kind in kinds if not (isinstance(kind, ChunkedAttention) and "chunked" in self.file.words)]
         tensors = [tensor for kind in quantized for tensor in kind.tensors() if tensor.role in {Role.KEY, Role.VALUE}]
-        return sorted({tensor.shape[-1] for tensor in tensors})
-
-    def _window_notes(self) -> Iterator[Note]:
-        if "max_kv_size" not in self.setup.options:
-            return
-        if "own_cache" in self.file.words:
-            message = f"max_kv_size: no effect, {self.file.name} of mlx-lm makes its cache itself."
-            yield Note(code="max-kv-size", message=message)
-        elif self.bits is not None:
-            raise UsageError(
-                "max_kv_size makes a rotating cache, which mlx-lm cannot quantize.", hint="Leave out kv_bits or max_kv_size."
-            )
+        for width in sorted({tensor.shape[-1] for tensor in tensors}):
+            if width % bits.group:
+                fitting = [group for group in GROUPS if width % group == 0]
+                hint = f"Use: --engine-option kv_group_size={fitting[-1]}" if fitting else "Leave out kv_bits."
+                raise UsageError(f"kv_group_size={bits.group} does not divide a head of {width:,} numbers.", hint=hint)
 
 
 class MlxOccupancy(GeneralOccupancy):
@@ -262,8 +241,36 @@ class MlxOccupancy(GeneralOccupancy):
         return step, step, step
 
     def working(self) -> tuple[BudgetPart, ...]:
+        """The parts that come from the cache classes: while a prompt is read, while a layer grows, and for earlier requests."""
+        quantized, listed = self.deployment.bits is not None, []
+        # Some layers let go of tokens, or are quantized: the cache can be larger before the planned moment.
+        if quantized or any(not isinstance(tensor.span, Grown) for tensor in _tensors(self)):
+            steps: list[Step] = []
+            beyond = _beyond_bytes(self, steps)
+            forms = _beyond(self) or Asked(rule=cache(lambda tokens: _beyond_bytes(self.sized(seq=tokens, batch=1))))
+            source = f"{_SOURCE}: the cache at its fullest while the prompt is read, beyond the planned moment"
+            more = {"definition": Definition.ENGINE, "steps": tuple(steps), "grows": (forms, forms, forms)}
+            listed.append(BudgetPart.of("prompt pieces", Section.ACTIVATIONS, (beyond, beyond, beyond), source, **more))
 
-        return tuple(parts(self))
+        def largest(occupancy: MlxOccupancy) -> int:
+            return max((tensor.bytes for tensor in _tensors(occupancy)), default=0)
+
+        # A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together.
+        growth: Amount | None = None if quantized else growing(self, _tensors(self))
+        growth = growth or Asked(rule=cache(lambda tokens: largest(self.sized(seq=tokens, batch=1))))
+        source = f"{_SOURCE} KVCache.update_and_fetch: mx.concatenate of the largest array of a layer"
+        ends, grows = (0, largest(self), largest(self)), (Constant.of(0), growth, growth)
+        listed.append(BudgetPart.of("cache growth", Section.ACTIVATIONS, ends, source, grows=grows))
+        if self.deployment.number("prompt_cache_size", 0):
+            kept: list[Step] = []
+            size = _kept_bytes(self.sized(batch=1), kept)
+            each = Asked(rule=cache(lambda tokens: _kept_bytes(self.sized(seq=tokens, batch=1))), alone=True)
+            source = "mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one"
+            grows = (Constant.of(0), each, each)
+            listed.append(
+                BudgetPart.of("prompt cache", Section.OVERHEAD, (0, size, size), source, steps=tuple(kept), grows=grows)
+            )
+        return tuple(listed)
 
     def curve(self) -> Curve | None:
         """The cache by the general rule; length by length where it is quantized on the way or grows in odd pieces."""
@@ -295,8 +302,6 @@ class MlxOccupancy(GeneralOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: a quantized cache where the model file takes it, and weights of eight and four bits."""
-        from hwcalc.engines.devices import Cost, Saving
-
         kinds = self.deployment.kinds
         windows = SlidingAttention in kinds and keeps_windows(self.model)
         reads = LatentAttention not in kinds and "listed" not in self.deployment.file.words
@@ -311,61 +316,9 @@ _SOURCE: Final = "mlx-lm 0.32.2 models/cache.py"
 _OF_BITS: Final = frozenset({"kv_bits", "kv_group_size", "quantized_kv_start"})
 
 
-def parts(occupancy: MlxOccupancy) -> Iterator[BudgetPart]:
-    """The parts of the memory equation that come from the cache classes: while a prompt is read, while a layer grows, for earlier requests."""
-    quantized = occupancy.deployment.bits is not None
-    steps: list[Step] = []
-    # Some layers let go of tokens, or are quantized: the cache can be larger before the planned moment.
-    if quantized or any(not isinstance(tensor.span, Grown) for tensor in _tensors(occupancy)):
-        beyond = _beyond_bytes(occupancy, steps)
-        forms = _beyond(occupancy) or Asked(rule=cache(lambda tokens: _beyond_bytes(occupancy.sized(seq=tokens, batch=1))))
-        yield BudgetPart(
-            name="prompt pieces",
-            section=Section.ACTIVATIONS,
-            low=beyond,
-            expected=beyond,
-            high=beyond,
-            source=f"{_SOURCE}: the cache at its fullest while the prompt is read, beyond the planned moment",
-            definition=Definition.ENGINE,
-            steps=tuple(steps),
-            grows=(forms, forms, forms),
-        )
-    # A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together.
-    largest = _largest(occupancy)
-    growth: Amount | None = None if quantized else growing(occupancy, _tensors(occupancy))
-    growth = growth or Asked(rule=cache(lambda tokens: _largest(occupancy.sized(seq=tokens, batch=1))))
-    yield BudgetPart(
-        name="cache growth",
-        section=Section.ACTIVATIONS,
-        low=0,
-        expected=largest,
-        high=largest,
-        source=f"{_SOURCE} KVCache.update_and_fetch: mx.concatenate of the largest array of a layer",
-        grows=(Constant.of(0), growth, growth),
-    )
-    if occupancy.deployment.number("prompt_cache_size", 0):
-        kept: list[Step] = []
-        size = _kept_bytes(occupancy.sized(batch=1), kept)
-        each = Asked(rule=cache(lambda tokens: _kept_bytes(occupancy.sized(seq=tokens, batch=1))), alone=True)
-        yield BudgetPart(
-            name="prompt cache",
-            section=Section.OVERHEAD,
-            low=0,
-            expected=size,
-            high=size,
-            source="mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one",
-            steps=tuple(kept),
-            grows=(Constant.of(0), each, each),
-        )
-
-
 def _tensors(occupancy: MlxOccupancy) -> Iterator[StoredTensor]:
     """The tensors of the fullest rank that grow."""
     return (tensor for stored in occupancy.rank_tensors.values() for tensor in stored if isinstance(tensor.span, Pieces))
-
-
-def _largest(occupancy: MlxOccupancy) -> int:
-    return max((tensor.bytes for tensor in _tensors(occupancy)), default=0)
 
 
 def _kept_bytes(single: MlxOccupancy, steps: list[Step] | None = None) -> int:
@@ -375,29 +328,27 @@ def _kept_bytes(single: MlxOccupancy, steps: list[Step] | None = None) -> int:
 
 
 def _beyond_bytes(occupancy: MlxOccupancy, steps: list[Step] | None = None) -> int:
-    """Bytes by which the cache takes more at an earlier moment than at the planned one."""
-    most = max((one.needed_bytes for one in _earlier(occupancy)), default=0)
-    return figure(steps, "prompt_pieces", "max(fullest_cache - cache, 0)", fullest_cache=most, cache=occupancy.needed_bytes)
+    """Bytes by which the cache takes more at an earlier moment than at the planned one.
 
-
-def _earlier(occupancy: MlxOccupancy) -> Iterator[Occupancy]:
-    """The moments at which the cache can be fullest: behind the last whole piece, at the end of the prompt, before it is quantized."""
-    request, size = occupancy.request, occupancy.pieces[0]
-    prompt = request.prompt_tokens
-    for tokens in {prompt // size * size, prompt}:
-        if tokens:
-            yield occupancy.with_request(request.changed(seq=tokens, prompt=None))
-    bits = occupancy.deployment.bits
+    It can be fullest behind the last whole piece, at the end of the prompt, and before it is quantized.
+    """
+    request, size, bits = occupancy.request, occupancy.deployment.prefill_step, occupancy.deployment.bits
+    prompt = request.load.prompt_tokens
+    earlier: list[Occupancy] = [
+        occupancy.with_request(request.changed(seq=tokens, prompt=None)) for tokens in {prompt // size * size, prompt} if tokens
+    ]
     if bits is not None:
-        tokens = min(quantized_at(occupancy, bits), request.seq)
-        options = {name: value for name, value in request.options.items() if name not in _OF_BITS}
+        tokens = min(quantized_at(occupancy, bits), request.load.seq)
+        options = {name: value for name, value in request.setup.options.items() if name not in _OF_BITS}
         plain = request.changed(seq=tokens, options=options, dtype=occupancy.dtypes.roles[Role.KEY].name)
-        yield occupancy.engine.unchecked(occupancy.model, plain)
+        earlier.append(occupancy.engine.unchecked(occupancy.model, plain))
+    most = max((one.needed_bytes for one in earlier), default=0)
+    return figure(steps, "prompt_pieces", "max(fullest_cache - cache, 0)", fullest_cache=most, cache=occupancy.needed_bytes)
 
 
 def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
     """The bytes of the fullest moment beyond the cache, as a form; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
-    if occupancy.request.parallel.pp > 1 or occupancy.deployment.bits is not None:
+    if occupancy.setup.parallel.pp > 1 or occupancy.deployment.bits is not None:
         return None
     products: list[Product] = []
     for group in occupancy.stack.groups:

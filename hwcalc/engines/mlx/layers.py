@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -45,7 +45,6 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair, stairs_at
 from hwcalc.formulas.tensor import Span
 from hwcalc.formulas.weights import Block, Part, Weight, Weights
@@ -124,9 +123,6 @@ class Pieces(Span):
 
     __slots__ = ()
 
-    def __init__(self, piece: int, prompt: int, *numbers: int) -> None:
-        super().__init__(piece, prompt, *numbers)
-
     def parts(self, tokens: int) -> tuple[int, int]:
         """Of so many tokens those of the prompt, and those that came alone."""
         prompt = min(tokens, self.numbers[1] or tokens)
@@ -157,9 +153,6 @@ class Grown(Pieces):
 
     __slots__ = ()
 
-    def __init__(self, piece: int, prompt: int) -> None:
-        super().__init__(piece, prompt)
-
     def slots(self, prompt: int, alone: int) -> int:
         return grown_slots(prompt, alone, self.numbers[0])
 
@@ -183,9 +176,6 @@ class Rotating(Pieces):
     """The last ``window`` tokens once one came alone; behind a prompt all of its last piece and ``window`` - 1 before it."""
 
     __slots__ = ()
-
-    def __init__(self, piece: int, prompt: int, window: int) -> None:
-        super().__init__(piece, prompt, window)
 
     def slots(self, prompt: int, alone: int) -> int:
         piece, _, window = self.numbers
@@ -231,9 +221,6 @@ class Chunked(Pieces):
 
     __slots__ = ()
 
-    def __init__(self, piece: int, prompt: int, chunk: int) -> None:
-        super().__init__(piece, prompt, chunk)
-
     def slots(self, prompt: int, alone: int) -> int:
         piece, _, chunk = self.numbers
         return chunked_slots(prompt, alone, piece, chunk)
@@ -278,16 +265,16 @@ def as_read(model: ModelSpec) -> ModelSpec:
     """The model with the layers that its file builds, where those are not the config's."""
     if "indexed_everywhere" not in file_of(model).words:
         return model
-    return model.once("as mlx reads it", lambda: _indexed(model))
 
+    def make() -> ModelSpec:
+        layers = model.stack.layers
+        indexers = {kind for layer in layers for kind in layer if isinstance(kind, SparseIndexer)}
+        if len(indexers) != 1 or all(not indexers.isdisjoint(layer) for layer in layers):
+            return model
+        whole = tuple(layer if not indexers.isdisjoint(layer) else (*layer, *indexers) for layer in layers)
+        return replace(model, readings={**model.readings, "mlx": Stack(whole)})
 
-def _indexed(model: ModelSpec) -> ModelSpec:
-    layers = model.stack.layers
-    indexers = {kind for layer in layers for kind in layer if isinstance(kind, SparseIndexer)}
-    if len(indexers) != 1 or all(not indexers.isdisjoint(layer) for layer in layers):
-        return model
-    whole = tuple(layer if not indexers.isdisjoint(layer) else (*layer, *indexers) for layer in layers)
-    return replace(model, readings={**model.readings, "mlx": Stack(whole)})
+    return model.once("as mlx reads it", make)
 
 
 def keeps_windows(model: ModelSpec) -> bool:
@@ -317,24 +304,12 @@ def other_windows(model: ModelSpec) -> str | None:
     return None if windows == local else brief(str(pattern), 40) if pattern else "missing"
 
 
-def window_kept(model: ModelSpec, window: int) -> int:
-    """The slots of a ``RotatingKVCache`` for a layer with this window."""
-    return window - 1 if "window_before" in file_of(model).words else window
-
-
-class Bits(Record):
+class Bits(NamedTuple):
     """A quantized cache: bits of a number, numbers of a group, and the tokens from which on it is quantized."""
 
     bits: int
     group: int
     start: int
-
-    def row_bytes(self, width: int, scale_bytes: int) -> tuple[int, int]:
-        """Bytes of the packed numbers of a row of so many, and of its scales; its biases take as much as those.
-
-        128 numbers of 4 bits in groups of 64 with scales of 2 bytes are 64 bytes and 4.
-        """
-        return width * self.bits // 8, width // self.group * scale_bytes
 
 
 def _kept(tensors: Iterable[CacheTensor], span: Pieces, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
@@ -344,27 +319,24 @@ def _kept(tensors: Iterable[CacheTensor], span: Pieces, occupancy: MlxOccupancy)
 
 def _grown(tensors: Iterable[CacheTensor], occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
     """A ``KVCache``, whatever the layer itself would keep; a rotating one with ``max_kv_size``, which only files without a cache of their own heed."""
-    window = occupancy.deployment.max_kv_size
-    span = Grown(*occupancy.pieces) if window is None else Rotating(*occupancy.pieces, window)
-    return _kept(tensors, span, occupancy)
+    deployment = occupancy.deployment
+    if "max_kv_size" not in deployment.setup.options or "own_cache" in deployment.file.words:
+        return _kept(tensors, Grown(*occupancy.pieces), occupancy)
+    return _kept(tensors, Rotating(*occupancy.pieces, deployment.number("max_kv_size", 0)), occupancy)
 
 
 def _full(kind: LayerKind, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
+    # Whether to quantize the cache is looked at behind each piece of the prompt, and each token.
     bits = occupancy.deployment.bits
-    if bits is None or not _is_quantized(occupancy, bits) or "listed" in occupancy.deployment.file.words:
+    if bits is None or occupancy.tokens < bits.start or "listed" in occupancy.deployment.file.words:
         return _grown(kind.tensors(), occupancy)
     return _packed(kind.tensors(), bits, occupancy)
 
 
-def _is_quantized(occupancy: MlxOccupancy, bits: Bits) -> bool:
-    """Whether the cache has been quantized by the planned moment: it is looked at behind each piece of the prompt, and each token."""
-    return occupancy.tokens >= bits.start
-
-
 def quantized_at(occupancy: MlxOccupancy, bits: Bits) -> int:
     """The tokens of the moment at which the cache is quantized: the end of the piece in which it gets long enough."""
-    step, _ = occupancy.pieces
-    prompt = occupancy.request.prompt_tokens
+    step = occupancy.deployment.prefill_step
+    prompt = occupancy.load.prompt_tokens
     return min(-(-max(1, bits.start) // step) * step, prompt) if bits.start <= prompt else bits.start
 
 
@@ -372,15 +344,17 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, occupancy: MlxOccupancy)
     """A ``QuantizedKVCache``: numbers in words of 32 bits, and a scale and a bias of each group in the dtype of the model."""
     out: list[StoredTensor] = []
     for tensor in tensors:
+        width = tensor.shape[-1]
         plain = occupancy.store(replace(tensor, span=Grown(*occupancy.pieces)))
         scale_bytes = occupancy.dtypes.roles[tensor.role].block_bytes
-        data, scales = bits.row_bytes(tensor.shape[-1], scale_bytes)
-        rows = occupancy.batch * plain.positions * tensor.elements_per_position // tensor.shape[-1]
-        groups = f"{tensor.shape[-1]:,} / {bits.group} groups x {scale_bytes} B"
+        # 128 numbers of 4 bits in groups of 64 with scales of 2 bytes are 64 bytes and 4; biases take as much as scales.
+        data, scales = width * bits.bits // 8, width // bits.group * scale_bytes
+        rows = occupancy.batch * plain.positions * tensor.elements_per_position // width
+        groups = f"{rows:,} rows x {width:,} / {bits.group} groups x {scale_bytes} B"
         parts = (
-            ("", f"int{bits.bits}", data, f"{rows:,} rows x {tensor.shape[-1]:,} x {bits.bits} bits / 8"),
-            ("_scales", plain.dtype, scales, f"{rows:,} rows x {groups}"),
-            ("_biases", plain.dtype, scales, f"{rows:,} rows x {groups}"),
+            ("", f"int{bits.bits}", data, f"{rows:,} rows x {width:,} x {bits.bits} bits / 8"),
+            ("_scales", plain.dtype, scales, groups),
+            ("_biases", plain.dtype, scales, groups),
         )
         out += [
             replace(plain, name=tensor.name + suffix, dtype=dtype, bytes=rows * size, rule=rule, position_bytes=None)
@@ -392,7 +366,8 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, occupancy: MlxOccupancy)
 def _sliding(kind: SlidingAttention, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
     if not keeps_windows(occupancy.model):
         return _full(kind, occupancy)
-    return _kept(kind.tensors(), Rotating(*occupancy.pieces, window_kept(occupancy.model, kind.window)), occupancy)
+    before = "window_before" in occupancy.deployment.file.words
+    return _kept(kind.tensors(), Rotating(*occupancy.pieces, kind.window - 1 if before else kind.window), occupancy)
 
 
 def _chunked(kind: ChunkedAttention, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
@@ -411,12 +386,9 @@ def _latent(kind: LatentAttention, occupancy: MlxOccupancy) -> tuple[StoredTenso
 def _indexer(kind: SparseIndexer, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
     """The keys of an indexer, stored twice: ``update_and_fetch(k, k)`` stores them as values too."""
     keys = kind.tensors()
-    twice = (
-        ()
-        if "index_once" in occupancy.deployment.file.words
-        else tuple(replace(tensor, name=f"{tensor.name}_again") for tensor in keys)
-    )
-    return _kept((*keys, *twice), Grown(*occupancy.pieces), occupancy)
+    if "index_once" not in occupancy.deployment.file.words:
+        keys = (*keys, *(replace(tensor, name=f"{tensor.name}_again") for tensor in keys))
+    return _kept(keys, Grown(*occupancy.pieces), occupancy)
 
 
 def _state(kind: LayerKind, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:

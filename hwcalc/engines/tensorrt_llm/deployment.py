@@ -249,7 +249,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         """The buffers of one layer, of all sequences on all tensor-parallel ranks together."""
-        size, tp, batch, stored = self.settings.block, self.request.parallel.tp, self.batch, list[StoredTensor]()
+        size, tp, batch, stored = self.settings.block, self.setup.parallel.tp, self.batch, list[StoredTensor]()
         for piece in self.pieces.get(kind, ()):
             blocks, held, words = 1, batch, f"{batch:,} x {piece.state:,} B"
             positions, span, width = 1, OwnRule("1 slot", 1), piece.state
@@ -286,7 +286,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def _beside(self, number: int) -> Iterator[tuple[str, int]]:
         """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
-        settings, layout, dp, replica = self.settings, self.layout, self.request.parallel.dp, self.replica
+        settings, layout, dp, replica = self.settings, self.layout, self.setup.parallel.dp, self.replica
         stage, needs = layout.stages[number], replica.needs if settings.v2 else self.needs
         used = sum(needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
         if not settings.v2:
@@ -310,7 +310,7 @@ class TensorrtOccupancy(GeneralOccupancy):
         replica, settings, given, sizes = (
             self.replica,
             self.settings,
-            self.request.hardware.kv_memory,
+            self.setup.hardware.kv_memory,
             dict[str, tuple[int, ...]](),
         )
         layout, needs = replica.layout, replica.needs

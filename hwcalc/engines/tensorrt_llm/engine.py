@@ -99,8 +99,8 @@ class TensorrtLlm(GeneralEngine):
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """With attention data parallelism every rank is a replica of the attention."""
-        parallel = request.parallel
-        if is_attention_dp(request.options) and parallel.tp > 1:
+        parallel = request.setup.parallel
+        if is_attention_dp(request.setup.options) and parallel.tp > 1:
             request = request.changed(tp=1, dp=parallel.tp * parallel.dp)
         return model, request
 

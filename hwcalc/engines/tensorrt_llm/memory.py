@@ -74,7 +74,7 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
         return Noted(None, memory_and_weights.notes)
     gpu, memory, weights = memory_and_weights.value
     extra, rows, tokens = beside(occupancy), dummy_rows(settings.batched_tokens, occupancy.tokens), settings.batched_tokens
-    weight_format = format_name(occupancy.request.weights)
+    weight_format = format_name(occupancy.setup.weights)
     parts = (
         *weights,
         *extra.value,
@@ -98,7 +98,7 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
         source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {settings.fraction:g} of what is left",
         steps=(made,),
     )
-    margin = occupancy.request.hardware.margin or 0
+    margin = occupancy.setup.hardware.margin or 0
     return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*memory_and_weights.notes, *extra.notes, *notes))
 
 

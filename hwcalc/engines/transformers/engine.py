@@ -200,16 +200,16 @@ class TransformersOccupancy(GeneralOccupancy):
     deployment: TransformersDeployment
 
     def check(self) -> None:
-        parallel, options, cache = self.request.parallel, self.request.options, cache_class(self)
+        parallel, options, cache = self.setup.parallel, self.setup.options, cache_class(self)
         if parallel.dcp > 1:
             raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
         if parallel.gpus * parallel.ep > 1:
             check_layout(self.model, parallel)
-        if self.request.weights is not None:
+        if self.setup.weights is not None:
             from hwcalc.quantization.planned import format_name
 
             # AUTO_QUANTIZER_MAPPING of quantizers/auto.py has no format of another engine.
-            name = format_name(self.request.weights) or ""
+            name = format_name(self.setup.weights) or ""
             if name.startswith(("exl2_", "exl3_")):
                 raise UnsupportedError(
                     f"transformers does not read weights in {name}, a format of ExLlama.",
@@ -309,10 +309,10 @@ class TransformersOccupancy(GeneralOccupancy):
         if cache != "quantized" or self.evicted is None:
             return stage_prefill_bytes(self, stage)
         # A policy unpacks keys and values of a layer of the prompt to cut it (kvpress 0.5.5, dequantize_layer).
-        dtype, rules, tp = self.dtypes.roles[Role.KEY], self.deployment.weight_rules(), self.request.parallel.tp
+        dtype, rules, tp = self.dtypes.roles[Role.KEY], self.deployment.weight_rules(), self.setup.parallel.tp
         shards = (rules.shard(self.model, group.kind, tp) for group in self.plain_stack.groups)
         largest = max(sum(tensor.bytes_per_position(dtype) for tensor in shard.tensors()) for shard in shards)
-        return stage_prefill_bytes(self, stage) + self.request.replica_batch * self.request.prompt_tokens * largest
+        return stage_prefill_bytes(self, stage) + self.request.replica_batch * self.load.prompt_tokens * largest
 
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
@@ -324,13 +324,13 @@ class TransformersOccupancy(GeneralOccupancy):
 
     def support_of_sharing(self) -> Support:
         """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
-        sharing = self.request.sharing
+        sharing = self.load.sharing
         how = "every row of the batch has its own cache"
         if sharing.samples > 1:
             how = "num_return_sequences repeats the prompt in the batch before it is read: every sample has its own cache"
         if sharing.beams > 1:
             how = "num_beams repeats the prompt in the batch before it is read: every beam has its own cache, and a step copies them anew"
-        if self.request.lengths:
+        if self.load.lengths:
             how += "; shorter sequences are padded to the longest"
         return Support(offered=False, how=how)
 
@@ -357,7 +357,7 @@ class TransformersOccupancy(GeneralOccupancy):
     def curve(self) -> Curve | None:
         """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
         if cache_class(self) == "quantized":
-            options, rules, tp = self.deployment.quantization, self.deployment.weight_rules(), self.request.parallel.tp
+            options, rules, tp = self.deployment.quantization, self.deployment.weight_rules(), self.setup.parallel.tp
             kinds = [group.kind for group in self.stack.groups]
             shards = [rules.shard(self.model, kind, tp) for kind in kinds]
             rows = {prod(tensor.shape) for kind in (*kinds, *shards) for tensor in kind.tensors()}
@@ -377,13 +377,13 @@ class TransformersOccupancy(GeneralOccupancy):
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The cache classes with fewer bits and the one in host memory; weights that are quantised while loading."""
-        gpu = self.request.hardware.gpu
+        gpu = self.setup.hardware.gpu
 
         def quantized(cost: Cost, backend: str, bits: str) -> Saving:
             options = {"cache": "quantized", "quant_backend": backend, "nbits": bits}
             return Saving(cost, f"a cache of {bits} bits by {backend}", {"engine_options": options})
 
-        if "cache" not in self.request.options:
+        if "cache" not in self.setup.options:
             if computes_fp8(gpu):
                 yield quantized(Cost.CACHE, "fp8", "8")
             yield quantized(Cost.CACHE, "hqq", "8")

@@ -13,15 +13,15 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
-from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.classes import check_architecture
+from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
+from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.settings import VllmSettings, batch_is_chunked, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
-from hwcalc.engines.vllm.supported import check_supported
+from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
     from hwcalc.policies.base import Chosen
 
@@ -148,7 +147,7 @@ class VllmDeployment(Deployment):
     def deals_experts(self) -> bool:
         from hwcalc.engines.vllm.command import FLAGS
 
-        return planned_version(self.version) >= versions.since(FLAGS["dp"].since)
+        return planned_version(self.version) >= since(FLAGS["dp"].since)
 
     def policy_support(self, chosen: Chosen) -> Support:
         from hwcalc.engines.vllm.policies import policy_support
@@ -213,7 +212,7 @@ class VllmOccupancy(Occupancy):
         """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
         if self._is_plain:
             return requests * self.deployment.blocks_of(self.load.seq)
-        peak, branches = self.prompt_peak, self.request.sharing.branches
+        peak, branches = self.prompt_peak, self.load.sharing.branches
         reading = 0 if peak is None else min(requests * branches, peak.at_once) * (peak.blocks - self.blocks)
         if not self.together.unlike:
             return requests * branches * self.blocks + reading
@@ -227,7 +226,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.by_kind.request_bytes(self.tokens)
+        return self.by_kind.taken(lambda group: self.by_kind.blocks(group, self.tokens))
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
@@ -243,9 +242,11 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
-        if not self.together.unlike:
-            return self.request_bytes.times(self.batch)
-        return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.together.unlike:
+            return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.batch == 1:
+            return self.request_bytes
+        return self.by_kind.taken(lambda group: self.batch * self.by_kind.blocks(group, self.tokens))
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
@@ -283,7 +284,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
         """The bytes that requests take outside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
-        held, width, ranks = self.all_bytes, sum(self.layout.stage_bytes), self.request.parallel.tp
+        held, width, ranks = self.all_bytes, sum(self.layout.stage_bytes), self.setup.parallel.tp
         pages = held.layers + held.outer + held.drafts
         sizes = {
             "draft_layers": held.drafts,
@@ -352,7 +353,7 @@ class VllmOccupancy(Occupancy):
         from hwcalc.engines.vllm.policies import prompts_at_once
 
         batch, tokens = self.request.replica_batch, self.settings.batched_tokens
-        prompt = max(1, self.request.prompt_tokens - self.ahead)
+        prompt = max(1, self.load.prompt_tokens - self.ahead)
         return min(batch, prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
 
     def paged_groups(self) -> tuple[PagedGroup, ...]:
@@ -434,8 +435,8 @@ def _remarks(deployment: VllmDeployment) -> Iterator[Note]:
 
 def _blocks_of_budget(occupancy: VllmOccupancy) -> int:
     """Blocks of the pool: as many as fit into the budget of the plan, or without a budget those that the planned sequences need."""
-    size = occupancy.request.hardware.kv_memory
-    if size is None and occupancy.request.hardware.gpu is not None:
+    size = occupancy.setup.hardware.kv_memory
+    if size is None and occupancy.setup.hardware.gpu is not None:
         size = None if occupancy.budget is None else max(0, occupancy.budget.expected)
     pool = None if size is None else occupancy.pool(size)
     needed = occupancy.blocks_for(occupancy.request.replica_requests) + 1
@@ -454,7 +455,7 @@ def _stored(occupancy: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: in
         dtype=occupancy.dtypes.state if state else _format(occupancy, cache, role),
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=occupancy.request.parallel.tp * held * spec.page,
+        bytes=occupancy.setup.parallel.tp * held * spec.page,
         rule=_of_all(occupancy, f"{held if occupancy.together.unlike else blocks:,} blocks x {spec.page:,} B"),
         why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
     )
@@ -473,7 +474,7 @@ def _why_state(spec: StateSpec, blocks: int) -> str:
 
 def _of_all(occupancy: Occupancy, counted: str) -> str:
     """The formula for all requests on all ranks: ``counted``, that of one request on one rank, times sequences and ranks."""
-    tp = occupancy.request.parallel.tp
+    tp = occupancy.setup.parallel.tp
     sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 and not occupancy.together.unlike else ""
     return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
@@ -489,7 +490,7 @@ def _counted(occupancy: VllmOccupancy, name: str, size: int) -> str:
 
 def _prompt_blocks(occupancy: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
     """The blocks that requests take under a policy only while their prompts are read, as a tensor."""
-    peak, ranks, replicas = occupancy.prompt_peak, occupancy.request.parallel.tp, occupancy.request.parallel.dp
+    peak, ranks, replicas = occupancy.prompt_peak, occupancy.setup.parallel.tp, occupancy.setup.parallel.dp
     if peak is None:
         return
     each, fuller = divmod(occupancy.batch, replicas)

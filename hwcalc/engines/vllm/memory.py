@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.devices import Cost, Saving, compute_capability, computes_fp8, host_holds
 from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, estimated, exact, loaded, ranked, workspaces
 from hwcalc.engines.options import is_on
-from hwcalc.engines.rank_weights import expert_width, layer_width
+from hwcalc.engines.rank_weights import expert_width, layer_width, rank_weight_bytes
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.formats import runs_weights
@@ -40,9 +40,9 @@ from hwcalc.engines.vllm.weights import (
     absorbed_bytes_rank,
     encoder_cache_bytes,
     padded_expert_bytes_rank,
-    param_bytes_rank,
     resident,
     stage_weights,
+    vllm_lora_bytes_rank,
 )
 from hwcalc.formulas import SparseIndexer
 from hwcalc.formulas.formats import FLOATS
@@ -86,11 +86,11 @@ def plan_budget(
         *extra.value,
         *rotary_parts(occupancy.model),
         *activation_parts(occupancy.model, run),
-        *outside_torch(request.parallel, gpu, occupancy.version, request.options.get("all2all_backend")),
+        *outside_torch(request.setup.parallel, gpu, occupancy.version, request.setup.options.get("all2all_backend")),
         *workspaces(gpu),
         *policy,
     ]
-    if graphs_subtracted(occupancy.version) and not is_on(request.options.get("enforce_eager")):
+    if graphs_subtracted(occupancy.version) and not is_on(request.setup.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
         parts.append(graphs(occupancy.model, occupancy.version, left, speculation))
     budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
@@ -104,7 +104,7 @@ def follows_batch(part: BudgetPart) -> bool:
 
 def share_of(occupancy: VllmOccupancy) -> float:
     """The share of each GPU that vLLM may use."""
-    share = occupancy.request.hardware.memory_utilization
+    share = occupancy.setup.hardware.memory_utilization
     return float(default_utilization(occupancy.version)) if share is None else share
 
 
@@ -115,12 +115,12 @@ def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -
     request = occupancy.request
     return ProfileRun(
         version=occupancy.version,
-        parallel=request.parallel,
-        seq=request.seq,
+        parallel=request.setup.parallel,
+        seq=request.load.seq,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
         element_bytes=4 if _requested_dtype(occupancy.deployment) == "fp32" else 2,
-        quantized=planned_scheme(occupancy.model, format_name(request.weights))[0] is not None,
+        quantized=planned_scheme(occupancy.model, format_name(request.setup.weights))[0] is not None,
     )
 
 
@@ -146,7 +146,7 @@ def _weight_parts(
     sizes = VLLM.sizes(model, parallel)
     stages = model.once(
         ("vllm", "weights", weight_dtype, weight_format, *sizes),
-        lambda: param_bytes_rank(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
+        lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=VLLM),
     )
     if stages is None or not known:
         return _from_files(model, setup, stages)
@@ -177,8 +177,6 @@ def _extras(
     """Adapter slots, the weights of a draft, and encoder outputs that are cached for the decoder."""
     sizes: dict[str, tuple[Section, RankBytes | None]] = {}
     if setup.lora is not None:
-        from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
-
         sizes["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, setup.lora, setup.parallel)
     if speculation is not None and speculation.method != "ngram":
         sizes["draft weights"] = Section.WEIGHTS, _draft_bytes(model, setup, speculation)
@@ -228,7 +226,7 @@ def _from_files(model: ModelSpec, setup: Setup, stages: tuple[int, ...] | None) 
         return Noted(None, (Note(code="weights-unknown", message=message),))
     published = model.weights.total_bytes
     estimate = runtime_profile().estimate("uncounted_weights")
-    alone = None if stages is None else param_bytes_rank(model)
+    alone = None if stages is None else rank_weight_bytes(model, rules=VLLM)
     if stages is not None and alone is not None:
         each = published * max(stages) // sum(alone)
         low, expected, high = each, each, ceil(each * estimate.high)
@@ -569,8 +567,8 @@ _BLACKWELL: Final = 100
 
 def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU. Those of the cache are refused by :func:`check_kv_dtype` where no backend has them."""
-    request, options = occupancy.request, occupancy.request.options
-    gpu = request.hardware.gpu
+    request, options = occupancy.request, occupancy.setup.options
+    gpu = request.setup.hardware.gpu
     capability = compute_capability(gpu) if gpu is not None else occupancy.settings.capability
     nvidia = gpu is None or gpu.vendor.lower() == "nvidia"
 
@@ -593,7 +591,7 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
     for kv_dtype in ("nvfp4", "int4_per_token_head"):
         yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
-    if short_bytes > 0 and request.hardware.kv_memory is None:
+    if short_bytes > 0 and request.setup.hardware.kv_memory is None:
         moved = round(float(options.get("cpu_offload_gb", "0")))
         size = -(-short_bytes // GIB) + moved
         # No more than the weights that are on the GPU.
@@ -605,9 +603,9 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
 def _activations(occupancy: VllmOccupancy) -> tuple[int, int] | None:
     """The activations, high and expected: fewer sequences free a part of them, as long as a batch has as many tokens."""
     settings = occupancy.settings
-    batches = settings.full_batch is None or occupancy.request.replica_batch * occupancy.request.seq >= settings.full_batch
+    batches = settings.full_batch is None or occupancy.request.replica_batch * occupancy.load.seq >= settings.full_batch
     as_planned = batches and settings.rules.engine != "V0" and settings.override is None
-    if not as_planned or occupancy.budget is None or occupancy.request.hardware.gpu is None:
+    if not as_planned or occupancy.budget is None or occupancy.setup.hardware.gpu is None:
         return None
     parts = [part for part in occupancy.budget.parts if part.section is Section.ACTIVATIONS]
     return sum(part.high for part in parts), sum(part.expected for part in parts)

@@ -24,8 +24,8 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import PagedGroup, Support
 from hwcalc.engines.vllm.layout import longest
+from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.specs import FullSpec
-from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache, PoolLayout
     from hwcalc.engines.vllm.pool import BlockPool
     from hwcalc.formulas import Stack
 
@@ -153,7 +152,7 @@ def held_layout(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> P
 
 
 def _held(layout: PoolLayout, group: BlockGroup, occupancy: Occupancy, evicted: Evicted) -> Iterator[tuple[int, Step]]:
-    policy, dcp = occupancy.request.policy, layout.limits.dcp
+    policy, dcp = occupancy.setup.policy, layout.limits.dcp
     members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
     assert policy is not None
     if policy.compaction != NO_COMPACTION:
@@ -185,7 +184,7 @@ def _uncompacted(
     occupancy: Occupancy, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
 ) -> Step:
     """Blocks of all tokens, but for those that come back for certain: of ranges, else as many as survivors cannot lie in."""
-    seq, prompt, policy = occupancy.tokens, occupancy.request.prompt_tokens, occupancy.request.policy
+    seq, prompt, policy = occupancy.tokens, occupancy.load.prompt_tokens, occupancy.setup.policy
     assert policy is not None
     ranges, sinks = evicted.state.ranges, policy.chosen.get("n_sink")
     if occupancy.ahead:
@@ -234,7 +233,7 @@ def prompt_peak(held: PoolLayout, occupancy: Occupancy) -> PromptPeak | None:
 
     A batch holds the rest of one prompt, and others whole.
     """
-    prompt, chunked = occupancy.request.prompt_tokens, _chunked(held, occupancy)
+    prompt, chunked = occupancy.load.prompt_tokens, _chunked(held, occupancy)
     tokens, at_once = prompt, prompts_at_once(held.limits.batched_tokens, max(1, prompt - occupancy.ahead))
     if chunked is not None:
         # The cut of one step is made in the next one.
@@ -253,7 +252,7 @@ def prompt_peak(held: PoolLayout, occupancy: Occupancy) -> PromptPeak | None:
 
 def _chunked(layout: PoolLayout, occupancy: Occupancy) -> int | None:
     """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
-    policy, prompt = occupancy.request.policy, occupancy.request.prompt_tokens
+    policy, prompt = occupancy.setup.policy, occupancy.load.prompt_tokens
     if policy is None or not is_plugin(policy.chosen):
         return None
     return chunked_tokens(policy.chosen, prompt, layout.limits.batched_tokens)

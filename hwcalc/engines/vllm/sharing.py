@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.setup import Request
     from hwcalc.engines.vllm.deployment import VllmOccupancy
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import PoolLayout
+    from hwcalc.engines.vllm.layout import BlockGroup, PoolLayout
     from hwcalc.engines.vllm.pool import BlockPool
     from hwcalc.engines.vllm.settings import VllmSettings
 
@@ -36,7 +35,7 @@ _ASK: Final = "--engine-option enable_prefix_caching=true"
 
 def sharing_support(settings: VllmSettings, request: Request) -> Support:
     """Whether this release shares blocks between these sequences, and how."""
-    sharing, rules = request.sharing, settings.rules
+    sharing, rules = request.load.sharing, settings.rules
     forks = (sharing.samples > 1 and rules.forks_samples) or (sharing.beams > 1 and rules.forks_beams)
     caches = caches_prefixes(settings, request)
     if caches:
@@ -54,8 +53,8 @@ def sharing_support(settings: VllmSettings, request: Request) -> Support:
 
 def check_sharing(settings: VllmSettings, request: Request) -> None:
     """Raise an error for the plug-in with prefix caching: it overwrites slots that other sequences would read."""
-    policy = request.policy
-    if policy is not None and is_plugin(policy.chosen) and request.sharing.asked and caches_prefixes(settings, request):
+    policy = request.setup.policy
+    if policy is not None and is_plugin(policy.chosen) and request.load.sharing.asked and caches_prefixes(settings, request):
         raise UsageError(
             "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
             hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
@@ -64,7 +63,7 @@ def check_sharing(settings: VllmSettings, request: Request) -> None:
 
 def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
     """Whether prefixes are cached. V0 does so only where an option says so."""
-    return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.options)
+    return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.setup.options)
 
 
 class Hits(Struct, frozen=True):

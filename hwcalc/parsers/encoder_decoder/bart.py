@@ -361,24 +361,18 @@ BLENDERBOT_SMALL: Final = Bart(positions=0)
 # The two rows more are the padding row and the one after it.
 FSMT: Final = Bart(embedding_norm=False, tables=_two_vocabularies)
 LED: Final = Bart(
-    positions=0,
-    encoder_positions="max_encoder_position_embeddings",
-    decoder_positions="max_decoder_position_embeddings",
+    positions=0, encoder_positions="max_encoder_position_embeddings", decoder_positions="max_decoder_position_embeddings",
     encoder_attention=_longformer,
-)
+)  # fmt: skip
 M2M: Final = Bart(positions=None, embedding_norm=False, final_norm=True)
 MARIAN: Final = Bart(positions=0, embedding_norm=False, tables=_own_vocabularies)
 MBART: Final = Bart(final_norm=True)
 MVP: Final = Bart(uncounted_with="use_prompt")
 NLLB_MOE: Final = Bart(positions=None, embedding_norm=False, final_norm=True, sparse=True)
 PEGASUS_X: Final = Bart(
-    positions=None,
-    embedding_norm=False,
-    final_norm=True,
-    bias=False,
-    encoder_attention=_global_norm,
+    positions=None, embedding_norm=False, final_norm=True, bias=False, encoder_attention=_global_norm,
     front=lambda config, width: embedding("encoder.embed_global", config.integer("num_global_tokens"), width),
-)
+)  # fmt: skip
 SPEECH2TEXT: Final = Bart(positions=None, embedding_norm=False, final_norm=True, own_tables=False, front=_subsampler)
 # A document of this type alone has no weights here: PP_FORMULANET in images.py counts them.
 FORMULANET: Final = Bart(final_norm=True, own_tables=False, decoder_only=True)
@@ -396,7 +390,6 @@ WHISPER: Final = Bart(
     tokens=lambda config: config.maybe_integer("max_source_positions"),
 )
 PROPHETNET: Final = EncoderDecoder(
-    keys=Keys(count=("num_decoder_layers",), heads="num_decoder_attention_heads"),
-    weights=_prophetnet,
+    keys=Keys(count=("num_decoder_layers",), heads="num_decoder_attention_heads"), weights=_prophetnet,
     forms=("both", "body", "decoder"),
-)
+)  # fmt: skip

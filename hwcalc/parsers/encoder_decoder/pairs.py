@@ -179,13 +179,6 @@ def _tokens(config: Config) -> int | None:
     return image_tokens(config.sub("vision_config"))
 
 
-BLIP_TEXT: Final = EncoderDecoder(keys=Keys())
-BLIP: Final = EncoderDecoder(keys=Keys(), weights=_blip, part="text_config", tokens=_tokens)
-FLORENCE2: Final = EncoderDecoder(keys=BART_KEYS, weights=_florence, part="text_config")
-PP_FORMULANET_TEXT: Final = EncoderDecoder(keys=BART_KEYS)
-PP_FORMULANET: Final = EncoderDecoder(keys=BART_KEYS, weights=_formulanet, part="text_config", tokens=_tokens)
-
-
 _TYPES: Final = ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
 _DEEPEST: Final = 4
 
@@ -261,4 +254,9 @@ def _decoder(config: Config, reading: Reading) -> Sequence[Block] | None:
     return family.weigh(config, config, reading) if family is not None and config.model_type == "gpt2" else None
 
 
+BLIP_TEXT: Final = EncoderDecoder(keys=Keys())
+BLIP: Final = EncoderDecoder(keys=Keys(), weights=_blip, part="text_config", tokens=_tokens)
+FLORENCE2: Final = EncoderDecoder(keys=BART_KEYS, weights=_florence, part="text_config")
+PP_FORMULANET_TEXT: Final = EncoderDecoder(keys=BART_KEYS)
+PP_FORMULANET: Final = EncoderDecoder(keys=BART_KEYS, weights=_formulanet, part="text_config", tokens=_tokens)
 PAIR: Final = Readers(layers=_read, weights=_weigh)

@@ -355,13 +355,11 @@ DECODER: Final = EncoderDecoder()
 """The decoder of Canary, and the whole streaming model of Moonshine."""
 CANARY: Final = EncoderDecoder(weights=_transcriber, part="decoder_config")
 COHERE: Final = EncoderDecoder(weights=_transcriber)
-
 _KEYS: Final = Keys()
 _AS_PREFIX: Final = Note(
     code="encoder-as-prefix",
     message="The text and melody that condition this model stand before its own tokens: --seq counts them too.",
 )
-
 DIA_DECODER: Final = EncoderDecoder(special=_dia_layers)
 DIA: Final = EncoderDecoder(special=_dia_layers, weights=_dia, part="decoder_config")
 MUSICGEN_DECODER: Final = EncoderDecoder(keys=_KEYS, weights=_musicgen, forms=("decoder",))

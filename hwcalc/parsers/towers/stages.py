@@ -96,11 +96,8 @@ def lfm3(config: Config, path: str) -> tuple[Block, ...]:
         *w.linear(f"{base}.conv.out_proj", width, width),
     )
     inner = config.integer("intermediate_size")
-    common = (
-        *mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False),
-        *w.linear(f"{base}.feed_forward.w3", width, inner),
-        *norms("rms", base, ("operator_norm", "ffn_norm"), width),
-    )
+    common = mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False)
+    common += w.linear(f"{base}.feed_forward.w3", width, inner) + norms("rms", base, ("operator_norm", "ffn_norm"), width)
     embeddings = patch_linear(config, f"{path}.patch_embed", width, bias=False, frames="temporal_patch_size")
     return (
         *block("embedding", (*embeddings, *w.rms_norm(f"{path}.embedding_norm", width))),
@@ -190,18 +187,12 @@ def muse_spark_audio(config: Config, path: str) -> tuple[Block, ...]:
     embedder, base = f"{path}.layers.patch_embedder", f"{path}.layers.conv_blocks"
     for width, patch, depth in zip(widths, patches, depths, strict=True):
         folded = w.linear(f"{embedder}.proj", source * patch, width, bias=True) + w.rms_norm(f"{embedder}.norm", width)
-        layer = (
-            *conv(f"{base}.conv", width, 1, kernel),
-            *w.rms_norm(f"{base}.norm", width),
-            *mlp_chain(f"{base}.mlp", (width, ratio_width(config, width), width), ("fc1", "fc2")),
-        )
+        layer = conv(f"{base}.conv", width, 1, kernel) + w.rms_norm(f"{base}.norm", width)
+        layer += mlp_chain(f"{base}.mlp", (width, ratio_width(config, width), width), ("fc1", "fc2"))
         blocks += (*block("embedding", folded, Part.AUDIO), *block("layer", layer, Part.AUDIO, depth))
         source = width
-    ends = (
-        *w.rms_norm(f"{path}.norm", source),
-        *w.linear(f"{path}.proj", source, out, bias=True),
-        *w.rms_norm(f"{path}.post_proj_norm", out),
-    )
+    ends = w.rms_norm(f"{path}.norm", source) + w.linear(f"{path}.proj", source, out, bias=True)
+    ends += w.rms_norm(f"{path}.post_proj_norm", out)
     return (*blocks, *block("projector", ends, Part.PROJECTOR))
 
 

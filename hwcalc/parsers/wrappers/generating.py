@@ -31,13 +31,6 @@ def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
     return (*block("neck", weights), *block("projector", aligner, JOINT))
 
 
-DEEPSEEK_HYBRID: Final = wrapper(
-    vision(path="vision_model"), beside("high_res_vision_config", path="high_res_vision_model", then=_deepseek_hybrid)
-)
-
-
-# Phi-4 multimodal: a SigLIP tower and a conformer, which has one projector for sound alone and one for sound with images.
-
 _IMAGE: Final = "embed_tokens_extend.image_embed"
 _SOUND: Final = "embed_tokens_extend.audio_embed"
 
@@ -54,9 +47,6 @@ def _phi4(joined: Joined) -> Weighed:
     for name in ("speech", "vision_speech"):
         weights += mlp_chain(_SOUND, (source, text, text), (f"up_proj_for_{name}", f"down_proj_for_{name}"))
     return weights
-
-
-PHI4: Final = wrapper(vision(path=f"{_IMAGE}.img_processor"), audio(_phi4, path=f"{_SOUND}.encoder"))
 
 
 # Phi-3 and 3.5 vision: CLIP and two layers that read squares of 2 x 2 patches, as in vLLM's ``phi3v.py``. The file names the tower,
@@ -89,9 +79,6 @@ def phi3_vision(top: Config, language: Config) -> tuple[Block, ...] | None:
     return (*clip, *block("projector", separators + projection, JOINT))
 
 
-# Janus: a tower that reads images, and a tokeniser, embeddings and a head that draw them.
-
-
 def _aligner(path: str, source: int, width: int, count: int) -> Weighed:
     """A linear layer, and ``count - 1`` more of the same width."""
     more = linear(f"{path}.hidden_layers", width, width, bias=True)
@@ -114,29 +101,17 @@ def _drawing(joined: Joined) -> tuple[Block, ...]:
     return block("drawing", weights, JOINT)
 
 
-JANUS: Final = wrapper(vision(_seeing, path="vision_model"), beside("vq_config", path="vqmodel", then=_drawing))
-
-
-# VibeVoice: two tokenisers of sound. The model that speaks also has a diffusion head for the next latent.
-
-
 def _connector(path: str, tokeniser: Config, out: int, names: tuple[str, str, str]) -> Weighed:
     first, middle, last = names
-    return (
-        *linear(f"{path}.{first}", tokeniser.integer("hidden_size"), out, bias=True),
-        *rms_norm(f"{path}.{middle}", out),
-        *linear(f"{path}.{last}", out, out, bias=True),
-    )
+    weights = linear(f"{path}.{first}", tokeniser.integer("hidden_size"), out, bias=True) + rms_norm(f"{path}.{middle}", out)
+    return weights + linear(f"{path}.{last}", out, out, bias=True)
 
 
 def _speaking(joined: Joined) -> tuple[Block, ...]:
     acoustic, semantic = joined.towers
     text, names = joined.out, ("linear_1", "act", "linear_2")
-    weights = (
-        *_connector(PATH, acoustic, text, names),
-        *_connector("semantic_connector", semantic, text, names),
-        *parameter("latent_factors", 2),
-    )
+    weights = _connector(PATH, acoustic, text, names) + _connector("semantic_connector", semantic, text, names)
+    weights += parameter("latent_factors", 2)
     sizes = {"hidden_size": text, "latent_size": acoustic.integer("hidden_size")}
     head = needed(joined.top, "diffusion_head_config", **sizes)
     return (*block("projector", weights, JOINT), *_diffusion_head(head, "diffusion_head"))
@@ -144,25 +119,13 @@ def _speaking(joined: Joined) -> tuple[Block, ...]:
 
 def _diffusion_head(config: Config, base: str) -> tuple[Block, ...]:
     width, latent, middle = integers(config, "hidden_size", "latent_size", "intermediate_size")
-    layer = (
-        *gated_mlp(width, middle, bias=config.flag("mlp_bias"), path=f"{base}.layers.ffn"),
-        *rms_norm(f"{base}.layers.norm", width),
-        *linear(f"{base}.layers.linear", width, 3 * width),
-    )
-    ends = (
-        *linear(f"{base}.noisy_images_proj", latent, width),
-        *linear(f"{base}.cond_proj", width, width),
-        *linear(f"{base}.timestep_proj.fc1", config.integer("frequency_embedding_size"), width),
-        *linear(f"{base}.timestep_proj.fc2", width, width),
-        *linear(f"{base}.final_layer.linear_1", width, 2 * width),
-        *linear(f"{base}.final_layer.linear_2", width, latent),
-    )
+    layer = gated_mlp(width, middle, bias=config.flag("mlp_bias"), path=f"{base}.layers.ffn")
+    layer += rms_norm(f"{base}.layers.norm", width) + linear(f"{base}.layers.linear", width, 3 * width)
+    ends = linear(f"{base}.noisy_images_proj", latent, width) + linear(f"{base}.cond_proj", width, width)
+    ends += linear(f"{base}.timestep_proj.fc1", config.integer("frequency_embedding_size"), width)
+    ends += linear(f"{base}.timestep_proj.fc2", width, width) + linear(f"{base}.final_layer.linear_1", width, 2 * width)
+    ends += linear(f"{base}.final_layer.linear_2", width, latent)
     return (*block("diffusion layer", layer, JOINT, config.number_of_layers()), *block("diffusion ends", ends, JOINT))
-
-
-VIBEVOICE: Final = wrapper(
-    beside("audio_config", path="audio_tower"), beside("semantic_model_config", path="semantic_tokenizer_encoder", then=_speaking)
-)
 
 
 def _hearing(joined: Joined) -> Weighed:
@@ -170,15 +133,6 @@ def _hearing(joined: Joined) -> Weighed:
     for kind, tokeniser in zip(("acoustic", "semantic"), joined.towers, strict=True):
         weights += _connector(PATH, tokeniser, joined.out, (f"{kind}_linear_1", f"{kind}_norm", f"{kind}_linear_2"))
     return weights
-
-
-VIBEVOICE_ASR: Final = wrapper(
-    beside("acoustic_tokenizer_encoder_config", path="acoustic_tokenizer_encoder"),
-    beside("semantic_tokenizer_encoder_config", _hearing, path="semantic_tokenizer_encoder"),
-)
-
-
-# Qwen2.5-Omni: towers, and a talker with its vocoder unless audio output is off.
 
 
 def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
@@ -200,9 +154,6 @@ def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
     return out
 
 
-# π0: PaliGemma, and beside it a smaller Gemma that turns noise into actions.
-
-
 def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
     """Everything except the language model of its PaliGemma."""
     vlm = top.sub("vlm_config") or top.retyped("paligemma")
@@ -214,20 +165,14 @@ def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
     actor = family.weigh(expert, expert, family.read(expert)) or ()
     width, (actions, states) = expert.integer("hidden_size"), integers(top, "max_action_dim", "max_state_dim")
     base = "embed_action_time"
-    ends = (
-        *linear(f"{base}.action_in_proj", actions, width, bias=True),
-        *linear(f"{base}.state_proj", states, width, bias=True),
-        *linear(f"{base}.action_time_mlp_in", 2 * width, width, bias=True),
-        *linear(f"{base}.action_time_mlp_out", width, width, bias=True),
-        *linear("action_out_proj", width, actions, bias=True),
-    )
+    ends = linear(f"{base}.action_in_proj", actions, width, bias=True) + linear(f"{base}.state_proj", states, width, bias=True)
+    ends += linear(f"{base}.action_time_mlp_in", 2 * width, width, bias=True)
+    ends += linear(f"{base}.action_time_mlp_out", width, width, bias=True)
+    ends += linear("action_out_proj", width, actions, bias=True)
     for piece in actor:
         if piece.kind != "head":
             around += block(f"action {piece.kind}", piece.weights, JOINT, piece.count)
     return (*around, *block("actions", ends, JOINT))
-
-
-# Nemotron Transcribe: a speech encoder, a linear layer, and an encoder with a head for the times of words.
 
 
 def _word_times(joined: Joined) -> tuple[Block, ...]:
@@ -236,6 +181,18 @@ def _word_times(joined: Joined) -> tuple[Block, ...]:
     return block("word times", weights, JOINT)
 
 
+DEEPSEEK_HYBRID: Final = wrapper(
+    vision(path="vision_model"), beside("high_res_vision_config", path="high_res_vision_model", then=_deepseek_hybrid)
+)
+PHI4: Final = wrapper(vision(path=f"{_IMAGE}.img_processor"), audio(_phi4, path=f"{_SOUND}.encoder"))
+JANUS: Final = wrapper(vision(_seeing, path="vision_model"), beside("vq_config", path="vqmodel", then=_drawing))
+VIBEVOICE: Final = wrapper(
+    beside("audio_config", path="audio_tower"), beside("semantic_model_config", path="semantic_tokenizer_encoder", then=_speaking)
+)
+VIBEVOICE_ASR: Final = wrapper(
+    beside("acoustic_tokenizer_encoder_config", path="acoustic_tokenizer_encoder"),
+    beside("semantic_tokenizer_encoder_config", _hearing, path="semantic_tokenizer_encoder"),
+)
 NEMOTRON: Final = wrapper(
     audio(matrix(lambda joined: needed(joined.tower, "asr_config").integer("hidden_size"))),
     beside("word_timestamp_config", path="word_timestamp_encoder", then=_word_times),

@@ -80,10 +80,6 @@ def beside(key: str, *projector: Piece, path: str, then: Blocks | None = None) -
     return Beside(key=key, path=path, projector=projector, then=then)
 
 
-vision: Final = partial(beside, "vision_config", path="vision_tower")
-audio: Final = partial(beside, "audio_config", path="audio_tower")
-
-
 def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
     """A type of document with these towers: a function that weighs everything except the language model.
 
@@ -111,9 +107,6 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
         return out
 
     return weigh
-
-
-# Widths.
 
 
 def _size(joined: Joined, size: Size) -> int:
@@ -146,9 +139,6 @@ def shuffled(width: Size) -> Size:
     return size
 
 
-# Pieces of projectors. ``bias`` may be a key of the document.
-
-
 def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
     """Linear layers between the given widths."""
     return lambda joined: build.mlp_chain(
@@ -171,58 +161,12 @@ def vector(path: str) -> Piece:
     return lambda joined: w.parameter(path, joined.out)
 
 
-# Towers that have a projector of their own, and tokenisers.
-
-TOWER: Final = wrapper(vision())
-TOLD_TOWER: Final = wrapper(vision(), told_width=True)
-VISUAL: Final = wrapper(vision(path="visual"))
-VISION_MODEL: Final = wrapper(vision(path="vision_model"))
-VISION_AND_AUDIO: Final = wrapper(vision(), audio())
-TOLD_VISION_AND_AUDIO: Final = wrapper(vision(), audio(), told_width=True)
-AUDIO_AND_VISUAL: Final = wrapper(audio(), vision(path="visual"))
-KYUTAI: Final = wrapper(beside("codec_config", path="codec_model"))
-CODEBOOK: Final = wrapper(beside("vq_config", path="vqmodel"))
-
-# One linear layer.
-
-PALIGEMMA: Final = wrapper(vision(matrix("tower", "top.projection_dim", path=f"{PATH}.linear")))
-LLAMA4: Final = wrapper(vision(matrix("tower.vision_output_dim", bias=False, path=f"{PATH}.linear_1"), path="vision_model"))
-MLLAMA: Final = wrapper(vision(matrix("tower.vision_output_dim"), path="vision_model"))
-HYPERCLOVAX: Final = wrapper(vision(matrix("tower.out_hidden_size", path="projector"), path="vision_model"))
-IDEFICS3: Final = wrapper(
-    vision(matrix(merged("top.scale_factor"), bias=False, path="connector.modality_projection.proj"), path="vision_model")
-)
-STEP: Final = wrapper(vision(matrix(times("tower", 4), bias="projector_bias"), path="vision_model"))
-QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
-
-
-OVIS: Final = wrapper(
-    vision(
-        lambda joined: w.embedding(
-            "visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size")
-        )
-    )
-)
-GEMMA3: Final = wrapper(
-    vision(
-        lambda joined: w.parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
-        normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
-    )
-)
-
-
 def _gemma4(joined: Joined) -> int:
     keys = ("output_proj_dims", "mm_embed_dim", "audio_embed_dim", "hidden_size")
     width = next((width for key in keys if (width := joined.tower.maybe_integer(key)) is not None), None)
     if width is None:
         raise joined.tower.missing("hidden_size")
     return width
-
-
-GEMMA4: Final = wrapper(
-    vision(matrix(_gemma4, bias=False, path="embed_vision.embedding_projection")),
-    audio(matrix(_gemma4, bias=False, path="embed_audio.embedding_projection")),
-)
 
 
 def _soft_and_hard(path: str) -> Piece:
@@ -238,17 +182,227 @@ def _soft_and_hard(path: str) -> Piece:
     return weigh
 
 
-GEMMA3N: Final = wrapper(vision(_soft_and_hard("embed_vision")), audio(_soft_and_hard("embed_audio")))
-
-# The LLaVA line: two linear layers that read the output of one or several layers of the tower.
-
-
 def _features(joined: Joined) -> int:
     """The width of the outputs of several layers of the tower, side by side."""
     layers = joined.top.get("vision_feature_layer")
     return joined.width * (max(1, len(layers)) if isinstance(layers, (list, tuple)) else 1)
 
 
+_INNER: Final = "top.projector_hidden_size"
+
+
+def _swiglu(joined: Joined) -> Weighed:
+    """Aya and Command A Vision: half of the first layer's output gates the other half."""
+    middle = joined.top.maybe_integer("alignment_intermediate_size") or joined.out
+    first = matrix(_DOWN, lambda _: middle, path=f"{PATH}.linear_1")(joined)
+    return first + w.linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
+
+
+def _kimi(joined: Joined) -> Weighed:
+    down, across = build.pair(joined.tower, "merge_kernel_size")
+    square = joined.width * down * across
+    weights = w.layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
+    return weights + build.mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
+
+
+def _kimi_vl(joined: Joined) -> Weighed:
+    """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
+    down, across = build.pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
+    square = joined.width * down * across
+    weights = w.layer_norm(f"{PATH}.pre_norm", joined.width)
+    return weights + build.mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+
+
+def _minicpm(joined: Joined) -> Weighed:
+    """MiniCPM-V: each step makes one token of four. The last step puts out vectors as wide as the language model."""
+    steps, four = joined.top.integer("merger_times", maximum=100), 4 * joined.width
+    weights: Weighed = ()
+    for step in range(steps):
+        sizes = (four, four, joined.out if step == steps - 1 else joined.width)
+        weights += w.layer_norm("merger.mlp.pre_norm", four) + build.mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
+    return weights
+
+
+def _resampler(joined: Joined) -> Weighed:
+    """Ernie 4.5 VL: patches are merged, then frames, then a matrix projects them."""
+    space = joined.width * joined.tower.integer("spatial_merge_size") ** 2
+    time = space * joined.tower.integer("temporal_merge_size")
+    weights: Weighed = ()
+    for name, source in (("spatial_linear", space), ("temporal_linear", time)):
+        base = f"resampler_model.{name}"
+        weights += build.mlp_chain(base, (source, space, space), ("fc1", "fc2")) + w.layer_norm(f"{base}.ln", space)
+    return weights + w.linear("resampler_model.mlp", space, joined.out, bias=True)
+
+
+def _no_parakeet(joined: Joined) -> Weighed:
+    if joined.top.get("audio_config") is not None or joined.top.get("sound_config") is not None:
+        # There are no weights here for a Parakeet encoder as a tower.
+        raise UnknownTowerError("parakeet_encoder")
+    return ()
+
+
+def _before_several_tokens(joined: Joined) -> Weighed:
+    """If the language model predicts several tokens, a norm precedes the projector."""
+    several = joined.language.maybe_integer("num_nextn_predict_layers", minimum=0)
+    return w.layer_norm("vision_final_layernorm", joined.top.integer("vision_hidden_size")) if several else ()
+
+
+def _upsampler(joined: Joined) -> Weighed:
+    """GOT-OCR: two strided convolutions, then a linear layer."""
+    source = joined.tower.integer("output_channels")
+    weights = build.conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
+    return weights + build.conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
+
+
+def _unlimited_ocr(joined: Joined) -> int:
+    sam, encoder = build.needed(joined.tower, "sam_config"), build.needed(joined.tower, "encoder_config")
+    return (sam.integers("downsample_channels", length=2, minimum=1) or [512, 1024])[-1] + encoder.integer("hidden_size")
+
+
+def _molmo2(joined: Joined) -> Weighed:
+    """Molmo 2: patches attend to their window, then pass a gated MLP. The adapter has a config of its own."""
+    adapter = build.needed(joined.top, "adapter_config")
+    layers = adapter.sequence("vision_feature_layer") or (24, 18)
+    width, heads, kv_heads = build.integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
+    head_dim, bias = adapter.maybe_integer("head_dim") or width // heads, adapter.flag("attention_bias")
+    source, middle = width * len(layers), adapter.integer("intermediate_size")
+    pooling, projector = f"{PATH}.image_pooling_2d", f"{PATH}.image_projector"
+    return (
+        *w.linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
+        *build.linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
+        *w.linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
+        *build.linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
+        *w.linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
+    )
+
+
+def _aria(joined: Joined) -> Weighed:
+    """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
+    width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
+    return (
+        *w.parameter(f"{PATH}.query", _aria_queries(joined.top), width),
+        *build.linears(attend, LLAMA_NAMES[:3], width, width),
+        *w.parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
+        *w.parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
+        *build.linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
+        *build.norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
+        *build.mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
+    )
+
+
+def _aria_queries(top: Config) -> int:
+    most = top.maybe_integer("max_value_projector_patch_to_query_dict")
+    given = top.get("projector_patch_to_query_dict")
+    if most is not None or given is None:
+        return most or 256
+    if not isinstance(given, dict) or not given:
+        raise top.error("projector_patch_to_query_dict", given, "an object of patches and queries")
+    return max(top.checked_integer("projector_patch_to_query_dict", value) for value in given.values())
+
+
+def _blip2(joined: Joined) -> tuple[Block, ...]:
+    """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
+    former = build.needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
+    width = former.integer("hidden_size")
+    out = build.tower(former, "qformer")
+    ends = (
+        *w.parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
+        *w.linear("language_projection", width, joined.out, bias=True),
+    )
+    if joined.top.model_type != "blip-2":
+        ends += w.embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
+        ends += w.embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
+    return (*out, *build.block("projector", ends, JOINT))
+
+
+def _granite_speech(joined: Joined) -> Weighed:
+    """Granite Speech: a query transformer that reads each window of audio."""
+    width = joined.width
+    queries = joined.top.integer("window_size") // joined.top.integer("downsample_rate")
+    return w.parameter("projector.query", queries, width) + w.linear("projector.linear", width, joined.out, bias=True)
+
+
+def _idefics2(joined: Joined) -> tuple[Block, ...]:
+    """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
+    text, middle = joined.out, joined.language.integer("intermediate_size")
+    config = build.needed(joined.top, "perceiver_config", hidden_size=text)
+    base = "connector.modality_projection"
+    mlp = build.linears(base, ("gate_proj", "up_proj"), joined.width, middle) + w.linear(f"{base}.down_proj", middle, text)
+    own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
+    heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
+    layer = (
+        *w.attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
+        *w.gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
+        *build.norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
+    )
+    ends = w.parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + w.rms_norm(f"{base}.norm", own)
+    return (
+        *build.block("projector", mlp, JOINT),
+        *build.block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
+        *build.block("latents", ends, JOINT),
+    )
+
+
+def _kosmos(joined: Joined) -> Weighed:
+    """Kosmos-2 and 2.5: latent queries attend to the patches."""
+    text, base = joined.out, "image_to_text_projection"
+    return (
+        *w.parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
+        *w.linear(f"{base}.dense", joined.width, text, bias=True),
+        *build.linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
+    )
+
+
+def _fun_asr(joined: Joined) -> tuple[Block, ...]:
+    """Fun-ASR: two linear layers and a small transformer between the tower and the language model."""
+    adaptor = build.needed(joined.top, "adaptor_config")
+    width = adaptor.integer("hidden_size")
+    sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
+    layer = build.encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
+    return (
+        *build.block("projector", build.mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
+        *build.block("projector layer", layer, JOINT, adaptor.number_of_layers()),
+    )
+
+
+vision: Final = partial(beside, "vision_config", path="vision_tower")
+audio: Final = partial(beside, "audio_config", path="audio_tower")
+TOWER: Final = wrapper(vision())
+TOLD_TOWER: Final = wrapper(vision(), told_width=True)
+VISUAL: Final = wrapper(vision(path="visual"))
+VISION_MODEL: Final = wrapper(vision(path="vision_model"))
+VISION_AND_AUDIO: Final = wrapper(vision(), audio())
+TOLD_VISION_AND_AUDIO: Final = wrapper(vision(), audio(), told_width=True)
+AUDIO_AND_VISUAL: Final = wrapper(audio(), vision(path="visual"))
+KYUTAI: Final = wrapper(beside("codec_config", path="codec_model"))
+CODEBOOK: Final = wrapper(beside("vq_config", path="vqmodel"))
+PALIGEMMA: Final = wrapper(vision(matrix("tower", "top.projection_dim", path=f"{PATH}.linear")))
+LLAMA4: Final = wrapper(vision(matrix("tower.vision_output_dim", bias=False, path=f"{PATH}.linear_1"), path="vision_model"))
+MLLAMA: Final = wrapper(vision(matrix("tower.vision_output_dim"), path="vision_model"))
+HYPERCLOVAX: Final = wrapper(vision(matrix("tower.out_hidden_size", path="projector"), path="vision_model"))
+IDEFICS3: Final = wrapper(
+    vision(matrix(merged("top.scale_factor"), bias=False, path="connector.modality_projection.proj"), path="vision_model")
+)
+STEP: Final = wrapper(vision(matrix(times("tower", 4), bias="projector_bias"), path="vision_model"))
+QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
+OVIS: Final = wrapper(
+    vision(
+        lambda joined: w.embedding(
+            "visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size")
+        )
+    )
+)
+GEMMA3: Final = wrapper(
+    vision(
+        lambda joined: w.parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
+        normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
+    )
+)
+GEMMA4: Final = wrapper(
+    vision(matrix(_gemma4, bias=False, path="embed_vision.embedding_projection")),
+    audio(matrix(_gemma4, bias=False, path="embed_audio.embedding_projection")),
+)
+GEMMA3N: Final = wrapper(vision(_soft_and_hard("embed_vision")), audio(_soft_and_hard("embed_audio")))
 _LLAVA: Final = chain(_features, "text", "text", bias="multimodal_projector_bias")
 LLAVA: Final = wrapper(vision(_LLAVA))
 LLAVA_NEXT: Final = wrapper(vision(_LLAVA, vector("image_newline")))
@@ -270,9 +424,6 @@ LIGHTON: Final = wrapper(
         path="vision_encoder",
     )
 )
-
-# Two linear layers that read a vector of audio, a patch, or a square of patches.
-
 FLAMINGO: Final = wrapper(audio(chain("tower", "text", "text", bias="projector_bias")))
 GLM_ASR: Final = wrapper(audio(chain("tower.intermediate_size", times("text", 2), "text")))
 MOSS: Final = wrapper(
@@ -288,10 +439,8 @@ VIDEO_LLAMA: Final = wrapper(
     vision(chain("tower", "text", "text", names=("readout.0", "readout.2"), path="projector"), path="vision_model")
 )
 INTERNVL: Final = wrapper(vision(normed(shuffled("tower")), chain(shuffled("tower"), "text", "text")))
-
 _SQUARE: Final = merged("tower.spatial_merge_size")
 _DOWN: Final = merged("top.downsample_factor")
-_INNER: Final = "top.projector_hidden_size"
 COSMOS_EDGE: Final = wrapper(
     vision(
         normed("tower", "projector.norm"),
@@ -323,229 +472,23 @@ _MUSE: Final = vision(
 )
 MUSE: Final = wrapper(_MUSE)
 MUSE_SPARK: Final = wrapper(_MUSE, audio())
-
-
-def _swiglu(joined: Joined) -> Weighed:
-    """Aya and Command A Vision: half of the first layer's output gates the other half."""
-    middle = joined.top.maybe_integer("alignment_intermediate_size") or joined.out
-    first = matrix(_DOWN, lambda _: middle, path=f"{PATH}.linear_1")(joined)
-    return first + w.linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
-
-
 AYA: Final = wrapper(vision(normed(_DOWN, f"{PATH}.layernorm"), _swiglu))
 COHERE2: Final = wrapper(vision(_swiglu))
-
-
-def _kimi(joined: Joined) -> Weighed:
-    down, across = build.pair(joined.tower, "merge_kernel_size")
-    square = joined.width * down * across
-    weights = w.layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
-    return weights + build.mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
-
-
 KIMI: Final = wrapper(vision(_kimi))
-
-
-def _kimi_vl(joined: Joined) -> Weighed:
-    """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
-    down, across = build.pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
-    square = joined.width * down * across
-    weights = w.layer_norm(f"{PATH}.pre_norm", joined.width)
-    return weights + build.mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
-
-
 KIMI_VL: Final = wrapper(vision(_kimi_vl))
-
-
-def _minicpm(joined: Joined) -> Weighed:
-    """MiniCPM-V: each step makes one token of four. The last step puts out vectors as wide as the language model."""
-    steps, four = joined.top.integer("merger_times", maximum=100), 4 * joined.width
-    weights: Weighed = ()
-    for step in range(steps):
-        sizes = (four, four, joined.out if step == steps - 1 else joined.width)
-        weights += w.layer_norm("merger.mlp.pre_norm", four) + build.mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
-    return weights
-
-
 MINICPM: Final = wrapper(vision(_minicpm))
-
-
-def _resampler(joined: Joined) -> Weighed:
-    """Ernie 4.5 VL: patches are merged, then frames, then a matrix projects them."""
-    space = joined.width * joined.tower.integer("spatial_merge_size") ** 2
-    time = space * joined.tower.integer("temporal_merge_size")
-    weights: Weighed = ()
-    for name, source in (("spatial_linear", space), ("temporal_linear", time)):
-        base = f"resampler_model.{name}"
-        weights += build.mlp_chain(base, (source, space, space), ("fc1", "fc2")) + w.layer_norm(f"{base}.ln", space)
-    return weights + w.linear("resampler_model.mlp", space, joined.out, bias=True)
-
-
 ERNIE: Final = wrapper(vision(_resampler, normed("text", "resampler_model.after_norm", kind="rms")))
-
-
-def _no_parakeet(joined: Joined) -> Weighed:
-    if joined.top.get("audio_config") is not None or joined.top.get("sound_config") is not None:
-        # There are no weights here for a Parakeet encoder as a tower.
-        raise UnknownTowerError("parakeet_encoder")
-    return ()
-
-
-def _before_several_tokens(joined: Joined) -> Weighed:
-    """If the language model predicts several tokens, a norm precedes the projector."""
-    several = joined.language.maybe_integer("num_nextn_predict_layers", minimum=0)
-    return w.layer_norm("vision_final_layernorm", joined.top.integer("vision_hidden_size")) if several else ()
-
-
 _SHUFFLED: Final = shuffled("top.vision_hidden_size")
 _NEMOTRON: Final = (normed(_SHUFFLED, kind="rms"), chain(_SHUFFLED, _INNER, "text", bias=False), _before_several_tokens)
 NEMOTRON: Final = wrapper(vision(_no_parakeet, *_NEMOTRON, path="vision_model"))
-
-# Projectors of convolutions, after two towers in a row, or with pooling by attention.
-
-
-def _upsampler(joined: Joined) -> Weighed:
-    """GOT-OCR: two strided convolutions, then a linear layer."""
-    source = joined.tower.integer("output_channels")
-    weights = build.conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
-    return weights + build.conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
-
-
 GOT: Final = wrapper(vision(_upsampler, matrix("text", path=f"{PATH}.multimodal_projector")))
-
-
-def _unlimited_ocr(joined: Joined) -> int:
-    sam, encoder = build.needed(joined.tower, "sam_config"), build.needed(joined.tower, "encoder_config")
-    return (sam.integers("downsample_channels", length=2, minimum=1) or [512, 1024])[-1] + encoder.integer("hidden_size")
-
-
 UNLIMITED_OCR: Final = wrapper(vision(matrix(_unlimited_ocr), vector("view_separator"), vector("image_newline")))
-
-
-def _molmo2(joined: Joined) -> Weighed:
-    """Molmo 2: patches attend to their window, then pass a gated MLP. The adapter has a config of its own."""
-    adapter = build.needed(joined.top, "adapter_config")
-    layers = adapter.sequence("vision_feature_layer") or (24, 18)
-    width, heads, kv_heads = build.integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
-    head_dim, bias = adapter.maybe_integer("head_dim") or width // heads, adapter.flag("attention_bias")
-    source, middle = width * len(layers), adapter.integer("intermediate_size")
-    pooling, projector = f"{PATH}.image_pooling_2d", f"{PATH}.image_projector"
-    return (
-        *w.linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
-        *build.linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
-        *w.linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
-        *build.linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
-        *w.linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
-    )
-
-
 MOLMO2: Final = wrapper(vision(_molmo2))
-
-
-def _aria(joined: Joined) -> Weighed:
-    """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
-    width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
-    return (
-        *w.parameter(f"{PATH}.query", _aria_queries(joined.top), width),
-        *build.linears(attend, LLAMA_NAMES[:3], width, width),
-        *w.parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
-        *w.parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *build.linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
-        *build.norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
-        *build.mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
-    )
-
-
-def _aria_queries(top: Config) -> int:
-    most = top.maybe_integer("max_value_projector_patch_to_query_dict")
-    given = top.get("projector_patch_to_query_dict")
-    if most is not None or given is None:
-        return most or 256
-    if not isinstance(given, dict) or not given:
-        raise top.error("projector_patch_to_query_dict", given, "an object of patches and queries")
-    return max(top.checked_integer("projector_patch_to_query_dict", value) for value in given.values())
-
-
 ARIA: Final = wrapper(vision(_aria))
-
-
-def _blip2(joined: Joined) -> tuple[Block, ...]:
-    """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
-    former = build.needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
-    width = former.integer("hidden_size")
-    out = build.tower(former, "qformer")
-    ends = (
-        *w.parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
-        *w.linear("language_projection", width, joined.out, bias=True),
-    )
-    if joined.top.model_type != "blip-2":
-        ends += w.embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
-        ends += w.embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
-    return (*out, *build.block("projector", ends, JOINT))
-
-
 BLIP2: Final = wrapper(vision(path="vision_model", then=_blip2))
-
-
-def _granite_speech(joined: Joined) -> Weighed:
-    """Granite Speech: a query transformer that reads each window of audio."""
-    width = joined.width
-    queries = joined.top.integer("window_size") // joined.top.integer("downsample_rate")
-    return w.parameter("projector.query", queries, width) + w.linear("projector.linear", width, joined.out, bias=True)
-
-
 GRANITE_SPEECH: Final = wrapper(
     beside("encoder_config", path="encoder"), beside("projector_config", _granite_speech, path="projector.qformer")
 )
-
-
-def _idefics2(joined: Joined) -> tuple[Block, ...]:
-    """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
-    text, middle = joined.out, joined.language.integer("intermediate_size")
-    config = build.needed(joined.top, "perceiver_config", hidden_size=text)
-    base = "connector.modality_projection"
-    mlp = build.linears(base, ("gate_proj", "up_proj"), joined.width, middle) + w.linear(f"{base}.down_proj", middle, text)
-    own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
-    heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
-    layer = (
-        *w.attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
-        *w.gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
-        *build.norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
-    )
-    ends = w.parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + w.rms_norm(f"{base}.norm", own)
-    return (
-        *build.block("projector", mlp, JOINT),
-        *build.block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
-        *build.block("latents", ends, JOINT),
-    )
-
-
 IDEFICS2: Final = wrapper(vision(path="vision_model", then=_idefics2))
-
-
-def _kosmos(joined: Joined) -> Weighed:
-    """Kosmos-2 and 2.5: latent queries attend to the patches."""
-    text, base = joined.out, "image_to_text_projection"
-    return (
-        *w.parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
-        *w.linear(f"{base}.dense", joined.width, text, bias=True),
-        *build.linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
-    )
-
-
 KOSMOS: Final = wrapper(vision(_kosmos, path="vision_model"))
-
-
-def _fun_asr(joined: Joined) -> tuple[Block, ...]:
-    """Fun-ASR: two linear layers and a small transformer between the tower and the language model."""
-    adaptor = build.needed(joined.top, "adaptor_config")
-    width = adaptor.integer("hidden_size")
-    sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
-    layer = build.encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
-    return (
-        *build.block("projector", build.mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
-        *build.block("projector layer", layer, JOINT, adaptor.number_of_layers()),
-    )
-
-
 FUN_ASR: Final = wrapper(audio(then=_fun_asr))

@@ -21,17 +21,8 @@ from hwcalc.text import shown
 __all__ = ["DIALECTS", "Dialect", "find_dialect"]
 
 DIALECTS: Final[tuple[type[Dialect], ...]] = (
-    VllmLog,
-    PrometheusText,
-    TransformersLog,
-    SglangLog,
-    LlamacppLog,
-    MlxLog,
-    TensorrtLog,
-    LmdeployLog,
-    MistralRsLog,
-    TgiLog,
-)
+    VllmLog, PrometheusText, TransformersLog, SglangLog, LlamacppLog, MlxLog, TensorrtLog, LmdeployLog, MistralRsLog, TgiLog,
+)  # fmt: skip
 """If two dialects know equally many lines of a log, the first one reads it."""
 
 

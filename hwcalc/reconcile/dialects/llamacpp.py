@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hwcalc.engines.devices import DeviceShare, Placement
-from hwcalc.engines.llamacpp.layers import ON_HOST
+from hwcalc.engines.llamacpp.layers import divided
 from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.memory import BudgetPart
@@ -28,13 +28,9 @@ from hwcalc.units import GIB, MIB
 _LONGEST: Final = 4096
 _MOST_CACHES: Final = 64
 _BUFFERS: Final[Mapping[str, str]] = {
-    "model buffer size": "model_bytes",
-    "KV buffer size": "kv_bytes",
-    "RS buffer size": "state_bytes",
-    "state buffer size": "state_bytes",
-    "compute buffer size": "compute_bytes",
-    "output buffer size": "output_bytes",
-}
+    "model buffer size": "model_bytes", "KV buffer size": "kv_bytes", "RS buffer size": "state_bytes",
+    "state buffer size": "state_bytes", "compute buffer size": "compute_bytes", "output buffer size": "output_bytes",
+}  # fmt: skip
 """What stands between the device and its size -> the name of the fact. ik_llama.cpp's ``CUDA0 buffer size`` is a model's."""
 _BUFFER: Final = re.compile(
     r"([A-Za-z][A-Za-z0-9_]{0,30}(?:\[[^\]\s]{1,60}\])?) +(?:DSV4 [a-z]{1,8} )?((?:model |KV |RS |state |compute |output )?buffer size) *[:=]"
@@ -68,15 +64,9 @@ _OLLAMA_COMMAND: Final = re.compile(
     r"--(ctx-size|batch-size|ubatch-size|n-gpu-layers|gpu-layers|parallel|kv-cache-type|cache-type-k|cache-type-v) ([A-Za-z0-9_]{1,12})\b"
 )
 _OLLAMA_SETTINGS: Final = {
-    "ctx-size": "n_ctx",
-    "batch-size": "n_batch",
-    "ubatch-size": "n_ubatch",
-    "n-gpu-layers": "n_gpu_layers",
-    "gpu-layers": "n_gpu_layers",
-    "parallel": "n_seq_max",
-    "cache-type-k": "type_k",
-    "cache-type-v": "type_v",
-}
+    "ctx-size": "n_ctx", "batch-size": "n_batch", "ubatch-size": "n_ubatch", "n-gpu-layers": "n_gpu_layers",
+    "gpu-layers": "n_gpu_layers", "parallel": "n_seq_max", "cache-type-k": "type_k", "cache-type-v": "type_v",
+}  # fmt: skip
 _SWITCHES: Final = {"1": "on", "0": "off", "true": "on", "false": "off", "enabled": "on", "disabled": "off", "auto": "auto"}
 _TABLE: Final = ("total_bytes", "free_bytes", "self_bytes", "model_sum_bytes", "context_sum_bytes", "compute_sum_bytes")
 
@@ -406,7 +396,9 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
 def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
     deployment = occupancy.deployment
-    parts = Layout(deployment.pinned_at(deployment.hosted_runs), occupancy.settings).buffer_parts(ON_HOST)
+    hosted = divided(deployment.hparams.n_layer_all, 0, deployment.ends)
+    layout = Layout(deployment.pinned_at(hosted), occupancy.settings)
+    parts = layout.buffers.parts(layout.host.part)
     rows: list[Row] = []
     for name, stated, meaning in (
         (_COMPUTE, "compute_bytes", "compute buffer"),
@@ -420,7 +412,7 @@ def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[
 def _memory(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
     from hwcalc.profiles.gpus import visible_memory
 
-    gpu = occupancy.request.hardware.gpu
+    gpu = occupancy.setup.hardware.gpu
     visible = None if gpu is None else visible_memory(gpu)
     if visible is None:
         return []

@@ -20,10 +20,7 @@ from hwcalc.reconcile.facts import Fact, Range, Row, compared, number_after, spr
 from hwcalc.units import MIB
 
 _LONGEST: Final = 4096
-_WHOLE: Final[Mapping[str, str]] = {
-    "minimal free gpu memory:": "free_bytes",
-    "estimated max runtime memory:": "runtime_bytes",
-}
+_WHOLE: Final[Mapping[str, str]] = {"minimal free gpu memory:": "free_bytes", "estimated max runtime memory:": "runtime_bytes"}
 """What stands before a size in whole MiB -> the name of the fact."""
 _SETTING: Final = re.compile(
     r"\b(max_batches|block_size|num_gpu_blocks|max_prefill_token_num|kernel_block_size|prefix_cache_state_budget|num_state_caches)=([0-9]{1,15})\b"
@@ -185,7 +182,7 @@ class LmdeployLog(Dialect):
         if counted is not None and not isinstance(counted.value, str):
             tokens = int(counted.value) * pool.block_size
             row("tokens", self.facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
-        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
         if budget is None:
             notes.append(
                 Note(code="no-gpu", message="Name the GPU with --gpu to compare what is free once the weights are loaded.")

@@ -65,7 +65,7 @@ class MlxLog(Dialect):
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the output and the plan have."""
         rows: list[Row] = []
-        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
         held = _sum(occupancy, Section.WEIGHTS)
         meaning = "weights of the model"
         rows += compared("weights", self.facts.last("model_bytes"), held, tolerance, definition="estimate", meaning=meaning)
@@ -88,7 +88,7 @@ class MlxLog(Dialect):
 
 
 def _sum(occupancy: Occupancy, section: Section) -> Range | None:
-    budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+    budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
     parts = occupancy.told(occupancy.weights) if budget is None else budget.parts
     counted = [part for part in parts or () if part.section is section]
     if not counted:

@@ -22,22 +22,14 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 8192
 _COUNTS: Final = (
-    ("tokens", "max_total_num_tokens="),
-    ("running", "max_running_requests="),
-    ("context", "context_len="),
-    ("chunk", "chunked_prefill_size="),
-    ("full_tokens", "full_layer_tokens="),
-    ("swa_tokens", "swa_layer_tokens="),
+    ("tokens", "max_total_num_tokens="), ("running", "max_running_requests="), ("context", "context_len="),
+    ("chunk", "chunked_prefill_size="), ("full_tokens", "full_layer_tokens="), ("swa_tokens", "swa_layer_tokens="),
     ("slots", "max_mamba_cache_size:"),
-)
+)  # fmt: skip
 _SIZES: Final = (
-    ("weights_bytes", "mem usage="),
-    ("conv_bytes", "conv_state size:"),
-    ("state_bytes", "ssm_state size:"),
-    ("key_bytes", "K size:"),
-    ("value_bytes", "V size:"),
-    ("latent_bytes", "KV size:"),
-)
+    ("weights_bytes", "mem usage="), ("conv_bytes", "conv_state size:"), ("state_bytes", "ssm_state size:"),
+    ("key_bytes", "K size:"), ("value_bytes", "V size:"), ("latent_bytes", "KV size:"),
+)  # fmt: skip
 _ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
 _KEYWORDS: Final = {"tp_size": "tp", "pp_size": "pp", "context_length": "seq"}
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
@@ -214,8 +206,8 @@ def _rows_of_pools(facts: Facts, own: SglangOccupancy, row: object) -> None:
 
 def _budget(own: SglangOccupancy) -> tuple[int, int, int] | None:
     """The planned budget: low, expected and high."""
-    size = own.request.hardware.kv_memory
+    size = own.setup.hardware.kv_memory
     if size is not None:
         return size, size, size
-    budget = own.budget if own.request.hardware.gpu is not None else None
+    budget = own.budget if own.setup.hardware.gpu is not None else None
     return None if budget is None else (budget.low, budget.expected, budget.high)

@@ -96,7 +96,7 @@ class TensorrtLog(Dialect):
 
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
         rows: list[Row] = []
 
         def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:

@@ -25,12 +25,7 @@ class TgiLog(Dialect):
     name = "tgi"
     title = "TGI's start-up log"
     engine = "tgi"
-    sought = (
-        "KV-cache blocks",
-        "Setting max batch total tokens to",
-        "Using attention",
-        "Default `max_batch_prefill_tokens` to",
-    )
+    sought = ("KV-cache blocks", "Setting max batch total tokens to", "Using attention", "Default `max_batch_prefill_tokens` to")
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""

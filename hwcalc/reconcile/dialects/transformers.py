@@ -40,12 +40,7 @@ class TransformersLog(Dialect):
     name = "transformers"
     title = "a script that runs transformers"
     engine = "transformers"
-    sought = (
-        "memory footprint: 15.01 GB",
-        "KV cache: 4294967296 bytes",
-        "max_memory_allocated: 17.06 GiB",
-        "CUDA out of memory",
-    )
+    sought = ("memory footprint: 15.01 GB", "KV cache: 4294967296 bytes", "max_memory_allocated: 17.06 GiB", "CUDA out of memory")
 
     def feed(self, number: int, text: str) -> None:
         """Read one line."""
@@ -129,7 +124,7 @@ class TransformersLog(Dialect):
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         rows: list[Row] = []
         notes: list[Note] = []
-        budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
+        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
         parts = occupancy.told(occupancy.weights) if budget is None else budget.parts
         held = _sum(parts, Section.WEIGHTS)
         meaning = "weights of the model; its buffers are not planned"
@@ -147,8 +142,8 @@ class TransformersLog(Dialect):
             return rows, notes
         from hwcalc.profiles.gpus import visible_memory
 
-        assert occupancy.request.hardware.gpu is not None
-        visible = visible_memory(occupancy.request.hardware.gpu)
+        assert occupancy.setup.hardware.gpu is not None
+        visible = visible_memory(occupancy.setup.hardware.gpu)
         total = (
             None if visible is None else Range(low=visible.low_bytes, expected=visible.expected_bytes, high=visible.high_bytes)
         )

@@ -20,52 +20,28 @@ if TYPE_CHECKING:
     from hwcalc.reconcile.facts import Row
 
 NUMBERS: Final[Mapping[str, str]] = {
-    "max_model_len": "max_model_len",
-    "max_seq_len": "max_model_len",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
-    "data_parallel_size": "data_parallel_size",
-    "decode_context_parallel_size": "decode_context_parallel_size",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "max_num_seqs": "max_num_seqs",
-    "block_size": "block_size",
-    "num_gpu_blocks_override": "num_gpu_blocks_override",
+    "max_model_len": "max_model_len", "max_seq_len": "max_model_len", "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size", "data_parallel_size": "data_parallel_size",
+    "decode_context_parallel_size": "decode_context_parallel_size", "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs", "block_size": "block_size", "num_gpu_blocks_override": "num_gpu_blocks_override",
     "kv_cache_memory_bytes": "kv_cache_memory_bytes",
-}
+}  # fmt: skip
 """Name in the line -> fact, for whole numbers."""
 WORDS: Final[Mapping[str, str]] = {
-    "model": "model",
-    "model_tag": "model",
-    "kv_cache_dtype": "kv_cache_dtype",
-    "dtype": "dtype",
-    "quantization": "quantization",
-    "enable_prefix_caching": "enable_prefix_caching",
-    "async_scheduling": "async_scheduling",
-    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
-    "enable_expert_parallel": "enable_expert_parallel",
-    "chunked_prefill_enabled": "chunked_prefill_enabled",
-    "mamba_cache_dtype": "mamba_cache_dtype",
-    "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
-    "enforce_eager": "enforce_eager",
-    "all2all_backend": "all2all_backend",
+    "model": "model", "model_tag": "model", "kv_cache_dtype": "kv_cache_dtype", "dtype": "dtype", "quantization": "quantization",
+    "enable_prefix_caching": "enable_prefix_caching", "async_scheduling": "async_scheduling",
+    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager", "enable_expert_parallel": "enable_expert_parallel",
+    "chunked_prefill_enabled": "chunked_prefill_enabled", "mamba_cache_dtype": "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype", "enforce_eager": "enforce_eager", "all2all_backend": "all2all_backend",
     "gdn_prefill_backend": "gdn_prefill_backend",
-}
+}  # fmt: skip
 """Name in the line -> fact, for words."""
 _FLOAT_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
 _OPTIONS: Final = (
-    "block_size",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "num_gpu_blocks_override",
-    "enable_prefix_caching",
-    "async_scheduling",
-    "disable_hybrid_kv_cache_manager",
-    "mamba_cache_dtype",
-    "mamba_ssm_cache_dtype",
-    "dtype",
-    "speculative",
+    "block_size", "max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks_override", "enable_prefix_caching",
+    "async_scheduling", "disable_hybrid_kv_cache_manager", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "dtype", "speculative",
     "gdn_prefill_backend",
-)
+)  # fmt: skip
 _SWITCHED_ON: Final = ("enforce_eager",)
 """Switches that are off by default, and are stated to the plan only if they are on."""
 _ONLINE: Final = {"fp8": "fp8", "bitsandbytes": "bnb4"}
@@ -230,15 +206,11 @@ _SIZES: Final = (
 )
 # Texts after a number, as in "Actual usage is 8.8 GiB for weight, ...".
 _SIZES_BEFORE: Final = (
-    ("weights_bytes", " for weight"),
-    ("consumed_bytes", " for consumed memory"),
-    ("activation_bytes", " for peak activation"),
-    ("sleep_kept_bytes", " memory is still in use"),
-    ("sleep_backup_bytes", " is backed up in CPU"),
-    ("non_torch_bytes", " for non-torch memory"),
-    ("graphs_bytes", " for CUDAGraph memory"),
+    ("weights_bytes", " for weight"), ("consumed_bytes", " for consumed memory"), ("activation_bytes", " for peak activation"),
+    ("sleep_kept_bytes", " memory is still in use"), ("sleep_backup_bytes", " is backed up in CPU"),
+    ("non_torch_bytes", " for non-torch memory"), ("graphs_bytes", " for CUDAGraph memory"),
     ("graphs_bytes", " for NPU graph memory"),
-)
+)  # fmt: skip
 _COUNTS: Final = (
     ("tokens", "GPU KV cache size", "tokens"),
     ("max_model_len", "Using max model len", "tokens"),
@@ -261,23 +233,11 @@ _POOL: Final = ("available_bytes", "blocks", "tokens", "needed_bytes", "stored_t
 _LONGEST_MESSAGE: Final = 8192
 """Only lines with a configuration are longer."""
 _WORDS: Final = (
-    *(name for _, names in _SIZES for name in names),
-    *(word for _, word in _SIZES_BEFORE),
-    *(word for _, word, _ in _COUNTS),
-    "blocks:",
-    "Maximum concurrency for",
-    "Padding mamba page size by",
-    "Graph capturing finished",
-    "Free memory on device",
-    "esired GPU memory utilization",
-    "gpu_memory_utilization",
-    "KV cache is needed",
-    "No available memory for the cache blocks",
-    "max seq len",
-    "synchronous scheduling is",
-    "num_gpu_blocks is:",
-    "GDN prefill kernel",
-)
+    *(name for _, names in _SIZES for name in names), *(word for _, word in _SIZES_BEFORE), *(word for _, word, _ in _COUNTS),
+    "blocks:", "Maximum concurrency for", "Padding mamba page size by", "Graph capturing finished", "Free memory on device",
+    "esired GPU memory utilization", "gpu_memory_utilization", "KV cache is needed", "No available memory for the cache blocks",
+    "max seq len", "synchronous scheduling is", "num_gpu_blocks is:", "GDN prefill kernel",
+)  # fmt: skip
 _GDN_KERNELS: Final = {"triton": "triton", "flashinfer": "flashinfer", "cutedsl": "cutedsl"}
 """A word of the name that vLLM prints -> the value of its option for the kernel."""
 

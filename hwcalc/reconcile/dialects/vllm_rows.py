@@ -42,11 +42,8 @@ class Pools(Record):
 
 def compare(facts: Facts, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    budget = occupancy.budget if occupancy.request.hardware.gpu is not None else None
-    rows = [
-        *_equation(facts, occupancy, budget, tolerance),
-        *_layout_rows(facts, occupancy),
-    ]
+    budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
+    rows = [*_equation(facts, occupancy, budget, tolerance), *_layout_rows(facts, occupancy)]
     notes: list[Note] = []
     if facts.word("engine_core") == "v0" and occupancy.settings.rules.engine != "V0":
         message = "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
@@ -63,12 +60,12 @@ def compare(facts: Facts, occupancy: VllmOccupancy, tolerance: float) -> tuple[l
         room = _range_of(budget, occupancy).range(lambda pool: pool.blocks)
         meaning = "what the equation leaves for the cache / bytes of a block"
         rows += compared("blocks", facts.smallest("blocks"), room, tolerance, definition="estimate", meaning=meaning)
-    if occupancy.request.hardware.gpu is None and "available_bytes" in facts:
+    if occupancy.setup.hardware.gpu is None and "available_bytes" in facts:
         message = (
             "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
         )
         notes.append(Note(code="no-gpu", message=message))
-    if occupancy.request.parallel.pp > 1:
+    if occupancy.setup.parallel.pp > 1:
         message = "The pool is that of the rank with the smallest budget; the pipeline stage with the widest blocks is planned."
         notes.append(Note(code="smallest-rank", message=message))
     return rows, notes
@@ -148,7 +145,7 @@ def _pools(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None) -> Poo
     """
     ends: tuple[int, int, int] | None = None
     base = ""
-    given, stated, refused = occupancy.request.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
+    given, stated, refused = occupancy.setup.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
     option = facts.number("kv_cache_memory_bytes")
     if given is not None or option is not None:
         size = int(given if given is not None else option or 0)
@@ -181,7 +178,7 @@ def _is_known(facts: Facts, occupancy: VllmOccupancy, base: str) -> bool:
         return True
     if base not in ("available_bytes", "refused_bytes"):
         return False
-    ranks = occupancy.request.parallel.tp * occupancy.request.parallel.pp
+    ranks = occupancy.setup.parallel.tp * occupancy.setup.parallel.pp
     return ranks == 1 or len(facts.ranks("available_bytes")) >= ranks
 
 
@@ -332,7 +329,7 @@ def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | Non
 def _visible(occupancy: VllmOccupancy) -> Range | None:
     from hwcalc.profiles.gpus import visible_memory
 
-    memory = None if occupancy.request.hardware.gpu is None else visible_memory(occupancy.request.hardware.gpu)
+    memory = None if occupancy.setup.hardware.gpu is None else visible_memory(occupancy.setup.hardware.gpu)
     if memory is None:
         return None
     return Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)

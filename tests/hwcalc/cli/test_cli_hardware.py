@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 from hwcalc.cli import completion
 from hwcalc.hardware import local
 from hwcalc.hardware.local import FoundGpu
-from hwcalc.profiles.gpus import list_gpus, user_folder
+from hwcalc.profiles.catalog import user_folder
+from hwcalc.profiles.gpus import list_gpus
 from hwcalc.profiles.instances import list_instances
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
@@ -160,7 +161,7 @@ def test_formats_of_instances(capsys: Capture) -> None:
 def test_a_broken_file_of_a_users_own(capsys: Capture, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The others are listed, and standard error names the file; who asks for that one gets exit 3, no traceback."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = user_folder()
+    folder = user_folder("gpus")
     assert folder is not None
     broken = folder / "bad.yaml" if command == "gpus" else folder.with_name("instances") / "sky" / "bad.yaml"
     broken.parent.mkdir(parents=True)
@@ -193,7 +194,7 @@ def test_a_broken_file_of_a_users_own(capsys: Capture, command: str, monkeypatch
 def test_a_broken_file_that_hides_a_known_accelerator(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is no longer listed, and nor are the instances that have it: the user's word counts, and it cannot be read."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = user_folder()
+    folder = user_folder("gpus")
     assert folder is not None
     folder.mkdir(parents=True)
     (folder / "l4.yaml").write_text("{", encoding="utf-8")
@@ -211,7 +212,7 @@ def test_a_broken_file_that_hides_a_known_accelerator(capsys: Capture, monkeypat
 def test_a_broken_file_and_this_machine(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """--gpu local looks through all profiles, and completion too: neither is stopped."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = user_folder()
+    folder = user_folder("gpus")
     assert folder is not None
     folder.mkdir(parents=True)
     (folder / "bad.yaml").write_text("{", encoding="utf-8")
@@ -230,7 +231,7 @@ def test_a_broken_file_and_this_machine(capsys: Capture, monkeypatch: pytest.Mon
 def test_a_folder_that_cannot_be_read(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same, where a folder is the matter."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = user_folder()
+    folder = user_folder("gpus")
     assert folder is not None
     folder.mkdir(parents=True)
 

@@ -47,7 +47,7 @@ def open_drawn(model: str, draw: random.Random, **asked: Any) -> Occupancy | Non
 
 def compare(opened: Occupancy, draw: random.Random, points: int) -> Compared | None:
     """Its form at all lengths and batches as arrays, and at some of them one by one; ``None`` if the request has no curve."""
-    form, curve, dp = opened.form(), opened.curve(), opened.request.parallel.dp
+    form, curve, dp = opened.form(), opened.curve(), opened.setup.parallel.dp
     if curve is None:
         return None
 

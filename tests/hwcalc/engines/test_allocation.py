@@ -148,7 +148,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
             context = opened(name, seq=300, engine=engine_name, **sizes)
         except KvplanError:
             continue
-        made = [context.allocation(stage) for stage in range(context.request.parallel.pp)]
+        made = [context.allocation(stage) for stage in range(context.setup.parallel.pp)]
         for one in (one for stage in made for one in stage):
             assert one.bytes == prod(one.shape) * ITEM_BYTES[one.dtype] > 0, (name, one)
         everything = sum(count * tensor.bytes for _, _, count, tensor in stored_layers(context))

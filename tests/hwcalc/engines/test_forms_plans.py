@@ -94,7 +94,7 @@ def unlike(
         refused = curve.most_tokens is not None and tokens > curve.most_tokens
         return {} if refused else {"refused": (False, error.message)}
     found: dict[str, tuple[object, object]] = {
-        "needed": (curve.needed_bytes(tokens, -(-sequences // request.request.parallel.dp)), needed),
+        "needed": (curve.needed_bytes(tokens, -(-sequences // request.setup.parallel.dp)), needed),
         "total": (curve.total_bytes(tokens, sequences), asked.stored_bytes),
         "most": (curve.most_tokens is None or tokens <= curve.most_tokens, True),
     }

@@ -48,4 +48,4 @@ def test_tensors_and_extras_add_up_to_what_a_request_takes(name: str) -> None:
     total = sum(group.count * tensor.bytes for group in stack.groups for tensor in context.tensors(group.kind))
     total += sum(tensor.bytes for tensor in context.extras)
     needed = row["result"]["bytes_needed_for_one_max_len_request_per_rank"]
-    assert total == context.request.parallel.tp * sum(needed)
+    assert total == context.setup.parallel.tp * sum(needed)

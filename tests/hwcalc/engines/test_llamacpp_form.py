@@ -12,8 +12,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm, Moment, Product
-from hwcalc.engines.llamacpp.layout import OPPOSITE
+from hwcalc.engines.forms import ENDS, OPPOSITE, Curve, Fullest, MemoryForm, Moment, Product
 from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError

@@ -106,7 +106,7 @@ def test_values_of_a_request_are_changed_by_their_own_names() -> None:
     made = request.changed(seq=9, pp=3, kv_memory=None, calibrated=False)
 
     assert made == Request.of(seq=9, parallel=Parallel(tp=2, pp=3), hardware=Hardware(calibrated=False))
-    assert (made.gpus, request.gpus) == (6, 2)
+    assert (made.setup.gpus, request.setup.gpus) == (6, 2)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_the_batch_sizes_windows() -> None:
     )
 
 
+def test_the_batch_of_embeddings() -> None:
+    """``WithDefaultEmbeddingNumBatch``: 2,048 tokens, or as many as a slot has."""
+    embedding = {key.replace("gemma3", "gemma-embedding"): value for key, value in GEMMA.items()}
+    model = load_model(embedding | {"general.architecture": "gemma-embedding"})
+
+    told: list[Any] = [open_request(model, engine="ollama", seq=tokens) for tokens in (8192, 512)]
+    assert [one.settings.n_ubatch for one in told] == [2048, 512]
+
+
 def test_ollamas_own_names() -> None:
     """Each stands for llama.cpp's, which are taken too; the option of llama.cpp is the same engine."""
     options = {"num_ctx": 8192, "num_parallel": 2, "num_gpu": 20, "kv_cache_type": "q8_0", "flash_attention": 1, "num_batch": 256}
@@ -96,7 +105,7 @@ def test_what_one_plan_keeps_the_next_has() -> None:
     opened = open_request(load_model(LLAMA), engine="ollama", engine_options={"num_ctx": "8192"})
 
     assert opened.changed(seq=4096).tokens == 4096
-    assert opened.changed(options={"n_ubatch": "256"}).request.options == {"n_ubatch": "256"}
+    assert opened.changed(options={"n_ubatch": "256"}).setup.options == {"n_ubatch": "256"}
 
 
 def test_one_slot_for_some(capsys: Capture) -> None:

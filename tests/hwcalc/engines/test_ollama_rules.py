@@ -9,7 +9,6 @@ import pytest
 from hwcalc.engines.llamacpp.ollama import (
     auto_batch,
     default_context,
-    embedding_batch,
     has_flash_attention,
     predicted_bytes,
 )
@@ -50,11 +49,6 @@ def test_the_batch_without_flash_attention() -> None:
     assert auto_batch(131_072, 8 * GIB, 14 * GIB, cuda_without_flash=True, card_bytes=14 * GIB) == 512
     assert auto_batch(131_072, 2 * GIB, 8 * GIB, cuda_without_flash=True, card_bytes=8 * GIB) == 256
     assert auto_batch(4096, 2 * GIB, 8 * GIB, cuda_without_flash=True, card_bytes=8 * GIB) == 512
-
-
-def test_the_batch_of_embeddings() -> None:
-    """``WithDefaultEmbeddingNumBatch``."""
-    assert (embedding_batch(8192), embedding_batch(512)) == (2048, 512)
 
 
 def test_the_guess_of_the_memory() -> None:

@@ -26,8 +26,8 @@ from hwcalc.engines.tensorrt_llm.layout import Layout
 from hwcalc.engines.tensorrt_llm.pool import Needs
 from hwcalc.engines.vllm.pool import BlockPool
 from hwcalc.engines.vllm.specs import FullSpec
-from hwcalc.explore.axes import PageAxes, PageLayout
 from hwcalc.explore.build import PageModel, payload_of
+from hwcalc.explore.runs import PageAxes, PageLayout
 from hwcalc.formulas.tensor import Full
 from tests.hwcalc.explore.evaluate import form_at
 from tests.hwcalc.form_answers import answer, longest, most

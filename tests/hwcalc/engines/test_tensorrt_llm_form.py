@@ -86,7 +86,7 @@ def planned(form: MemoryForm | None, opened: Occupancy) -> list[Any]:
     """The same of a request."""
     found: list[Any] = [opened.needed_bytes, opened.stored_bytes]
     if form is not None:
-        budget = opened.budget if opened.request.hardware.kv_memory is None else None
+        budget = opened.budget if opened.setup.hardware.kv_memory is None else None
         found += [GIVEN if budget is None else getattr(budget, end) for end in ENDS] + [solve.holds(opened, end) for end in ENDS]
     return found
 
@@ -125,7 +125,7 @@ def test_a_form_is_its_requests() -> None:
 
 def curve_replicas(opened: Occupancy) -> int:
     """How many replicas share the sequences."""
-    return opened.request.parallel.dp
+    return opened.setup.parallel.dp
 
 
 def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int, int]]) -> None:

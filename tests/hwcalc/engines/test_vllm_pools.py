@@ -236,7 +236,7 @@ def test_an_untied_head() -> None:
 def test_constants_have_versions() -> None:
     """Each estimate is a list by version, newest first, down to 0.0."""
     for name, entries in vllm_profile().estimates.items():
-        versions = [entry.since for entry in entries]
+        versions = [since for since, _ in entries]
         assert versions == sorted(versions, reverse=True), name
         assert versions[-1] == (0, 0), name
 

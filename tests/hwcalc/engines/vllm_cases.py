@@ -12,7 +12,7 @@ from hwcalc import load_model
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
-from hwcalc.engines.vllm.versions import since
+from hwcalc.engines.vllm.rules import since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
@@ -137,7 +137,7 @@ def profiled(context: VllmOccupancy, _: PoolInfo) -> int:
     settings = context.settings
     run = ProfileRun(
         version=settings.version,
-        parallel=context.request.parallel,
+        parallel=context.setup.parallel,
         seq=context.tokens,
         tokens=settings.batched_tokens,
         rows=settings.sequences,

@@ -15,7 +15,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.setup import Request
 from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import BlockGroup
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.hardware_file import Gpu
@@ -168,7 +168,7 @@ def differences(row: Row) -> list[str]:
     if "bytes_per_block_per_rank" in result:
         pairs["bytes per block"] = (pool.bytes_per_block, max(result["bytes_per_block_per_rank"]))
     if "groups" in result:
-        first = "vllm_version" in row and context.request.parallel.pp > 1
+        first = "vllm_version" in row and context.setup.parallel.pp > 1
         ours = _groups_of_first_stage(context) if first else context.groups
         pairs["groups"] = (sorted(map(_group, ours)), sorted(map(_golden_group, result["groups"])))
     if "bytes_needed_for_one_max_len_request_per_rank" in result:

@@ -8,8 +8,8 @@ from typing import Any
 
 from hwcalc import Plan, load_model
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import LEAST_TOKENS
 from hwcalc.explore.hand import DIMENSIONS
+from hwcalc.explore.runs import LEAST_TOKENS
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelSpec
 from hwcalc.planner.options import read_options

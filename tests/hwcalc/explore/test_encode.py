@@ -46,7 +46,7 @@ def test_equal_pieces_have_one_place() -> None:
     pools = Pools()
 
     assert [pools.text("a"), pools.text("b"), pools.text("a")] == [0, 1, 0]
-    assert pools.document()["texts"] == ["a", "b"]
+    assert pools.pieces["texts"] == ["a", "b"]
 
 
 def test_a_number_that_a_browser_would_round_is_refused() -> None:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
 from hwcalc.explore.build import EQUATION, PageModel, page_files, payload_of
+from hwcalc.explore.runs import PageAxes, PageLayout, plan_options
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Access

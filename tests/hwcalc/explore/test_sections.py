@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, strategies
-from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
+from hwcalc.explore.runs import PageAxes, page_engines, plan_options
 from hwcalc.explore.sections import BATCHES, POLICIES, sampled_lengths, sections_of
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
@@ -36,7 +36,7 @@ def sections(name: str) -> tuple[dict[str, Any], list[str]]:
     """The sections of a model, and the texts to which they point."""
     pools = Pools()
     found = sections_of(model(name), PageAxes(gpus=(GPU,)), pools)
-    return found, pools.document()["texts"]
+    return found, pools.pieces["texts"]
 
 
 def value(column: Any, number: int) -> Any:

@@ -9,8 +9,8 @@ import pytest
 
 from hwcalc import load_model, strategies
 from hwcalc.engines.forms import Curve
-from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
+from hwcalc.explore.runs import PageAxes, page_engines, plan_options
 from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
@@ -25,7 +25,7 @@ LENGTHS: Final = (128, 1_000, 4_099, 30_000)
 def _variants(name: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     pools = Pools()
     found = variants_of(load_model(name, offline=True), PageAxes(gpus=(GPU,)), pools)
-    return {one["name"]: one for one in found}, pools.document()
+    return {one["name"]: one for one in found}, pools.pieces
 
 
 def _curve(name: str, variant: str, engine: str) -> Curve:

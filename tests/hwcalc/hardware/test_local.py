@@ -19,7 +19,8 @@ from hwcalc.hardware import local
 from hwcalc.hardware.local import FoundGpu, amdgpu, bounded_output, detect, match, metal, nvidia_smi, nvml, rocm_smi, torch
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from hwcalc.profiles.gpus import user_folder, visible_memory
+from hwcalc.profiles.catalog import user_folder
+from hwcalc.profiles.gpus import visible_memory
 
 MIB: Final = 1024**2
 
@@ -385,7 +386,7 @@ def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_file_of_a_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is named, here as elsewhere, and this machine's own is found among the others."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = user_folder()
+    folder = user_folder("gpus")
     assert folder is not None
     folder.mkdir(parents=True)
     (folder / "bad.yaml").write_text("[", encoding="utf-8")

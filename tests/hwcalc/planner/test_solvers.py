@@ -151,21 +151,21 @@ def fits(opened: Occupancy, **change: int) -> bool:
         # Occupancy anew: what a family keeps cannot be wrong here.
         made = opened.engine.open(opened.model, opened.request.changed(**change))
         request = made.request
-        if request.hardware.kv_memory is None:
+        if request.setup.hardware.kv_memory is None:
             size = -1 if made.budget is None else made.budget.expected
         else:
-            size = request.hardware.kv_memory
-        replica = -(-request.batch // request.parallel.dp)
+            size = request.setup.hardware.kv_memory
+        replica = -(-request.load.batch // request.setup.parallel.dp)
         pool, limit = made.pool(max(0, size)), made.most_sequences()
         if pool is not None:
             held = pool.fits and all(most is None or most >= replica for most in (pool.max_requests, pool.at_once))
-            return size >= 0 and held and (limit is None or request.batch <= limit[0])
-        if limit is not None and request.batch > limit[0]:
+            return size >= 0 and held and (limit is None or request.load.batch <= limit[0])
+        if limit is not None and request.load.batch > limit[0]:
             return False
         needed = made.needed_bytes
     except KvplanError:
         return False
-    return needed <= size and (request.hardware.gpu is None or made.lacking("expected") is None)
+    return needed <= size and (request.setup.hardware.gpu is None or made.lacking("expected") is None)
 
 
 def on_the_way(opened: Occupancy, batch: int) -> bool:

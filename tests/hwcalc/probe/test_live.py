@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
-from hwcalc.probe import live, live_model
+from hwcalc.probe import live_model
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN, run_live
 from tests.hwcalc.engines.test_live_transformers import CASES, Case
 
@@ -125,8 +126,8 @@ def test_widths_shrink_together() -> None:
 
 def test_a_wrong_plan_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte too many is a difference."""
-    right = live._predicted
-    monkeypatch.setattr(live, "_predicted", lambda *given: right(*given) + 1)
+    right: Any = vars(Occupancy)["stored_bytes"]
+    monkeypatch.setattr(Occupancy, "stored_bytes", property(lambda opened: right.func(opened) + 1))
 
     result = run_live(described(CHOSEN["llama"]))
 

@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hwcalc.hardware.named import gpu_named
-from hwcalc.probe import more as module
+from hwcalc.probe import run as module
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN
-from hwcalc.probe.more import More
+from hwcalc.probe.run import More
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import Capture, run
 
@@ -101,8 +101,8 @@ def test_bandwidth_belongs_to_the_accelerator_that_is_here(monkeypatch: pytest.M
         asked.update(keywords)
         return SimpleNamespace(gpu=keywords["gpu"].id, read=SimpleNamespace(bytes=size))
 
-    monkeypatch.setattr("hwcalc.probe.bandwidth.measure_bandwidth", measure_bandwidth)
-    monkeypatch.setattr("hwcalc.probe.bandwidth.save_bandwidth", lambda result: Path(f"/kept/{result.gpu}"))
+    monkeypatch.setattr("hwcalc.probe.run.measure_bandwidth", measure_bandwidth)
+    monkeypatch.setattr("hwcalc.probe.run.save_bandwidth", lambda result: Path(f"/kept/{result.gpu}"))
     # The first of the machine is another one than the one that was measured.
     monkeypatch.setattr("hwcalc.hardware.named.load_gpu", lambda *_: gpu_named("h100-sxm5-80gb"))
     torch = SimpleNamespace(version=SimpleNamespace(hip=None))

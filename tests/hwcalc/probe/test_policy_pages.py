@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from hwcalc.planner.policy import policy_blocks
 from hwcalc.policies.base import FILL, REPACK
-from hwcalc.probe import policy_paged
+from hwcalc.probe import policy_cut, policy_paged
 from hwcalc.probe.devices import Device, open_device
 from hwcalc.probe.measure import metering
-from hwcalc.probe.policy_paged import Layer, Paging, free_blocks, places_of
+from hwcalc.probe.policy_cut import places_of
+from hwcalc.probe.policy_paged import Layer, Paging, free_blocks
 from tests.hwcalc.probe.test_policy_run import figure, ran
 from tests.paths import ROOT
 
@@ -82,7 +83,7 @@ def test_free_blocks_by_sets() -> None:
         tokens, block, heads = rng.randrange(1, 300), rng.choice([1, 4, 16]), rng.randrange(1, 4)
         stay = rng.randrange(1, tokens + 1)
         found = free_blocks(CPU, tokens, block, [(stay, heads)], growing=False, seed=seed)
-        places = places_of(torch, heads, tokens, stay, seed * policy_paged._PRIME + 1)
+        places = places_of(torch, heads, tokens, stay, seed * policy_cut.PRIME + 1)
         needed = {place // block for head in places.tolist() for place in head}
 
         assert found == -(-tokens // block) - len(needed)

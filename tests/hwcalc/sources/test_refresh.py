@@ -20,7 +20,7 @@ def test_facts_are_kept_and_used(hub: Path, loopback: Hub, capsys: pytest.Captur
     loopback.add("org/name", {**MODEL, "model.safetensors": weight_file({"w": ("BF16", (64, 1669)), "i": ("I64", (3,))})})
 
     assert main(["models", "--refresh", "org/name"]) == 0
-    folder = user_folder()
+    folder = user_folder("models")
     assert folder is not None
     assert str(folder / "org" / "name.json") in capsys.readouterr().out
 
@@ -55,7 +55,7 @@ def test_nothing_is_written_on_failure(hub: Path, loopback: Hub, ids: list[str],
     assert main(["models", "--refresh", *ids, "--json"]) in {2, 3, 4}
 
     document = json.loads(capsys.readouterr().out)
-    folder = user_folder()
+    folder = user_folder("models")
     assert document["error"]["message"]
     assert folder is None or not folder.exists()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hwcalc.sweep import grid
+from hwcalc.sweep import rows
 
 
 @pytest.fixture(autouse=True)
 def _as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid, "FEW", 0)
+    monkeypatch.setattr(rows, "FEW", 0)

@@ -16,7 +16,7 @@ import pytest
 
 from hwcalc import sweep
 from hwcalc.errors import UsageError
-from hwcalc.sweep.evaluate import blocks, parse_time
+from hwcalc.sweep.rows import blocks, parse_time
 from tests.hwcalc.command import Capture, run
 
 QWEN = "Qwen/Qwen3-8B"

@@ -12,7 +12,7 @@ import pytest
 from hwcalc import compare, plan, sweep
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.compare import MOST_VARIANTS
-from hwcalc.sweep.blocks import row_of
+from hwcalc.sweep.grid import row_of
 from tests.hwcalc.command import QWEN, Capture, run
 
 TINY: Final = {

@@ -22,10 +22,8 @@ from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.request import listening
-from hwcalc.sweep.blocks import COLUMNS, NUMBERS, RowBlock, row_of
-from hwcalc.sweep.evaluate import blocks
-from hwcalc.sweep.grid import Grid, count
-from hwcalc.sweep.records import SweepPoint
+from hwcalc.sweep.grid import COLUMNS, NUMBERS, Grid, RowBlock, SweepPoint, count, row_of
+from hwcalc.sweep.rows import blocks
 from hwcalc.sweep.writers import texts, write_parquet
 from hwcalc.text import csv_cell
 from tests.hwcalc.command import QWEN, Capture, run
