@@ -412,7 +412,7 @@ def budget_rows(
     if size is None:
         message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
         return [], None, [Note(code="budget-unknown", message=message)]
-    pool = occupancy.pool(max(0, size))
+    pool = occupancy.told(occupancy.pool(max(0, size)))
     if pool is None:
         return [], None, []
     rows = compared("blocks", facts.last("blocks"), pool.blocks, within, definition, "whole blocks of the budget")

@@ -97,7 +97,7 @@ class TensorrtLog(Dialect):
             left = Range(low=max(0, budget.low), expected=max(0, budget.expected), high=max(0, budget.high))
             meaning = "the share of what is left"
             rows += compared("available", facts.last("available_bytes"), left, tolerance, "estimate", meaning)
-        pool, tokens = occupancy.pool(0), facts.number("tokens")
+        pool, tokens = occupancy.told(occupancy.pool(0)), facts.number("tokens")
         slope = None if pool is None else pool.bytes_per_token
         if slope:
             meaning = "what a token takes on a rank"
@@ -128,6 +128,6 @@ def _tokens(stated: Fact | None, occupancy: Occupancy) -> Range | None:
     if stated is None or isinstance(stated.value, str):
         return None
     ends = (stated.value, *(stated.value if end is None else end for end in (stated.low, stated.high)))
-    counts = [pool.tokens for pool in (occupancy.pool(int(end)) for end in ends) if pool is not None]
+    counts = [pool.tokens for pool in (occupancy.told(occupancy.pool(int(end))) for end in ends) if pool is not None]
     expected, low, high = counts
     return None if expected is None or low is None or high is None else spread(expected, low, high)
