@@ -149,7 +149,7 @@ def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
         low, high = lengths.uniform
         told = f"{lengths.batch:,} of {low:,} to {high:,} tokens, all equally likely"
     elif fill is not None:
-        told = f"{lengths.batch:,} of {lengths.length_now:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
+        told = f"{lengths.batch:,} of {lengths.now[0][0]:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
     else:
         more = f" and {len(lengths.now) - 8:,} other lengths" if len(lengths.now) > 8 else ""
         told = f"{', '.join(f'{count:,} of {length:,}' for length, count in sorted(lengths.now)[:8])}{more} tokens"
@@ -196,7 +196,7 @@ def _notes(setting: Setting) -> list[Note]:
     if has_cross(opened.model):
         message = "Without a cache the encoder still runs once, and its output is kept; its keys and values are counted once, which is a lower bound."
         told.append(("encoder-once", message))
-    if setting.cached.step is None:
+    if setting.cached.flops_per_step is None:
         told.append(("weights-unknown", "The weights are not counted: operations are those of attention alone."))
     if gpu is not None and setting.link is None:
         told.append(("no-link", f"The profile of {gpu.id} names no link to the host: offloading has no time."))
