@@ -13,23 +13,9 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
-from hwcalc.engines.vllm import formats
+from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
-from hwcalc.engines.vllm.policies import (
-    blocks_of_groups,
-    caches_prefixes,
-    group_held,
-    held_layout,
-    hits_of,
-    is_plugin,
-    paged_groups,
-    policy_support,
-    prompt_peak,
-    prompts_at_once,
-    renumbered,
-    sharing_support,
-)
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, longest_start, plan_curve, plan_form, plan_pool
 from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.settings import LONGER, VllmSettings, batch_is_chunked, longest_accepted, read_settings
@@ -173,12 +159,12 @@ class VllmDeployment(Deployment):
         return weight_parts(self)
 
     def deals_experts(self) -> bool:
-        from hwcalc.engines.vllm.command import FLAGS
+        from hwcalc.engines.vllm.engine import FLAGS
 
         return planned_version(self.version) >= since(FLAGS["dp"].since)
 
     def policy_support(self, chosen: Chosen) -> Support:
-        return policy_support(self, chosen)
+        return policies.policy_support(self, chosen)
 
 
 class VllmOccupancy(Occupancy):
@@ -199,12 +185,12 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def held(self) -> PoolLayout:
         """The layout with what a request holds of it: under a policy less than the tokens of its length, in groups that the policy cuts."""
-        return self.layout if self.evicted is None else held_layout(self, self.evicted)
+        return self.layout if self.evicted is None else policies.held_layout(self, self.evicted)
 
     @cached_property
     def prompt_peak(self) -> PromptPeak | None:
         """What a request holds under a policy while its prompt is read, where that is more."""
-        return None if self.setup.policy is None else prompt_peak(self)
+        return None if self.setup.policy is None else policies.prompt_peak(self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
         """The occupancy after the prompts have been read, with ``counts`` tokens in each layer on which the policy acts."""
@@ -220,7 +206,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def by_kind(self) -> PoolLayout:
         """The layout with the kinds of layers as the request has them."""
-        return self.layout if self.evicted is None else replace(self.held, caches=renumbered(self, self.evicted))
+        return self.layout if self.evicted is None else replace(self.held, caches=policies.renumbered(self, self.evicted))
 
     def blocks_for(self, requests: int) -> int:
         """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
@@ -244,7 +230,7 @@ class VllmOccupancy(Occupancy):
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
-        return group_held(self.held, self.settings, group, self.together)
+        return policies.group_held(self.held, self.settings, group, self.together)
 
     @cached_property
     def all_blocks(self) -> int:
@@ -272,22 +258,22 @@ class VllmOccupancy(Occupancy):
         return caches
 
     def support_of_sharing(self) -> Support:
-        return sharing_support(self.settings, self.request)
+        return policies.sharing_support(self.settings, self.request)
 
     def shared_tokens(self) -> tuple[int, int]:
         together = self.together
-        hits = hits_of(self.layout, self.settings, together.prefix, together.prompt)
+        hits = policies.hits_of(self.layout, self.settings, together.prefix, together.prompt)
         return hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix
 
     def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        return blocks_of_groups(self.held, self.settings, self.together)
+        return policies.blocks_of_groups(self.held, self.settings, self.together)
 
     def check(self) -> None:
         deployment = self.deployment
         self.told(deployment.accepted)
         policy = self.setup.policy
-        plugged = policy is not None and is_plugin(policy.chosen) and self.load.sharing.asked
-        if plugged and caches_prefixes(self.settings, self.request):
+        plugged = policy is not None and policies.is_plugin(policy.chosen) and self.load.sharing.asked
+        if plugged and policies.caches_prefixes(self.settings, self.request):
             # It overwrites slots that other sequences would read.
             raise UsageError(
                 "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
@@ -424,10 +410,10 @@ class VllmOccupancy(Occupancy):
         """The prompts that end in one batch, which begins with the rest of one."""
         batch, tokens = self.request.replica_batch, self.settings.batched_tokens
         prompt = max(1, self.load.prompt_tokens - self.ahead)
-        return min(batch, prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
+        return min(batch, policies.prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
 
     def paged_groups(self) -> tuple[PagedGroup, ...]:
-        return () if self.evicted is None else paged_groups(self, self.evicted)
+        return () if self.evicted is None else policies.paged_groups(self, self.evicted)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         settings, layout = self.settings, self.layout
