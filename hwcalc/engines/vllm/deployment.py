@@ -131,7 +131,8 @@ class VllmDeployment(Deployment):
     def check_class(self) -> None:
         check_architecture(self.model, self.version)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
         roles = formats.role_formats(
             settings.kv_dtype,
@@ -235,6 +236,8 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_blocks(self) -> int:
         """The blocks that all sequences together take in all groups."""
+        if self._is_plain:
+            return self.batch * self.deployment.blocks_of(self.tokens)
         if not self.together.unlike:
             return self.batch * self.blocks
         return sum(self.held_in(group).total for group in self.layout.stage_groups[0])
@@ -257,7 +260,8 @@ class VllmOccupancy(Occupancy):
             caches[kinds[cache.kind]].append((cache, spec, blocks, held))
         return caches
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         return policies.sharing_support(self.settings, self.request)
 
     def shared_tokens(self) -> tuple[int, int]:
@@ -348,10 +352,11 @@ class VllmOccupancy(Occupancy):
         sequences = f"{self.batch:,} sequences x " if self.batch > 1 and not self.together.unlike else ""
         return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         return self.blocks_for(self.request.replica_requests) * max(self.layout.stage_bytes, default=0)
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The buffers of the pool, with as many blocks as fit into the budget of the plan.
 
         Without a budget there are the blocks of the planned sequences and the null block.
@@ -360,7 +365,7 @@ class VllmOccupancy(Occupancy):
         if size is None and self.setup.hardware.gpu is not None and not blocks:
             size = None if self.budget is None else max(0, self.budget.expected)
         if not blocks and size is not None:
-            pool = self.pool(size)
+            pool = self.told(self.pool(size))
             blocks = None if pool is None else pool.blocks
         if blocks is None:
             blocks = self.blocks_for(self.request.replica_requests) + 1
@@ -399,7 +404,8 @@ class VllmOccupancy(Occupancy):
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         return savings(self, short_bytes)
 
-    def block_groups(self) -> tuple[PoolGroup, ...]:
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
         return group_infos(self.held, self.tokens)
 
     def prefill_bytes(self, stage: int) -> int:
@@ -415,7 +421,7 @@ class VllmOccupancy(Occupancy):
     def paged_groups(self) -> tuple[PagedGroup, ...]:
         return () if self.evicted is None else policies.paged_groups(self, self.evicted)
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         settings, layout = self.settings, self.layout
         notes: tuple[Note, ...] = ()
         if settings.override is not None and settings.override * max(layout.stage_bytes, default=0) > budget_bytes:
@@ -438,7 +444,7 @@ class VllmOccupancy(Occupancy):
             return True
         return lacking(self.layout, self.settings, budget_bytes, self.tokens) is None
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         settings = self.settings
         policy: tuple[BudgetPart, ...] = ()
         if self.setup.policy is not None and self.setup.hardware.gpu is not None:

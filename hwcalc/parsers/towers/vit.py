@@ -276,7 +276,7 @@ def encoder(config: Config, path: str) -> tuple[Block, ...]:
     return (
         *build.block("embedding", embeddings),
         *sam_layers(config, f"{path}.layers"),
-        *build.block("neck", neck(f"{path}.neck", width, config.integer("output_channels"))),
+        *build.block("neck", build.neck(f"{path}.neck", width, config.integer("output_channels"))),
     )
 
 
@@ -300,12 +300,6 @@ def sam_layers(
             relative += w.parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
         out += build.block(kind, layer + relative, count=layers)
     return out
-
-
-def neck(path: str, width: int, out: int) -> Weighed:
-    """Two convolutions, each with a norm. ``out`` is the number of channels that leave SAM's encoder."""
-    weights = build.conv(f"{path}.conv1", out, width, 1, 1, bias=False) + w.layer_norm(f"{path}.layer_norm1", out)
-    return weights + build.conv(f"{path}.conv2", out, out, 3, 3, bias=False) + w.layer_norm(f"{path}.layer_norm2", out)
 
 
 def downsampled(config: Config, path: str) -> tuple[Block, ...]:

@@ -1,8 +1,8 @@
 """Documents of several parts: which towers stand beside the language model, and what joins them to it.
 
 A spec lists the towers, each with its config key, its name in the model and its projector: linear layers, norms and
-convolutions, or query transformers, resamplers and small transformers. It mirrors the model's ``modeling_*.py`` in transformers
-5.23.
+convolutions, or query transformers, resamplers and small transformers. Some documents have more: heads that draw or speak, and a
+second language model. It mirrors the model's ``modeling_*.py`` in transformers 5.23.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
-from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
+from hwcalc.parsers.blocks import Switch, Weighed, norm, switched, tied_head
 from hwcalc.parsers.config import Config, architecture_of
+from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers import build
 from hwcalc.parsers.towers.build import LLAMA, LLAMA_NAMES, UnknownTowerError
 
@@ -66,18 +67,13 @@ Size = str | Callable[[Joined], int]
 """A width: ``tower``, ``text`` (the language model), a key of either or of the document (``top.merge_size``), or a function."""
 
 
-class Beside(Record):
-    """One tower: its config key, its name in the model, its projector, and the blocks after it."""
-
-    key: str
-    path: str
-    projector: tuple[Piece, ...]
-    then: Blocks | None
+Beside = tuple[str, str, tuple[Piece, ...], Blocks | None]
+"""One tower: its config key, its name in the model, its projector, and the blocks after it."""
 
 
 def beside(key: str, *projector: Piece, path: str, then: Blocks | None = None) -> Beside:
     """A tower with the pieces of its projector."""
-    return Beside(key=key, path=path, projector=projector, then=then)
+    return key, path, projector, then
 
 
 def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
@@ -93,15 +89,15 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
         joined = Joined(top=top, language=language)
         out: tuple[Block, ...] = ()
         try:
-            for part in towers:
-                config = top.part(part.key, **told)
+            for key, path, projector, then in towers:
+                config = top.part(key, **told)
                 if config is None:
                     continue
                 joined = replace(joined, towers=(*joined.towers, config))
-                out += build.tower(config, part.path)
-                out += build.block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
-                if part.then is not None:
-                    out += part.then(joined)
+                out += build.tower(config, path)
+                out += build.block("projector", tuple(weight for piece in projector for weight in piece(joined)), JOINT)
+                if then is not None:
+                    out += then(joined)
         except UnknownTowerError:
             return None
         return out
@@ -113,8 +109,7 @@ def _size(joined: Joined, size: Size) -> int:
     if not isinstance(size, str):
         return size(joined)
     level, _, key = size.partition(".")
-    config = {"tower": joined.tower, "text": joined.language, "top": joined.top}[level]
-    return config.integer(key or "hidden_size")
+    return {"tower": joined.tower, "text": joined.language, "top": joined.top}[level].integer(key or "hidden_size")
 
 
 def times(size: Size, factor: int | str) -> Size:
@@ -141,9 +136,11 @@ def shuffled(width: Size) -> Size:
 
 def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
     """Linear layers between the given widths."""
-    return lambda joined: build.mlp_chain(
-        path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias)
-    )
+
+    def weigh(joined: Joined) -> Weighed:
+        return build.mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
+
+    return weigh
 
 
 def matrix(source: Size, out: Size = "text", *, bias: Switch = True, path: str = PATH) -> Piece:
@@ -175,8 +172,7 @@ def _soft_and_hard(path: str) -> Piece:
     def weigh(joined: Joined) -> Weighed:
         width = joined.width
         weights = w.embedding(f"{path}.embedding", joined.tower.integer("vocab_size"), width)
-        for name in ("hard_embedding_norm", "soft_embedding_norm"):
-            weights += w.rms_norm(f"{path}.{name}", width)
+        weights += build.norms("rms", path, ("hard_embedding_norm", "soft_embedding_norm"), width)
         return weights + w.linear(f"{path}.embedding_projection", width, joined.out)
 
     return weigh
@@ -194,11 +190,12 @@ _INNER: Final = "top.projector_hidden_size"
 def _swiglu(joined: Joined) -> Weighed:
     """Aya and Command A Vision: half of the first layer's output gates the other half."""
     middle = joined.top.maybe_integer("alignment_intermediate_size") or joined.out
-    first = matrix(_DOWN, lambda _: middle, path=f"{PATH}.linear_1")(joined)
+    first = w.linear(f"{PATH}.linear_1", _size(joined, _DOWN), middle, bias=True)
     return first + w.linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
 
 
 def _kimi(joined: Joined) -> Weighed:
+    """Two layers over a square of patches, behind a norm over each patch."""
     down, across = build.pair(joined.tower, "merge_kernel_size")
     square = joined.width * down * across
     weights = w.layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
@@ -206,11 +203,11 @@ def _kimi(joined: Joined) -> Weighed:
 
 
 def _kimi_vl(joined: Joined) -> Weighed:
-    """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
+    """The same with other names. The square is 2 x 2 where the file does not say."""
     down, across = build.pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
     square = joined.width * down * across
-    weights = w.layer_norm(f"{PATH}.pre_norm", joined.width)
-    return weights + build.mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+    chain = build.mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+    return w.layer_norm(f"{PATH}.pre_norm", joined.width) + chain
 
 
 def _minicpm(joined: Joined) -> Weighed:
@@ -267,37 +264,27 @@ def _molmo2(joined: Joined) -> Weighed:
     head_dim, bias = adapter.maybe_integer("head_dim") or width // heads, adapter.flag("attention_bias")
     source, middle = width * len(layers), adapter.integer("intermediate_size")
     pooling, projector = f"{PATH}.image_pooling_2d", f"{PATH}.image_projector"
-    return (
-        *w.linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
-        *build.linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
-        *w.linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
-        *build.linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
-        *w.linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
-    )
+    weights = w.linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias)
+    weights += build.linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias)
+    weights += w.linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias)
+    weights += build.linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias"))
+    return weights + w.linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size"))
 
 
 def _aria(joined: Joined) -> Weighed:
     """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
-    width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
-    return (
-        *w.parameter(f"{PATH}.query", _aria_queries(joined.top), width),
-        *build.linears(attend, LLAMA_NAMES[:3], width, width),
-        *w.parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
-        *w.parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *build.linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
-        *build.norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
-        *build.mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
-    )
-
-
-def _aria_queries(top: Config) -> int:
-    most = top.maybe_integer("max_value_projector_patch_to_query_dict")
-    given = top.get("projector_patch_to_query_dict")
-    if most is not None or given is None:
-        return most or 256
-    if not isinstance(given, dict) or not given:
-        raise top.error("projector_patch_to_query_dict", given, "an object of patches and queries")
-    return max(top.checked_integer("projector_patch_to_query_dict", value) for value in given.values())
+    width, text, attend, key = joined.width, joined.out, f"{PATH}.cross_attn", "projector_patch_to_query_dict"
+    queries, given = joined.top.maybe_integer(f"max_value_{key}"), joined.top.get(key)
+    if queries is None and given is not None:
+        if not isinstance(given, dict) or not given:
+            raise joined.top.error(key, given, "an object of patches and queries")
+        queries = max(joined.top.checked_integer(key, value) for value in given.values())
+    weights = w.parameter(f"{PATH}.query", queries or 256, width) + build.linears(attend, LLAMA_NAMES[:3], width, width)
+    weights += w.parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR)
+    weights += w.parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS)
+    weights += build.linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True)
+    weights += build.norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width)
+    return weights + build.mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False)
 
 
 def _blip2(joined: Joined) -> tuple[Block, ...]:
@@ -305,10 +292,8 @@ def _blip2(joined: Joined) -> tuple[Block, ...]:
     former = build.needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
     width = former.integer("hidden_size")
     out = build.tower(former, "qformer")
-    ends = (
-        *w.parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
-        *w.linear("language_projection", width, joined.out, bias=True),
-    )
+    ends = w.parameter("query_tokens", joined.top.integer("num_query_tokens"), width)
+    ends += w.linear("language_projection", width, joined.out, bias=True)
     if joined.top.model_type != "blip-2":
         ends += w.embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
         ends += w.embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
@@ -330,11 +315,9 @@ def _idefics2(joined: Joined) -> tuple[Block, ...]:
     mlp = build.linears(base, ("gate_proj", "up_proj"), joined.width, middle) + w.linear(f"{base}.down_proj", middle, text)
     own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
     heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
-    layer = (
-        *w.attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
-        *w.gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
-        *build.norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
-    )
+    layer = w.attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn")
+    layer += w.gated_mlp(own, 4 * own, path=f"{base}.layers.mlp")
+    layer += build.norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own)
     ends = w.parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + w.rms_norm(f"{base}.norm", own)
     return (
         *build.block("projector", mlp, JOINT),
@@ -346,11 +329,9 @@ def _idefics2(joined: Joined) -> tuple[Block, ...]:
 def _kosmos(joined: Joined) -> Weighed:
     """Kosmos-2 and 2.5: latent queries attend to the patches."""
     text, base = joined.out, "image_to_text_projection"
-    return (
-        *w.parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
-        *w.linear(f"{base}.dense", joined.width, text, bias=True),
-        *build.linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
-    )
+    weights = w.parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text)
+    weights += w.linear(f"{base}.dense", joined.width, text, bias=True)
+    return weights + build.linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True)
 
 
 def _fun_asr(joined: Joined) -> tuple[Block, ...]:
@@ -363,6 +344,169 @@ def _fun_asr(joined: Joined) -> tuple[Block, ...]:
         *build.block("projector", build.mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
         *build.block("projector layer", layer, JOINT, adaptor.number_of_layers()),
     )
+
+
+def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
+    """DeepSeek-VL: a SigLIP tower for the image, a SAM tower for its details, and a neck after the SAM tower."""
+    plain, detail = joined.towers
+    text, channels = joined.out, detail.integer("output_channels")
+    weights = (
+        *build.neck("high_res_vision_neck", detail.integer("hidden_size"), channels),
+        *build.conv("high_res_vision_proj.conv1", 2 * channels, channels, 3, 3, bias=False),
+        *build.conv("high_res_vision_proj.conv2", 4 * channels, 2 * channels, 3, 3, bias=False),
+        *w.parameter("high_res_vision_alpha", 1),
+    )
+    aligner = (
+        *w.linear("aligner.vision_proj", plain.integer("hidden_size"), text // 2, bias=True),
+        *w.linear("aligner.high_res_vision_proj", 4 * channels, text // 2, bias=True),
+        *w.linear("aligner.proj", text, text, bias=True),
+    )
+    return (*build.block("neck", weights), *build.block("projector", aligner, JOINT))
+
+
+_IMAGE: Final = "embed_tokens_extend.image_embed"
+_SOUND: Final = "embed_tokens_extend.audio_embed"
+
+
+def _phi4(joined: Joined) -> Weighed:
+    seen, heard = joined.towers
+    width, text = seen.integer("hidden_size"), joined.out
+    weights = (
+        *w.parameter(f"{_IMAGE}.global_img_feature_extensor", width),
+        *w.parameter(f"{_IMAGE}.sub_img_feature_extensor", width),
+        *build.mlp_chain(_IMAGE, (width, text, text), ("img_projection_up", "img_projection_down")),
+    )
+    source = heard.integer("hidden_size") * heard.integer("downsample_rate")
+    for name in ("speech", "vision_speech"):
+        weights += build.mlp_chain(_SOUND, (source, text, text), (f"up_proj_for_{name}", f"down_proj_for_{name}"))
+    return weights
+
+
+# Phi-3 and 3.5 vision: CLIP and two layers that read squares of 2 x 2 patches, as in vLLM's ``phi3v.py``. The file names the tower,
+# and the code has its shape.
+
+_SEEN: Final = "model.vision_embed_tokens"
+_CLIP_LARGE: Final = {
+    "hidden_size": 1024, "image_size": 336, "intermediate_size": 4096, "num_attention_heads": 16, "num_channels": 3,
+    "num_hidden_layers": 24, "patch_size": 14,
+}  # fmt: skip
+
+
+def phi3_vision(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """The tower and the projector; ``None`` for a form that no published model has."""
+    processor, layer = top.sub("img_processor"), top.sub("embd_layer")
+    if processor is None or layer is None or not layer.flag("use_hd_transform") or layer.text("projection_cls") != "mlp":
+        return None
+    if processor.text("name") != "clip_vision_model":
+        return None
+    square, text = 4 * processor.integer("image_dim_out"), language.integer("hidden_size")
+    separators = w.parameter(f"{_SEEN}.glb_GN", square) + w.parameter(f"{_SEEN}.sub_GN", square)
+    projection = build.mlp_chain(f"{_SEEN}.img_projection", (square, text, text), ("0", "2"))
+    clip = build.tower(Config(_CLIP_LARGE, "clip_vision_model"), f"{_SEEN}.img_processor")
+    return (*clip, *build.block("projector", separators + projection, JOINT))
+
+
+def _aligner(path: str, source: int, width: int, count: int) -> Weighed:
+    """A linear layer, and ``count - 1`` more of the same width."""
+    more = w.linear(f"{path}.hidden_layers", width, width, bias=True)
+    return w.linear(f"{path}.fc1", source, width, bias=True) + build.copied(more, count - 1)
+
+
+def _seeing(joined: Joined) -> Weighed:
+    return _aligner("aligner", joined.width, joined.tower.integer("projection_dim"), joined.tower.number_of_layers("depth"))
+
+
+def _drawing(joined: Joined) -> tuple[Block, ...]:
+    vq = joined.tower
+    words, code, width = build.integers(vq, "num_embeddings", "embed_dim", "projection_dim")
+    weights = (
+        *w.embedding("generation_embeddings", words, code),
+        *_aligner("generation_aligner", code, width, vq.number_of_layers()),
+        *w.linear("generation_head.proj_out", vq.integer("image_token_embed_dim"), width, bias=True),
+        *w.linear("generation_head.vision_head", width, words, bias=True),
+    )
+    return build.block("drawing", weights, JOINT)
+
+
+def _connector(path: str, tokeniser: Config, out: int, names: tuple[str, str, str]) -> Weighed:
+    first, middle, last = names
+    weights = w.linear(f"{path}.{first}", tokeniser.integer("hidden_size"), out, bias=True) + w.rms_norm(f"{path}.{middle}", out)
+    return weights + w.linear(f"{path}.{last}", out, out, bias=True)
+
+
+def _speaking(joined: Joined) -> tuple[Block, ...]:
+    acoustic, semantic = joined.towers
+    text, names = joined.out, ("linear_1", "act", "linear_2")
+    weights = _connector(PATH, acoustic, text, names) + _connector("semantic_connector", semantic, text, names)
+    weights += w.parameter("latent_factors", 2)
+    sizes = {"hidden_size": text, "latent_size": acoustic.integer("hidden_size")}
+    config, base = build.needed(joined.top, "diffusion_head_config", **sizes), "diffusion_head"
+    width, latent, middle = build.integers(config, "hidden_size", "latent_size", "intermediate_size")
+    layer = w.gated_mlp(width, middle, bias=config.flag("mlp_bias"), path=f"{base}.layers.ffn")
+    layer += w.rms_norm(f"{base}.layers.norm", width) + w.linear(f"{base}.layers.linear", width, 3 * width)
+    ends = w.linear(f"{base}.noisy_images_proj", latent, width) + w.linear(f"{base}.cond_proj", width, width)
+    ends += w.linear(f"{base}.timestep_proj.fc1", config.integer("frequency_embedding_size"), width)
+    ends += w.linear(f"{base}.timestep_proj.fc2", width, width) + w.linear(f"{base}.final_layer.linear_1", width, 2 * width)
+    ends += w.linear(f"{base}.final_layer.linear_2", width, latent)
+    blocks = build.block("projector", weights, JOINT) + build.block("diffusion layer", layer, JOINT, config.number_of_layers())
+    return blocks + build.block("diffusion ends", ends, JOINT)
+
+
+def _hearing(joined: Joined) -> Weighed:
+    weights: Weighed = ()
+    for kind, tokeniser in zip(("acoustic", "semantic"), joined.towers, strict=True):
+        weights += _connector(PATH, tokeniser, joined.out, (f"{kind}_linear_1", f"{kind}_norm", f"{kind}_linear_2"))
+    return weights
+
+
+def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
+    """All parts of Qwen2.5-Omni except the thinker's language model."""
+    thinker = top.sub("thinker_config") or top.retyped("qwen2_5_omni_thinker")
+    out = build.tower(build.needed(thinker, "audio_config"), "thinker.audio_tower")
+    out += build.tower(build.needed(thinker, "vision_config"), "thinker.visual")
+    if tied_head(language, top) and not tied_head(language, thinker):
+        # The thinker's own config decides whether its head is tied, not that of the whole model.
+        width = language.integer("hidden_size")
+        head = w.linear("thinker.lm_head", width, language.integer("vocab_size"), role=WeightRole.HEAD)
+        out += build.block("head", head, Part.LANGUAGE)
+    if not top.flag("enable_audio_output"):
+        return out
+    vocoder = build.needed(top, "token2wav_config")
+    out += build.tower(build.needed(top, "talker_config"), "talker")
+    for key in ("dit", "bigvgan"):
+        out += build.tower(build.needed(vocoder, f"{key}_config"), f"token2wav.code2wav_{key}_model")
+    return out
+
+
+def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """Everything except the language model of its PaliGemma."""
+    vlm = top.sub("vlm_config") or top.retyped("paligemma")
+    expert = build.needed(top, "dit_config", vocab_size=language.integer("vocab_size"))
+    family = find_family("gemma")
+    around = PALIGEMMA(vlm, language) if vlm.model_type == "paligemma" else None
+    if around is None or expert.model_type != "gemma" or family is None:
+        return None
+    actor = family.weigh(expert, expert, family.read(expert)) or ()
+    width, (actions, states) = expert.integer("hidden_size"), build.integers(top, "max_action_dim", "max_state_dim")
+    base = "embed_action_time"
+    ends = w.linear(f"{base}.action_in_proj", actions, width, bias=True) + w.linear(
+        f"{base}.state_proj", states, width, bias=True
+    )
+    ends += w.linear(f"{base}.action_time_mlp_in", 2 * width, width, bias=True)
+    ends += w.linear(f"{base}.action_time_mlp_out", width, width, bias=True)
+    ends += w.linear("action_out_proj", width, actions, bias=True)
+    for piece in actor:
+        if piece.kind != "head":
+            around += build.block(f"action {piece.kind}", piece.weights, JOINT, piece.count)
+    return (*around, *build.block("actions", ends, JOINT))
+
+
+def _word_times(joined: Joined) -> tuple[Block, ...]:
+    width, words, factor = build.integers(joined.tower, "hidden_size", "vocab_size", "upsampling_factor")
+    weights = build.conv("word_timestamp_encoder.upsampler", width, width, factor) + build.conv(
+        "word_timestamp_head", words, width, 1
+    )
+    return build.block("word times", weights, JOINT)
 
 
 vision: Final = partial(beside, "vision_config", path="vision_tower")
@@ -385,19 +529,15 @@ IDEFICS3: Final = wrapper(
 )
 STEP: Final = wrapper(vision(matrix(times("tower", 4), bias="projector_bias"), path="vision_model"))
 QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
-OVIS: Final = wrapper(
-    vision(
-        lambda joined: w.embedding(
-            "visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size")
-        )
+OVIS: Final = wrapper(vision(
+    lambda joined: w.embedding(
+        "visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size")
     )
-)
-GEMMA3: Final = wrapper(
-    vision(
-        lambda joined: w.parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
-        normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
-    )
-)
+))  # fmt: skip
+GEMMA3: Final = wrapper(vision(
+    lambda joined: w.parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
+    normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
+))  # fmt: skip
 GEMMA4: Final = wrapper(
     vision(matrix(_gemma4, bias=False, path="embed_vision.embedding_projection")),
     audio(matrix(_gemma4, bias=False, path="embed_audio.embedding_projection")),
@@ -409,21 +549,17 @@ LLAVA_NEXT: Final = wrapper(vision(_LLAVA, vector("image_newline")))
 # One projector for both towers.
 VIDEO_LLAVA: Final = wrapper(vision(_LLAVA, path="video_tower"), vision(path="image_tower"))
 VIPLLAVA: Final = wrapper(vision(normed(_features, f"{PATH}.projector_layernorm"), chain(_features, "text", "text")))
-MISTRAL3: Final = wrapper(
-    vision(
-        normed("tower", f"{PATH}.norm", kind="rms"),
-        matrix(merged("top.spatial_merge_size"), "tower", bias=False, path=f"{PATH}.patch_merger.merging_layer"),
-        _LLAVA,
-    )
-)
-LIGHTON: Final = wrapper(
-    vision(
-        normed("tower", "vision_projection.norm", kind="rms"),
-        matrix(merged("top.spatial_merge_size"), "tower", bias=False, path="vision_projection.patch_merger.merging_layer"),
-        chain("tower", "text", "text", bias=False, path="vision_projection"),
-        path="vision_encoder",
-    )
-)
+MISTRAL3: Final = wrapper(vision(
+    normed("tower", f"{PATH}.norm", kind="rms"),
+    matrix(merged("top.spatial_merge_size"), "tower", bias=False, path=f"{PATH}.patch_merger.merging_layer"),
+    _LLAVA,
+))  # fmt: skip
+LIGHTON: Final = wrapper(vision(
+    normed("tower", "vision_projection.norm", kind="rms"),
+    matrix(merged("top.spatial_merge_size"), "tower", bias=False, path="vision_projection.patch_merger.merging_layer"),
+    chain("tower", "text", "text", bias=False, path="vision_projection"),
+    path="vision_encoder",
+))  # fmt: skip
 FLAMINGO: Final = wrapper(audio(chain("tower", "text", "text", bias="projector_bias")))
 GLM_ASR: Final = wrapper(audio(chain("tower.intermediate_size", times("text", 2), "text")))
 MOSS: Final = wrapper(
@@ -441,13 +577,11 @@ VIDEO_LLAMA: Final = wrapper(
 INTERNVL: Final = wrapper(vision(normed(shuffled("tower")), chain(shuffled("tower"), "text", "text")))
 _SQUARE: Final = merged("tower.spatial_merge_size")
 _DOWN: Final = merged("top.downsample_factor")
-COSMOS_EDGE: Final = wrapper(
-    vision(
-        normed("tower", "projector.norm"),
-        chain(_SQUARE, _INNER, "text", names=("linear_fc1", "linear_fc2"), path="projector"),
-        path="visual",
-    )
-)
+COSMOS_EDGE: Final = wrapper(vision(
+    normed("tower", "projector.norm"),
+    chain(_SQUARE, _INNER, "text", names=("linear_fc1", "linear_fc2"), path="projector"),
+    path="visual",
+))  # fmt: skip
 PADDLE: Final = wrapper(
     vision(normed("tower", "projector.pre_norm"), chain(_SQUARE, _SQUARE, "text", path="projector"), path="visual")
 )
@@ -455,17 +589,15 @@ LFM2: Final = wrapper(
     vision(normed(_DOWN, switch="projector_use_layernorm"), chain(_DOWN, _INNER, "text", bias="projector_bias"))
 )
 LFM3: Final = wrapper(vision(normed("tower"), chain(_SQUARE, _INNER, "text", bias="projector_bias")))
-MINIMAX: Final = wrapper(
-    vision(
-        chain("tower", _INNER, "text"),
-        chain(
-            lambda joined: joined.out * joined.tower.integer("spatial_merge_size") ** 2,
-            _INNER,
-            "text",
-            names=("merge_linear_1", "merge_linear_2"),
-        ),
-    )
-)
+MINIMAX: Final = wrapper(vision(
+    chain("tower", _INNER, "text"),
+    chain(
+        lambda joined: joined.out * joined.tower.integer("spatial_merge_size") ** 2,
+        _INNER,
+        "text",
+        names=("merge_linear_1", "merge_linear_2"),
+    ),
+))  # fmt: skip
 _MUSE: Final = vision(
     chain("top.out_hidden_size", _INNER, _INNER, names=("fc1", "fc2"), bias=False, path="vision_adapter"),
     matrix(_INNER, bias=False, path="vision_projection"),
@@ -492,3 +624,19 @@ GRANITE_SPEECH: Final = wrapper(
 IDEFICS2: Final = wrapper(vision(path="vision_model", then=_idefics2))
 KOSMOS: Final = wrapper(vision(_kosmos, path="vision_model"))
 FUN_ASR: Final = wrapper(audio(then=_fun_asr))
+DEEPSEEK_HYBRID: Final = wrapper(
+    vision(path="vision_model"), beside("high_res_vision_config", path="high_res_vision_model", then=_deepseek_hybrid)
+)
+PHI4: Final = wrapper(vision(path=f"{_IMAGE}.img_processor"), audio(_phi4, path=f"{_SOUND}.encoder"))
+JANUS: Final = wrapper(vision(_seeing, path="vision_model"), beside("vq_config", path="vqmodel", then=_drawing))
+VIBEVOICE: Final = wrapper(
+    beside("audio_config", path="audio_tower"), beside("semantic_model_config", path="semantic_tokenizer_encoder", then=_speaking)
+)
+VIBEVOICE_ASR: Final = wrapper(
+    beside("acoustic_tokenizer_encoder_config", path="acoustic_tokenizer_encoder"),
+    beside("semantic_tokenizer_encoder_config", _hearing, path="semantic_tokenizer_encoder"),
+)
+NEMOTRON_SPEECH: Final = wrapper(
+    audio(matrix(lambda joined: build.needed(joined.tower, "asr_config").integer("hidden_size"))),
+    beside("word_timestamp_config", path="word_timestamp_encoder", then=_word_times),
+)
