@@ -113,7 +113,8 @@ class VllmDeployment(Deployment):
     def check_class(self) -> None:
         check_architecture(self.model, self.version)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
         roles = formats.role_formats(
             settings.kv_dtype,
@@ -235,6 +236,8 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_blocks(self) -> int:
         """The blocks that all sequences together take in all groups."""
+        if self._is_plain:
+            return self.batch * self.deployment.blocks_of(self.tokens)
         if not self.together.unlike:
             return self.batch * self.blocks
         return sum(self.held_in(group).total for group in self.layout.stage_groups[0])
@@ -257,7 +260,8 @@ class VllmOccupancy(Occupancy):
             caches[kinds[cache.kind]].append((cache, spec, blocks, held))
         return caches
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         return sharing_support(self.settings, self.request)
 
     def shared_tokens(self) -> tuple[int, int]:
@@ -296,10 +300,11 @@ class VllmOccupancy(Occupancy):
         )
         return (*extras, *_prompt_blocks(self, width))
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         return self.blocks_for(self.request.replica_requests) * max(self.layout.stage_bytes, default=0)
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The buffers of the pool, with as many blocks as fit into the budget of the plan.
 
         Without a budget there are the blocks of the planned sequences and the null block.
@@ -341,7 +346,8 @@ class VllmOccupancy(Occupancy):
 
         return savings(self, short_bytes)
 
-    def block_groups(self) -> tuple[PoolGroup, ...]:
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
         return group_infos(self.held, self.tokens)
 
     def prefill_bytes(self, stage: int) -> int:
@@ -363,7 +369,7 @@ class VllmOccupancy(Occupancy):
 
         return paged_groups(self.layout, self.held, self, self.evicted)
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         settings, layout = self.settings, self.layout
         notes: tuple[Note, ...] = ()
         if settings.override is not None and settings.override * max(layout.stage_bytes, default=0) > budget_bytes:
@@ -386,7 +392,7 @@ class VllmOccupancy(Occupancy):
             return True
         return starts_with(self.layout, self.settings, budget_bytes, self.tokens)
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.vllm.memory import plan_budget
 
         settings = self.settings
@@ -438,7 +444,7 @@ def _blocks_of_budget(occupancy: VllmOccupancy) -> int:
     size = occupancy.setup.hardware.kv_memory
     if size is None and occupancy.setup.hardware.gpu is not None:
         size = None if occupancy.budget is None else max(0, occupancy.budget.expected)
-    pool = None if size is None else occupancy.pool(size)
+    pool = None if size is None else occupancy.told(occupancy.pool(size))
     needed = occupancy.blocks_for(occupancy.request.replica_requests) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 
