@@ -88,7 +88,7 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search) -> tup
     size = hardware.kv_memory if budget is None else budget.expected
     if size is None:
         return None, None
-    pool, needed, usable = opened.pool(max(0, size)), opened.needed_bytes, size
+    pool, needed, usable = opened.told(opened.pool(max(0, size))), opened.needed_bytes, size
     ends = {}
     if budget is not None:
         usable, ends = budget.requested_bytes, {"low": budget.low, "high": budget.high}

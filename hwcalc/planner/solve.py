@@ -185,7 +185,7 @@ def most(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) 
     if value == bound:
         return Most(value=value, limiting=None if limit is None else limit[1])
     if any(tensor.role in _STATES for tensors in occupancy.kind_tensors.values() for tensor in tensors):
-        pool = occupancy.plan_pool(max(0, size)).value
+        pool = occupancy.pool(max(0, size)).value
         if pool is not None and pool.state_slots is not None and pool.state_slots <= value:
             return Most(value=value, limiting="state slots")
     return Most(value=value, limiting=_binding(occupancy, "batch", value, end))

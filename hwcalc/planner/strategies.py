@@ -137,7 +137,7 @@ def block_sizes(opened: Occupancy, given: int | None) -> dict[str, int]:
     if given is not None:
         return {"": given}
     sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
-    pool = None if sizes else opened.plan_pool(opened.needed_bytes).value
+    pool = None if sizes else opened.pool(opened.needed_bytes).value
     default = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
     return {**sizes, "": min(sizes.values(), default=default)}
 

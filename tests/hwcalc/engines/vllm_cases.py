@@ -68,7 +68,7 @@ def answer(asked: Case, version: str) -> Any:
     """What the plan of a release answers."""
     try:
         context = opened(asked.model, seq=asked.seq, version=version, **asked.fields)
-        pool = context.pool(asked.budget)
+        pool = context.pool(asked.budget).value
     except (UnsupportedError, UsageError) as error:
         expected = asked.before if version == asked.releases[0] else asked.after
         told = isinstance(expected, Refused) and expected.says in error.message
