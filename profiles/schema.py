@@ -1,4 +1,4 @@
-"""The forms of fact files in YAML, as pydantic models: what they share, those of hardware, and the error for a file of another form.
+"""The forms of fact files in YAML, as pydantic models: what they share, those of hardware, and the error for a wrong file.
 
 The built-in files are checked when they are compiled (``scripts/build_profiles.py``), a file of the user's own when it is read. Nothing else
 imports pydantic, which takes longer than most plans.
@@ -21,7 +21,7 @@ from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tr
 
 
 class YamlFile(Record):
-    """A document whose top level is a mapping. ``lines`` counts from 1; the name of a nested key, or of an item of a list, has dots."""
+    """A document whose top level is a mapping, and the line of each key, from 1. Names of nested keys and of items have dots."""
 
     path: Path
     data: Mapping[str, Any]

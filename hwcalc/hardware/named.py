@@ -138,8 +138,8 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
 def instance_device(instance: Instance) -> Gpu:
     """One accelerator of the instance as a program sees it. Raises :class:`~hwcalc.errors.ConfigError`.
 
-    A virtual GPU has its share of the memory, or the memory that the cloud reports. Its speed is unknown, because other users share the
-    same device.
+    A virtual GPU has its share of the memory, or the memory that the cloud reports. Its speed is unknown, because other users share
+    the same device.
     """
     gpu = _whole(instance)
     if instance.fraction is None:
@@ -211,7 +211,7 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
 
 
 def host_named(name: str) -> Gpu | None:
-    """The machine without a GPU that this name means, of which nothing is known but the size that it says; ``None`` for another name.
+    """The machine without a GPU that this name means, of which only the size is known, if the name has it; ``None`` for other names.
 
     >>> host_named("cpu-32gb").id, host_named("CPU 64").memory_marketing_gb, host_named("none").torch_total_mib, host_named("l4")
     ('cpu-32gb', 64, None, None)

@@ -236,9 +236,10 @@ class _Reader:
         keys, types = self._keys(key_count)
         alignment, key = _DEFAULT_ALIGNMENT, "general.alignment"
         if key in types:
-            alignment = keys.get(key)
-            if types[key] != _UINT32 or not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-                self.fail(f"{shown(key)} is {shown(str(alignment))}, and it must be a power of two in 32 bits without a sign")
+            given = keys.get(key)
+            if types[key] != _UINT32 or not isinstance(given, int) or given <= 0 or given & (given - 1):
+                self.fail(f"{shown(key)} is {shown(str(given))}, and it must be a power of two in 32 bits without a sign")
+            alignment = given
         rows = self._tensors(tensor_count)
         data_offset = -(-self.window.offset // alignment) * alignment if rows else self.window.offset
         # Each tensor begins where the one before ends, rounded up.
