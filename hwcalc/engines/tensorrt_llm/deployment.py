@@ -203,9 +203,9 @@ class TensorrtOccupancy(GeneralOccupancy):
         check_supported(self.model, self.setup)
         for group in self.plain_stack.groups:
             check_heads("TensorRT-LLM", group.kind, self.settings.tp)
+        has_states = any(piece.state for pieces in self.pieces.values() for piece in pieces)
         # A model without a named class may be any.
-        runs_states = self.model.architecture is None or "states" in class_words(self.model)
-        if not runs_states and any(piece.state for pieces in self.pieces.values() for piece in pieces):
+        if has_states and self.model.architecture is not None and "states" not in class_words(self.model):
             raise UnsupportedError(
                 f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}.",
                 hint="Plan it with --engine vllm or transformers.",
