@@ -82,7 +82,7 @@ class MistralRsLog(Dialect):
 
     def compare(self, occupancy: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have."""
-        from hwcalc.engines.mistral_rs.pool import predicted_activations
+        from hwcalc.engines.mistral_rs.pool import predicted as predicted_scores
 
         rows, pool, notes = budget_rows(
             self.facts, occupancy, tolerance, size=None if "pool_mb" not in self.facts else _size(self.facts)
@@ -91,8 +91,9 @@ class MistralRsLog(Dialect):
             meaning = "slots of every layer with a state"
             predicted = spread(pool.state_slots)
             rows += compared("state slots", self.facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
-        predicted_bytes = predicted_activations(occupancy)
-        if predicted_bytes is not None:
+        scores = predicted_scores(occupancy)
+        if scores is not None:
+            predicted_bytes = scores.at(occupancy.tokens, occupancy.request.replica_batch)
             meaning = "what the loader predicts for activations, in whole MB"
             predicted = spread(predicted_bytes // MIB)
             rows += compared(
