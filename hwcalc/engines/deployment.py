@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines.memory import is_measured
-from hwcalc.engines.models import encoder_length, follows_output, has_classes, has_cross, model_classes
+from hwcalc.engines.models import encoder_length, has_classes, has_cross, model_classes
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.stored import (
     NOTHING,
@@ -93,7 +93,7 @@ class Deployment:
 
     def pool(self, load: Load, budget_bytes: int) -> PoolInfo | None:
         """The pool that the engine makes of ``budget_bytes`` on each GPU; ``None`` if it has no pool."""
-        return self.at(load).pool(budget_bytes)
+        return self.at(load).pool(budget_bytes).value
 
     def refusal(self, load: Load) -> KvplanError | None:
         """The error with which the engine refuses this load, however much memory there is; ``None`` if it accepts it."""
@@ -134,8 +134,8 @@ class Deployment:
 
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
-        """The format of every role, with notes on what was assumed."""
-        return self.choose_dtypes()
+        """The format of every role by the rules of this engine, with notes on what was assumed."""
+        raise NotImplementedError
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -147,10 +147,6 @@ class Deployment:
         """Raise an error if the engine has no class for the model, where it has a list of them. It is checked before the kinds of layers."""
         if has_classes(self.engine.name):
             model_classes(self.engine.name).check(self.model)
-
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        """The format of each role by the rules of this engine. Notes say what was assumed."""
-        raise NotImplementedError
 
     def weight_rules(self) -> Rules:
         """The rules by which the engine divides the weights of a model over ranks."""
@@ -343,12 +339,7 @@ class Occupancy:
     @cached_property
     def encoder_tokens(self) -> int:
         """Tokens of the encoder's output; 0 if the model has no cross attention."""
-        return self.told(encoder_length(self.model, self.request))
-
-    @cached_property
-    def growing_encoder_tokens(self) -> int | None:
-        """The same for stairs: ``None`` where the encoder's output is as long as the sequence."""
-        return None if follows_output(self.model, self.request) else self.encoder_tokens
+        return self.told(encoder_length(self.model, self.load))
 
     @cached_property
     def kind_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
@@ -382,12 +373,12 @@ class Occupancy:
     @cached_property
     def needed_bytes(self) -> int:
         """Bytes that the cache of the planned sequences takes on the fullest GPU."""
-        return self.fullest_bytes()
+        raise NotImplementedError
 
     @cached_property
     def groups(self) -> tuple[PoolGroup, ...]:
-        """The groups of layers that share a block table."""
-        return self.block_groups()
+        """The groups of layers that share a block table; empty if each layer has its own memory."""
+        return ()
 
     @cached_property
     def weights(self) -> Noted[tuple[BudgetPart, ...] | None]:
@@ -396,16 +387,12 @@ class Occupancy:
 
     @cached_property
     def budget(self) -> Budget | None:
-        """The bytes that each GPU has left for the cache; ``None`` if that is unknown."""
-        return self.told(self.plan_budget())
-
-    def pool(self, budget_bytes: int) -> PoolInfo | None:
-        """The pool that the engine makes of ``budget_bytes`` on each GPU; ``None`` if it has no pool."""
-        return self.told(self.plan_pool(budget_bytes))
+        """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+        return self.told(self._plan_budget())
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
-        """The tensors that a rank of a pipeline stage allocates."""
-        return self.stage_allocation(stage)
+        """The tensors that a rank of pipeline stage ``stage`` (from 0) allocates, in the order of the engine; none is empty."""
+        raise NotImplementedError
 
     @cached_property
     def fullest_stage(self) -> int:
@@ -526,8 +513,8 @@ class Occupancy:
 
     @cached_property
     def sharing_support(self) -> Support:
-        """Whether the engine keeps what sequences have in common once, and how."""
-        return self.support_of_sharing()
+        """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
+        return Support(offered=False, how="every sequence is kept by itself")
 
     @property
     def _shares(self) -> bool:
@@ -599,24 +586,12 @@ class Occupancy:
         """The tensors that a tensor-parallel rank of a replica stores for this part of a layer."""
         return self.tensors(shard)
 
-    def fullest_bytes(self) -> int:
-        """Bytes that the cache of the planned sequences takes on the fullest GPU."""
-        raise NotImplementedError
-
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
-        """The tensors that a rank of pipeline stage ``stage`` (from 0) allocates, in the order of the engine; none is empty."""
-        raise NotImplementedError
-
-    def block_groups(self) -> tuple[PoolGroup, ...]:
-        """The groups of layers that share a block table; empty if each layer has its own memory."""
-        return ()
-
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pool that the engine makes of ``budget_bytes`` on each GPU, in the figures of its own log; ``None`` if it has no pool."""
         return Noted(None)
 
-    def plan_budget(self) -> Noted[Budget | None]:
-        """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    def _plan_budget(self) -> Noted[Budget | None]:
+        """:attr:`budget` by the rules of this engine, with notes."""
         raise NotImplementedError
 
     def forward_tokens(self) -> tuple[int, int, int]:
@@ -714,10 +689,6 @@ class Occupancy:
     def paged_groups(self) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
         return ()
-
-    def support_of_sharing(self) -> Support:
-        """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
-        return Support(offered=False, how="every sequence is kept by itself")
 
     def shared_tokens(self) -> tuple[int, int]:
         """Tokens that are kept once for all sequences, and once for the branches of a request; of the longest, before windows cut it."""

@@ -6,6 +6,7 @@ of attention. The memory left for the cache follows from the equation of :mod:`h
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.deployment import Deployment, Occupancy
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GeneralDeployment(Deployment):
-    """A server by the general rules. A subclass needs at least :meth:`choose_dtypes`."""
+    """A server by the general rules. A subclass needs at least :attr:`dtypes`."""
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
@@ -92,7 +93,8 @@ class GeneralDeployment(Deployment):
 class GeneralOccupancy(Occupancy):
     """What an engine holds by the general rules. A subclass needs at least :meth:`tensors`."""
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         if self.cut_layers is None and self.setup.gpus == self.setup.parallel.dcp == 1:
             return self.stored_bytes
         if self.cut_layers is None:
@@ -111,10 +113,10 @@ class GeneralOccupancy(Occupancy):
 
         return stage_prefill_bytes(self, stage)
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         return allocations_of(self, stage_spans(self)[stage])
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.forms import passed_tokens
         from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
         from hwcalc.quantization.planned import format_name

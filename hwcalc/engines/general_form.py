@@ -26,6 +26,7 @@ from hwcalc.engines.forms import (
     Term,
 )
 from hwcalc.engines.memory import BudgetPart, calibrated, measured_passes, measurements
+from hwcalc.engines.models import follows_output
 from hwcalc.engines.stored import DEALT
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
@@ -150,7 +151,7 @@ def _once(groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor
 
 def _stairs(opened: Occupancy, tensor: StoredTensor, dcp: int = 1) -> Stairs | None:
     """The positions of a tensor on the fullest of the ranks that share its tokens; ``None`` if they are no stairs."""
-    stairs = tensor.span.stairs(opened.growing_encoder_tokens)
+    stairs = tensor.span.stairs(None if follows_output(opened.model, opened.load) else opened.encoder_tokens)
     if dcp == 1 or tensor.role not in DEALT:
         return stairs
     shared = stairs[0].shared(dcp) if len(stairs) == 1 else None

@@ -22,7 +22,7 @@ from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Load
     from hwcalc.formulas import DType
 
 
@@ -127,25 +127,25 @@ def has_cross(model: ModelSpec) -> bool:
     return model.once("has_cross", lambda: any(isinstance(tensor.span, Encoder) for tensor in tensors))
 
 
-def follows_output(model: ModelSpec, request: Request) -> bool:
+def follows_output(model: ModelSpec, load: Load) -> bool:
     """Whether the encoder's output is taken to be as long as the sequence, since nobody says how long it is."""
-    return has_cross(model) and request.load.encoder_seq is None and model.encoder_tokens is None
+    return has_cross(model) and load.encoder_seq is None and model.encoder_tokens is None
 
 
-def encoder_length(model: ModelSpec, request: Request) -> Noted[int]:
+def encoder_length(model: ModelSpec, load: Load) -> Noted[int]:
     """Tokens of the encoder's output. A note says so if the length is a default."""
     if not has_cross(model):
-        if request.load.encoder_seq is None:
+        if load.encoder_seq is None:
             return Noted(0)
         return Noted(0, (Note(code="no-encoder", message="The model has no cross attention: --encoder-seq has no effect."),))
-    if request.load.encoder_seq is not None:
-        return Noted(request.load.encoder_seq)
+    if load.encoder_seq is not None:
+        return Noted(load.encoder_seq)
     if model.encoder_tokens == 0:
         # A model of images without an image; the parser has added a note.
         return Noted(0)
     if model.encoder_tokens is not None:
         length, why = model.encoder_tokens, "the model's own"
     else:
-        length, why = request.load.seq, "taken to be as long as the output"
+        length, why = load.seq, "taken to be as long as the output"
     message = f"Encoder length {length:,}: {why}. Set it with --encoder-seq."
     return Noted(length, (Note(code="default-encoder-seq", message=message),))

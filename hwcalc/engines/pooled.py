@@ -113,7 +113,7 @@ class BlockPool(Record):
 
 
 class PooledDeployment(GeneralDeployment):
-    """A server with a pool of blocks. A subclass needs at least :attr:`block_size` and :meth:`choose_dtypes`."""
+    """A server with a pool of blocks. A subclass needs at least :attr:`block_size` and :attr:`dtypes`."""
 
     reserved_blocks: int = 0
     """Blocks that no sequence gets."""
@@ -174,7 +174,7 @@ class PooledOccupancy(GeneralOccupancy):
             return super().holds(budget_bytes)
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         pool = self.block_pool
         return Noted(None if pool is None else self.pool_info(pool, budget_bytes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,7 +35,8 @@ _SPARSE_LATENT_FP8 = "fp8_ds_mla"
 class ReferenceDeployment(GeneralDeployment):
     """A server that keeps what it must, and adds nothing."""
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         model, setup = self.model, self.setup
         default, notes = model_dtype(model, setup.dtype)
         if is_auto(setup.dtype):
@@ -82,7 +84,8 @@ class ReferenceDeployment(GeneralDeployment):
 class ReferenceOccupancy(GeneralOccupancy):
     """What must be kept, to the token."""
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """The least that any engine must keep."""
         return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
 

@@ -189,7 +189,7 @@ def _answers(
 def _point(opened: Occupancy, search: Search) -> dict[str, Any]:
     """The numbers of a plan; none without a verdict."""
     total, needed, definition = opened.stored_bytes, opened.needed_bytes, opened.engine.definition
-    _, fit = plan_fit(opened, needed, search=search)
+    _, fit = plan_fit(opened, None, search)
     if fit is None:
         return {}
     memory = plan_memory(opened, cache_bytes=total, rank_bytes=needed, definition=definition, budget=fit.budget)

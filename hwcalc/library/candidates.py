@@ -6,14 +6,12 @@ What their names alone say: which family one is of, and which ids are the same m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.errors import KvplanError, UsageError
-from hwcalc.planner.runnables import Unread
+from hwcalc.errors import UsageError
 from hwcalc.profiles.model_index import model_index
 from hwcalc.text import shown
 
@@ -46,8 +44,11 @@ _PRETRAINED: Final = re.compile(r"[-_](?:base|pt|bf16)(?:[-_]|$)", re.IGNORECASE
 
 
 class Naming(NamedTuple):
-    """What the name of a model says: :func:`family_of`, :func:`same_model`, :func:`is_copy` and :func:`is_pretrained`; and how families
-    mark those that have not learnt to follow instructions (``raw``), or those that have (``taught``).
+    """What the name of a model says.
+
+    ``family`` is :func:`family_of`; ``same`` is a key that ids of one model share: another page of it, or the same weights in another format,
+    which is a ``copy``. ``pretrained`` says that the model has not learnt to follow instructions. Families mark those that have not
+    (``raw``), or those that have (``taught``).
     """
 
     family: str
@@ -63,16 +64,19 @@ def naming_of(model_id: str) -> Naming:
 
     >>> naming_of("google/gemma-2-2b-it")
     Naming(family='gemma-2', same='gemma-2-2b-it', copy=False, pretrained=False, raw=False, taught=True)
+    >>> naming_of("nvidia/Qwen3-235B-A22B-NVFP4").same == naming_of("Qwen/Qwen3-235B-A22B").same
+    True
+    >>> naming_of("meta-llama/Meta-Llama-3.1-8B").same == naming_of("meta-llama/Llama-3.1-8B").same
+    True
     """
     name = _plain(model_id)
-    raw, taught = (words.search(name) is not None for words in (_RAW, _TAUGHT))
     return Naming(
         family=family_of(model_id),
-        same=same_model(model_id),
-        copy=is_copy(model_id),
-        pretrained=is_pretrained(model_id),
-        raw=raw,
-        taught=taught,
+        same=name.lower().replace("_", "-"),
+        copy=_FORMAT.search(model_id) is not None,
+        pretrained=_PRETRAINED.search(model_id) is not None,
+        raw=_RAW.search(name) is not None,
+        taught=_TAUGHT.search(name) is not None,
     )
 
 
@@ -84,8 +88,7 @@ def family_of(model_id: str) -> str:
     >>> family_of("deepseek-ai/DeepSeek-V3.1-Terminus"), family_of("microsoft/phi-4"), family_of("openai-community/gpt2-medium")
     ('DeepSeek-V3.1-Terminus', 'phi-4', 'gpt2')
     """
-    name = _plain(model_id)
-    words = name.split("-")
+    words = _plain(model_id).split("-")
     sized = next((place for place, word in enumerate(words) if place and _SIZE.fullmatch(word)), len(words))
     kept = words[:sized]
     while len(kept) > 1 and _LATER.fullmatch(kept[-1]) and not (len(kept) == 2 and kept[-1][:1] in "vV" and sized == len(words)):
@@ -93,28 +96,7 @@ def family_of(model_id: str) -> str:
     return "-".join(kept)
 
 
-def same_model(model_id: str) -> str:
-    """A key that ids of one model share: another page of it, or the same weights in another format.
-
-    >>> same_model("nvidia/Qwen3-235B-A22B-NVFP4") == same_model("Qwen/Qwen3-235B-A22B")
-    True
-    >>> same_model("meta-llama/Meta-Llama-3.1-8B") == same_model("meta-llama/Llama-3.1-8B")
-    True
-    """
-    return _plain(model_id).lower().replace("_", "-")
-
-
-def is_copy(model_id: str) -> bool:
-    """Whether the name says that these are a model's weights in another format."""
-    return _FORMAT.search(model_id) is not None
-
-
-def is_pretrained(model_id: str) -> bool:
-    """Whether the name says that the model has not learnt to follow instructions."""
-    return _PRETRAINED.search(model_id) is not None
-
-
-def pretrained_of(family: Iterable[str], naming: Callable[[str], Naming] = naming_of) -> frozenset[str]:
+def pretrained_of(family: Iterable[str]) -> frozenset[str]:
     """Those of a family that have not learnt to follow instructions, by how the family marks its names.
 
     Where some say that they have learnt it and none says that it has not, those that say nothing have not.
@@ -122,10 +104,10 @@ def pretrained_of(family: Iterable[str], naming: Callable[[str], Naming] = namin
     >>> sorted(pretrained_of(["Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base"])), sorted(pretrained_of(["google/gemma-2-2b", "google/gemma-2-2b-it"]))
     (['Qwen/Qwen3-8B-Base'], ['google/gemma-2-2b'])
     """
-    names = frozenset(family)
-    said = {name: naming(name) for name in names}
-    raw, taught = (frozenset(name for name, one in said.items() if getattr(one, which)) for which in ("raw", "taught"))
-    return raw if raw or not taught else names - taught
+    said = {name: naming(name) for name in family}
+    raw = frozenset(name for name, one in said.items() if one.raw)
+    taught = frozenset(name for name, one in said.items() if one.taught)
+    return raw if raw or not taught else frozenset(said) - taught
 
 
 def _plain(model_id: str) -> str:
@@ -179,21 +161,19 @@ def _read(name: str | os.PathLike[str], *, offline: bool = False, headers: bool 
     return load_model(name, offline=offline, headers=headers)
 
 
-def _own() -> dict[str, CatalogFacts]:
-    """The models of the user's own folder, which most users do not have."""
-    from hwcalc.profiles.catalog import ProfileError, own_models
-
-    with suppress(ProfileError):
-        if not own_models():
-            return {}
-    from hwcalc.sources.built_in import own_facts
-
-    return {facts.id: facts for facts in own_facts()}
-
-
 def catalog() -> Iterator[Candidate]:
     """All models of the built-in catalog, by its index, and the user's own, of which one may replace one of the catalog."""
-    own = _own()
+    from hwcalc.profiles.catalog import ProfileError, own_models
+
+    # Most users have no folder of their own.
+    has_own = True
+    with suppress(ProfileError):
+        has_own = bool(own_models())
+    own: dict[str, CatalogFacts] = {}
+    if has_own:
+        from hwcalc.sources.built_in import own_facts
+
+        own = {facts.id: facts for facts in own_facts()}
     known = model_index()
     for name in sorted({*known, *own}, key=str.lower):
         row = None if name in own else known[name]
@@ -210,19 +190,6 @@ def catalog() -> Iterator[Candidate]:
             modality=facts.modality,
             row=row,
         )
-
-
-def candidates(*, installed: bool, folders: Sequence[str]) -> Iterator[Candidate]:
-    """The models to look at, one for all pages and formats of each: the catalog, unless what is here or a folder is asked for."""
-    given: list[Iterable[Candidate]] = [from_folder(folder) for folder in folders]
-    if installed:
-        given.append(on_this_machine())
-    return folded(chain.from_iterable(given or [catalog()]))
-
-
-def sources(*, installed: bool, folders: Sequence[str]) -> tuple[str, ...]:
-    """The same in words."""
-    return (*folders, *(("this machine",) if installed else ())) or ("catalog",)
 
 
 def on_this_machine() -> Iterator[Candidate]:
@@ -267,19 +234,11 @@ def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
             yield group[0]
             continue
         first, *others = sorted(group, key=_rank)
-        yield first._replace(also=tuple(one.id for one in others), parameters=first.parameters or _first(others))
+        parameters = first.parameters or next((one.parameters for one in others if one.parameters), None)
+        yield first._replace(also=tuple(one.id for one in others), parameters=parameters)
 
 
 def _rank(one: Candidate) -> tuple[bool, bool, str, int, str]:
     """The model itself before copies of it, and its first page before others."""
     said = naming(one.id)
     return said.copy, said.pretrained, one.released or "9", len(one.id), one.id
-
-
-def _first(others: Sequence[Candidate]) -> int | None:
-    return next((one.parameters for one in others if one.parameters), None)
-
-
-def unread(one: Candidate, error: KvplanError) -> Unread:
-    """The row of a model that could not be read."""
-    return Unread(id=one.word, source=one.source, message=error.message, hint=error.hint)

@@ -6,6 +6,7 @@ What stands in the row of an engine beside others: what it stores, what its numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain, islice, product
 from math import prod
@@ -17,7 +18,6 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines import every_engine
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
@@ -48,67 +48,6 @@ class EngineRow(Record):
     pool_tokens: int | None
     all_gpus_bytes: int
     reasons: tuple[Cause, ...] | None
-
-
-class SideBySide:
-    """Makes the rows of a comparison. The formulas of each workload are planned once."""
-
-    def __init__(self) -> None:
-        self._formulas: dict[tuple[object, ...], tuple[ModelSpec, Occupancy | None]] = {}
-        """Each with its model, which lives on, so that no other one gets its ``id``."""
-
-    def row(self, model: ModelSpec, opened: Occupancy, plan: Plan) -> EngineRow:
-        """The row of an opened request about ``model`` and its plan."""
-        engine, request = opened.engine, opened.request
-        formulas = None if request.load.lengths else self._of(model, request)
-        return EngineRow(
-            stores=stored_words(opened),
-            cache_is=engine.cache_is,
-            pool_is=engine.pool_is or None,
-            growth_bytes=growth_bytes(opened) if opened.evicted is None else plan.cache.bytes_per_token,
-            pool_tokens=None if plan.pool is None else plan.pool.tokens,
-            all_gpus_bytes=request_bytes(opened),
-            reasons=None if formulas is None else causes(opened, formulas),
-        )
-
-    def _of(self, model: ModelSpec, request: Request) -> Occupancy | None:
-        """The formulas for the workload of a request, whatever its hardware; ``None`` if they refuse it.
-
-        A format that no formula has, such as one of a single engine, is left out: the cache is then that of the model's own dtype.
-        """
-        sharing = request.load.sharing
-        workload = {
-            **{name: getattr(request.load, name) for name in ("seq", "batch", "encoder_seq", "prompt")},
-            "shared_prefix": sharing.prefix or None,
-            "samples": sharing.samples,
-            "beams": sharing.beams,
-        }
-        key = (id(model), request.setup.dtype, *workload.values())
-        if key not in self._formulas:
-            self._formulas[key] = model, _opened(model, request.setup.dtype, workload)
-        return self._formulas[key][1]
-
-
-def _opened(model: ModelSpec, dtype: str | None, workload: Mapping[str, Any]) -> Occupancy | None:
-    for each in dict.fromkeys((dtype, None)):
-        try:
-            return open_request(model, engine="reference", dtype=each, **workload)
-        except KvplanError:
-            continue
-    return None
-
-
-def flat_row(row: EngineRow | None) -> dict[str, Any]:
-    """The values of a row without lists: the reasons as one text. All are null where there is no row.
-
-    >>> flat_row(None)["reasons"] is None
-    True
-    """
-    values = {name: None if row is None else getattr(row, name) for name in EngineRow.__struct_fields__}
-    reasons = (
-        None if row is None or row.reasons is None else "; ".join(f"{cause.words}: {cause.bytes:+,} B" for cause in row.reasons)
-    )
-    return {**values, "reasons": reasons}
 
 
 MOST_VARIANTS: Final = 60
@@ -184,15 +123,20 @@ class Comparison(Answer, Record):
         return f"{len(self.variants):,} plans{by}"
 
     def records(self) -> list[dict[str, Any]]:
-        """One row for each variant. As in all rows, ``fits`` is the verdict's word; in the document it is true or false."""
-        return [
-            {
-                **{name: value for name, value in document_of(variant).items() if name != "row"},
-                "fits": document_of(variant.verdict),
-                **flat_row(variant.row),
-            }
-            for variant in self.variants
-        ]
+        """One row for each variant, without lists: the reasons are one text.
+
+        As in all rows, ``fits`` is the verdict's word; in the document it is true or false.
+        """
+        rows = []
+        for variant in self.variants:
+            row = {name: value for name, value in document_of(variant).items() if name != "row"}
+            row["fits"] = document_of(variant.verdict)
+            own = variant.row
+            row |= {name: None if own is None else getattr(own, name) for name in EngineRow.__struct_fields__}
+            if own is not None and own.reasons is not None:
+                row["reasons"] = "; ".join(f"{cause.words}: {cause.bytes:+,} B" for cause in own.reasons)
+            rows.append(row)
+        return rows
 
     __repr__ = Answer.__repr__
 
@@ -236,14 +180,23 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     axes: dict[str, tuple[Any, ...]] = {
         "engine": every_engine(words(given.get("engine"), "engine")) or (None,),
         **{name: words(given.get(name), name) or (None,) for name in ("dtype", "weights")},
-        "gpu": _gpus(words(given.get("gpu"), "gpu"), said) or (None,),
-        "policy": policies_of(given.get("policy")),
-        **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
+    gpus = words(given.get("gpu"), "gpu")
+    if gpus:
+        from hwcalc.hardware.named import gpu_ids
+
+        gpus = gpu_ids(gpus, said)
+    axes |= {"gpu": gpus or (None,), "policy": policies_of(given.get("policy"))}
+    axes |= {name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")}
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     # Dimensions alone are a model, too.
     specs = load_each((None,) if asked.dimensions and not models else each_model(models), asked)
-    axes["seq"] = axes["seq"] or (_common_length(spec for spec in specs if isinstance(spec, ModelSpec)),)
+    if not axes["seq"]:
+        longest = [model.max_position_embeddings for model in specs if isinstance(model, ModelSpec)]
+        known = [length for length in longest if length is not None]
+        if not known:
+            raise UsageError("no model states its longest sequence.", hint="Give one: --seq 32k")
+        axes["seq"] = (min(known),)
     if asked.draft is not None:
         one_for_all = {**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)}
 
@@ -253,22 +206,6 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
 
     comparison, notes = _planned(specs, axes, one_for_all, draft_of)
     return comparison, (*said, *notes)
-
-
-def _gpus(names: Sequence[str], notes: list[Note]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    from hwcalc.hardware.named import gpu_ids
-
-    return gpu_ids(names, notes)
-
-
-def _common_length(models: Iterable[ModelSpec]) -> int:
-    """The smallest maximum length of the models."""
-    known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
-    if not known:
-        raise UsageError("no model states its longest sequence.", hint="Give one: --seq 32k")
-    return min(known)
 
 
 def _planned(
@@ -296,17 +233,16 @@ def _planned(
     warned: list[Note] = []
     errors: list[tuple[dict[str, Any], KvplanError]] = []
     base: int | None = None
-    beside = SideBySide() if len(axes["engine"]) > 1 else None
+    formulas: dict[tuple[object, ...], tuple[ModelSpec, Occupancy | None]] = {}
     for values in every:
         asked = dict(zip(AXES, values, strict=True))
-        if isinstance(asked["model"], Missing):
-            errors.append((asked, asked["model"].error))
-            variants.append(_failed(asked, asked["model"].error))
-            continue
+        model = asked["model"]
         keywords = {name: value for name, value in asked.items() if name not in {"model", "policy"} and value is not None}
         keywords = with_policy({**options, **keywords}, asked["policy"], axes["policy"])
         try:
-            opened, request = open_loaded(asked["model"], keywords, draft_of(asked["engine"]))
+            if isinstance(model, Missing):
+                raise model.error
+            opened, request = open_loaded(model, keywords, draft_of(asked["engine"]))
             planned = plan_opened(opened, without_effect(request))
         except KvplanError as error:
             errors.append((asked, error))
@@ -315,33 +251,68 @@ def _planned(
         notes.append(planned.notes)
         warned.extend(note for note in planned.warnings if note.code in MODEL_WARNINGS)
         base = planned.cache.total_bytes if base is None else base
-        row = None if beside is None else beside.row(asked["model"], opened, planned)
+        row = _row(model, opened, planned, formulas) if len(axes["engine"]) > 1 else None
         variants.append(_variant(planned, asked["gpu"], base, row))
-    unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])
+    unknown = _unknown(errors, axes["engine"])
     if unknown is not None:
         raise unknown
     if len(errors) == len(variants):
         raise errors[0][1]
-    varying = _varying(lists, [variant for variant in variants if variant.error is None])
+    accepted = [variant for variant in variants if variant.error is None]
+    # A default may differ by model; that of the weights is left out, as their size shows it. The row of an engine says what it stores.
+    shown = {"weights", *(["dtype"] if any(variant.row is not None for variant in accepted) else [])}
+    varying = tuple(
+        name
+        for name, given in zip(AXES, lists, strict=True)
+        if len(given) > 1 or (name not in shown and len({getattr(variant, name) for variant in accepted}) > 1)
+    )
     comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(variants))
     return comparison, (*common_notes(notes), *dict.fromkeys(warned))
 
 
-def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tuple[str, ...]:
-    """The fields by which variants differ. A default may differ by model; that of the weights is left out, as their size shows it."""
-    # The row of an engine says what it stores.
-    shown = {"weights", *(["dtype"] if any(variant.row is not None for variant in planned) else [])}
-    return tuple(
-        name
-        for name, values in zip(AXES, lists, strict=True)
-        if len(values) > 1 or (name not in shown and len({getattr(variant, name) for variant in planned}) > 1)
+def _row(
+    model: ModelSpec, opened: Occupancy, plan: Plan, known: dict[tuple[object, ...], tuple[ModelSpec, Occupancy | None]]
+) -> EngineRow:
+    """The row of an opened request about ``model`` and its plan.
+
+    The formulas of each workload, whatever its hardware, are planned once: ``known`` are those that were, each with its model, which lives on, so
+    that no other one gets its ``id``. A format that no formula has, such as one of a single engine, is left out: the cache is then that of the
+    model's own dtype. Where the formulas refuse the workload, or sequences differ in length, there are no reasons.
+    """
+    engine, load, dtype = opened.engine, opened.load, opened.setup.dtype
+    formulas: Occupancy | None = None
+    if not load.lengths:
+        workload: dict[str, Any] = {
+            **{name: getattr(load, name) for name in ("seq", "batch", "encoder_seq", "prompt")},
+            "shared_prefix": load.sharing.prefix or None,
+            "samples": load.sharing.samples,
+            "beams": load.sharing.beams,
+        }
+        key = (id(model), dtype, *workload.values())
+        if key not in known:
+            for each in dict.fromkeys((dtype, None)):
+                with suppress(KvplanError):
+                    formulas = open_request(model, engine="reference", dtype=each, **workload)
+                    break
+            known[key] = model, formulas
+        formulas = known[key][1]
+    return EngineRow(
+        stores=stored_words(opened),
+        cache_is=engine.cache_is,
+        pool_is=engine.pool_is or None,
+        growth_bytes=growth_bytes(opened) if opened.evicted is None else plan.cache.bytes_per_token,
+        pool_tokens=None if plan.pool is None else plan.pool.tokens,
+        all_gpus_bytes=request_bytes(opened),
+        reasons=None if formulas is None else causes(opened, formulas),
     )
 
 
-def _unknown(strange: Iterable[tuple[Mapping[str, Any], UnknownNameError]], engines: tuple[Any, ...]) -> UnknownNameError | None:
+def _unknown(errors: Iterable[tuple[Mapping[str, Any], KvplanError]], engines: tuple[Any, ...]) -> UnknownNameError | None:
     """The first name that no model and engine knows. A dtype is unknown only if none of the engines knows it."""
     refusals: dict[str, set[Any]] = {}
-    for asked, error in strange:
+    for asked, error in errors:
+        if not isinstance(error, UnknownNameError):
+            continue
         if error.option != "dtype":
             return error
         refusing = refusals.setdefault(asked["dtype"], set())
@@ -353,6 +324,36 @@ def _unknown(strange: Iterable[tuple[Mapping[str, Any], UnknownNameError]], engi
 
 def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> Variant:
     request, cache, memory, fit = plan.request, plan.cache, plan.memory, plan.fit
+    known: dict[str, Any] = {}
+    if fit is not None:
+        same = (
+            "usable_bytes",
+            "fits",
+            "verdict",
+            "max_seq",
+            "expected_max_seq",
+            "max_batch",
+            "expected_max_batch",
+            "gpu_layers",
+            "all_layers",
+        )
+        known = {name: getattr(fit, name) for name in same}
+        known |= {"total_per_gpu_low_bytes": fit.needed_low_bytes, "total_per_gpu_high_bytes": fit.needed_high_bytes}
+    if plan.policy is not None:
+        from hwcalc.policies.base import NO_COMPACTION
+
+        policy, blocks = plan.policy, plan.policy.blocks
+        known |= {name: getattr(policy, name) for name in ("prefill_peak_bytes", "loses")}
+        known |= {"policy_offered": policy.offered, "policy_saved_bytes": policy.saved_bytes}
+        known["kept_tokens"] = max((layers.kept for layers in policy.layers), default=None)
+        known["kept_tokens_low"] = min((layers.kept_low for layers in policy.layers), default=None)
+        if blocks is not None:
+            known["blocks_held"] = blocks.held
+            known["blocks_freed"] = blocks.free if request.compaction == NO_COMPACTION else blocks.free_compacted
+    if memory.devices:
+        # What lies in host memory, 0 if that is no more than the input.
+        host = memory.devices[-1]
+        known["host_bytes"] = host.total if host.layers or host.experts or host.output or host.cache else 0
     return Variant(
         model=plan.model.id,
         engine=request.engine,
@@ -372,51 +373,10 @@ def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> V
         weights_bytes=memory.weights.bytes,
         total_bytes=memory.total_bytes,
         total_per_gpu_bytes=memory.per_gpu.total,
-        total_per_gpu_low_bytes=None if fit is None else fit.needed_low_bytes,
-        total_per_gpu_high_bytes=None if fit is None else fit.needed_high_bytes,
-        usable_bytes=None if fit is None else fit.usable_bytes,
-        fits=None if fit is None else fit.fits,
-        verdict=None if fit is None else fit.verdict,
-        max_seq=None if fit is None else fit.max_seq,
-        expected_max_seq=None if fit is None else fit.expected_max_seq,
-        max_batch=None if fit is None else fit.max_batch,
-        expected_max_batch=None if fit is None else fit.expected_max_batch,
-        gpu_layers=None if fit is None else fit.gpu_layers,
-        all_layers=None if fit is None else fit.all_layers,
-        host_bytes=_on_host(plan),
         decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
         row=row,
-        **_of_policy(plan),
+        **known,
     )
-
-
-def _of_policy(plan: Plan) -> dict[str, Any]:
-    """What a row says of the policy of a plan; nothing without one."""
-    policy = plan.policy
-    if policy is None:
-        return {}
-    from hwcalc.policies.base import NO_COMPACTION
-
-    blocks = policy.blocks
-    moved = plan.request.compaction != NO_COMPACTION
-    return {
-        "policy_offered": policy.offered,
-        "kept_tokens": max((layers.kept for layers in policy.layers), default=None),
-        "kept_tokens_low": min((layers.kept_low for layers in policy.layers), default=None),
-        "policy_saved_bytes": policy.saved_bytes,
-        "prefill_peak_bytes": policy.prefill_peak_bytes,
-        "blocks_held": None if blocks is None else blocks.held,
-        "blocks_freed": None if blocks is None else blocks.free_compacted if moved else blocks.free,
-        "loses": policy.loses,
-    }
-
-
-def _on_host(plan: Plan) -> int | None:
-    """What lies in host memory, 0 if that is no more than the input; ``None`` for an engine that places nothing."""
-    if not plan.memory.devices:
-        return None
-    host = plan.memory.devices[-1]
-    return host.total if host.layers or host.experts or host.output or host.cache else 0
 
 
 def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:

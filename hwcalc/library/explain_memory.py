@@ -406,7 +406,7 @@ def _needs(opened: Occupancy, end: str, **change: int) -> _Needs:
         size = budget_bytes(changed, end)
         if size is None:
             return _UNKNOWN
-        pool = changed.plan_pool(max(0, size)).value
+        pool = changed.pool(max(0, size)).value
         held = next((one for one in (() if pool is None else pool.steps) if one.name == "max_requests"), None)
         if held is None:
             return changed.needed_bytes, max(0, size), "bytes"

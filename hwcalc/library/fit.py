@@ -1,28 +1,67 @@
-"""What can I run? :func:`fit`: the models that run on one GPU, each in the best format that fits."""
+"""What can I run? :func:`fit`: the models that run on one GPU, each in the best format that fits.
+
+It says which models it is asked for, which of them run, why the others do not, in which order those that run are listed, and which of them
+are listed as one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Unpack
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
+
+from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
-from hwcalc.errors import UsageError
-from hwcalc.library.candidates import candidates, sources
-from hwcalc.library.fit_search import Search, Wishes, alike, best_of_families, ordered
-from hwcalc.library.lists import texts
-from hwcalc.model import Note
-from hwcalc.planner.fitting import hosting
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.library.candidates import Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
+from hwcalc.library.fit_quick import Quick, quick
+from hwcalc.library.indexing import placed_model
+from hwcalc.library.lists import texts, words
+from hwcalc.model import Note, Parameters
+from hwcalc.planner.fitting import Fitted, Hosting, hosting
 from hwcalc.planner.options import FitOptions, take_options, takes
-from hwcalc.planner.runnables import Runnables
+from hwcalc.planner.runnables import Runnable, Runnables, Unread
 from hwcalc.planner.values import AUTO, read_flag
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.hardware_file import Gpu
-from hwcalc.units import parse_tokens
+from hwcalc.profiles.model_index import ENGINE
+from hwcalc.quantization.ggml import file_type
+from hwcalc.quantization.gguf import PUBLISHED_MIXES
+from hwcalc.text import quoted, shell_word, shown
+from hwcalc.units import parse_parameters, parse_tokens
+
+if TYPE_CHECKING:
+    from hwcalc.library.fit_quick import Whole
+    from hwcalc.profiles.model_index import IndexedModel
 
 LOCAL: Final = "local"
 DEFAULT_SEQ: Final = 8192
 """Tokens of a conversation, where nobody says how many."""
+OF_A_FAMILY: Final = 3
+"""As many models of a family as are listed, unless all are asked for."""
+MODALITIES: Final = ("text", "vision", "audio")
+_ROOMY: Final = 2
+"""A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
+_LAST_FIRST: Final = {letter: 0x7F - letter for letter in range(0x80)}
+"""Turns a date into a text that stands the earlier the later it is."""
+_DECENT: Final = frozenset(
+    (
+        *PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1],
+        *("mxfp4_moe", "bf16", "fp16", "f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1"),
+        *("iq4_nl", "nvfp4", "fp8", "int8", "awq", "gptq"),
+    )
+)
+"""Formats of four bits and more. With fewer the answers of a model suffer."""
+_OF_SHAPE: Final = (
+    "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "verdict", "gpu_layers",
+    "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
+)  # fmt: skip
+"""Figures that are the same for all models of a shape."""
 
 
 @takes(FitOptions)
@@ -51,20 +90,23 @@ def fit(
     subclass of :class:`~hwcalc.errors.KvplanError`.
     """
     _, asked = take_options("fit", options)
-    asked = asked.changed(
-        weights=asked.weights or AUTO,
-        engine=asked.engine or AT_HOME,
-        gpu=asked.gpu or LOCAL,
-    )
+    asked = asked.changed(weights=asked.weights or AUTO, engine=asked.engine or AT_HOME, gpu=asked.gpu or LOCAL)
     most, each = parse_tokens(limit, "limit", minimum=0), read_flag(every, "every")
     here, folders = read_flag(installed, "installed"), tuple(texts(folder, "folder", hint='Write folder="models".'))
     wishes = Wishes.of(models, family, min_params, max_params, modality, only_fits, min_speed)
     notes: list[Note] = []
     host = hosting(asked, _gpu(str(asked.gpu), notes), DEFAULT_SEQ)
     search = Search(host=host, wishes=wishes)
-    found = ordered(search.rows(candidates(installed=here, folders=folders)), wishes.words)
+    # The catalog, unless what is here or a folder is asked for.
+    given: list[Iterable[Candidate]] = [*map(from_folder, folders), *([on_this_machine()] if here else [])]
+    found = ordered(search.rows(folded(chain.from_iterable(given or [catalog()]))), wishes.words)
     apart = found if each else alike(found)
-    kept = apart if each else best_of_families(apart)
+    of_family: Counter[str] = Counter()
+    kept: list[Found] = []
+    for row in apart:
+        of_family[row.family] += 1
+        if each or of_family[row.family] <= OF_A_FAMILY:
+            kept.append(row)
     listed = tuple(map(search.finished, kept[:most] if most else kept))
     return Runnables(
         schema_version=SCHEMA_VERSION,
@@ -76,7 +118,7 @@ def fit(
         usable_bytes=listed[0].usable_bytes if listed else None,
         seq=host.seq,
         batch=asked.batch,
-        sources=sources(installed=here, folders=folders),
+        sources=(*folders, *(("this machine",) if here else ())) or ("catalog",),
         **search.counts,
         models=listed,
         more=len(apart) - len(listed),
@@ -97,3 +139,392 @@ def _gpu(name: str, notes: list[Note]) -> Gpu:
 
             error.hint = f"Without one: kvplan fit --gpu {this_machine() or EXAMPLE}. With one: kvplan fit --gpu rtx-4060-ti; a Mac: --gpu m4-24gb."
         raise
+
+
+class Wishes(Record):
+    """Which models are wanted."""
+
+    words: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    modality: str | None = None
+    only_whole: bool = False
+    least_speed: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        models: str | Sequence[str],
+        family: str | Sequence[str],
+        min_params: int | str | None,
+        max_params: int | str | None,
+        modality: str | None,
+        only_fits: bool,
+        min_speed: float | str | None,
+    ) -> Wishes:
+        """From the options. Raises :class:`~hwcalc.errors.UsageError` for a wrong value."""
+        least, most = (
+            None if given is None else parse_parameters(given, name)
+            for given, name in ((min_params, "min_params"), (max_params, "max_params"))
+        )
+        if least is not None and most is not None and least > most:
+            raise UsageError(f"min_params {least:,} is more than max_params {most:,}.", hint="Leave one of them out.")
+        if modality is not None and modality not in MODALITIES:
+            raise UsageError(f"modality is {shown(str(modality), 40)}.", hint=f"Allowed: {', '.join(MODALITIES)}.")
+        try:
+            speed = None if min_speed is None else float(min_speed)
+        except (TypeError, ValueError):
+            speed = -1.0
+        if speed is not None and not 0 <= speed < 1e9:
+            raise UsageError(f"min_speed is {quoted(min_speed)}.", hint="Write tokens per second: 20.")
+        return cls(
+            words=tuple(word.lower() for text in texts(models, "models") for word in text.split()),
+            families=tuple(word.lower() for word in words(texts(family, "family"), "family")),
+            least=least,
+            most=most,
+            modality=modality,
+            only_whole=bool(only_fits),
+            least_speed=speed,
+        )
+
+    def has(self, one: Candidate) -> bool:
+        """Whether what is known without reading the model is what is wanted."""
+        if not (self.words or self.families):
+            return self.modality is None or one.modality == self.modality
+        names, series = f"{one.id} {one.model_type}".lower(), f"{one.family} {one.model_type}".lower()
+        return (
+            all(word in names for word in self.words)
+            and (not self.families or any(word in series for word in self.families))
+            and (self.modality is None or one.modality == self.modality)
+        )
+
+    def of_size(self, parameters: int | None) -> bool:
+        """Whether so many parameters are wanted; what is unknown is not, if a size was asked for."""
+        if self.least is None and self.most is None:
+            return True
+        return parameters is not None and (self.least or 0) <= parameters <= (self.most or parameters)
+
+
+class Found(NamedTuple):
+    """A model that runs, by what its place in the list depends on; ``family`` in lower case. ``finish`` works out its row, which takes longer."""
+
+    one: Candidate
+    family: str
+    also: tuple[str, ...]
+    weights: str | None
+    file_type: str | None
+    seq: int
+    parameters: int | None
+    max_position_embeddings: int | None
+    weights_bytes: int
+    needed_bytes: int
+    verdict: Verdict
+    whole: bool
+    finish: Callable[[], Runnable]
+
+    @property
+    def id(self) -> str:
+        """The id of the model."""
+        return self.one.id
+
+
+class Search:
+    """One pass over the candidates. It counts what is left out."""
+
+    def __init__(self, host: Hosting, wishes: Wishes) -> None:
+        self.counts = dict.fromkeys(("considered", "filtered", "refused", "short", "too_large", "slow"), 0)
+        self.unread: list[Unread] = []
+        self._host = host
+        self._wishes = wishes
+        self._asked_quick = False
+        self._quick: Quick | None = None
+        self._shared: dict[tuple[int | None, int | None, int, str | None], Runnable | None] = {}
+
+    def rows(self, candidates: Iterable[Candidate]) -> Iterator[Found]:
+        """The models that run, in the order of the candidates."""
+        for one in candidates:
+            self._left_out("considered", one)
+            wanted = self._wishes.has(one) and (one.parameters is None or self._wishes.of_size(one.parameters))
+            row = self._row(one) if wanted else self._left_out("filtered", one)
+            if row is not None:
+                yield row
+
+    def finished(self, row: Found) -> Runnable:
+        """The row with all of its figures. What takes long is worked out for rows that are listed."""
+        return replace(row.finish(), also=row.also)
+
+    def _left_out(self, what: str, one: Candidate) -> Found | None:
+        """No row, but a count of the reason."""
+        self.counts[what] += 1 + len(one.also)
+        return None
+
+    def _row(self, one: Candidate) -> Found | None:
+        row = one.row
+        if row is not None and row.shape is not None:
+            if not self._asked_quick:
+                self._asked_quick, self._quick = True, quick(self._host)
+            seq = self._host.seq_for(row.max_position_embeddings)
+            if self._quick is not None and self._quick.knows(row):
+                return self._of_speed(one, self._known(one, row, self._quick, seq))
+        if row is not None and row.refused and self._host.engine.name == ENGINE:
+            return self._left_out("refused", one)
+        if self._host.hopeless(one.parameters):
+            return self._left_out("too_large", one)
+        longest = None if row is None or one.parameters is None else row.max_position_embeddings
+        if longest is not None and self._host.seq_for(longest) > longest:
+            return self._left_out("short", one)
+        return self._of_speed(one, self._planned(one))
+
+    def _of_speed(self, one: Candidate, row: Found | None) -> Found | None:
+        """A row, unless it is slower than asked for."""
+        least = self._wishes.least_speed
+        if row is None or least is None:
+            return row
+        made = self.finished(row)
+        return _place_of(one, made) if (made.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", one)
+
+    def _known(self, one: Candidate, row: IndexedModel, found: Quick, seq: int) -> Found | None:
+        """By the index: as a whole, or else in the smallest format with a part on the host."""
+        if seq > (row.max_position_embeddings or seq):
+            return self._left_out("short", one)
+        if found.without_gpu:
+            return self._hosted(one, row, found.hosted(row, seq), seq)
+        whole = found.whole(row, seq)
+        smallest = found.smallest(row)
+        if whole is None:
+            apart = None if self._wishes.only_whole else found.apart(row, seq)
+            if apart is None and not self._wishes.only_whole:
+                return self._placed(one, smallest, row.parameters, row.active)
+            if not apart:
+                return self._left_out("too_large", one)
+        return Found(
+            one=one,
+            family=one.family.lower(),
+            also=one.also,
+            weights=smallest if whole is None else whole.weights,
+            file_type=None,
+            seq=seq,
+            parameters=row.parameters,
+            max_position_embeddings=row.max_position_embeddings,
+            weights_bytes=found.weights_bytes(row) if whole is None else whole.weights_bytes,
+            needed_bytes=0 if whole is None else whole.needed_bytes,
+            verdict=Verdict.FITS,
+            whole=whole is not None,
+            finish=lambda: self._finished_known(one, row, found, whole, seq),
+        )
+
+    def _finished_known(self, one: Candidate, row: IndexedModel, found: Quick, whole: Whole | None, seq: int) -> Runnable:
+        """The row of a model that lies on the GPU as a whole, or of which a part lies on the host."""
+        layers = found.layers(row)
+        if whole is None:
+            made = self._made(one, found.smallest(row), seq, row.parameters, row.active)
+            made = replace(made, all_layers=layers, weights_bytes=found.weights_bytes(row))
+            return self._whole_row(one, made) or made
+        made = replace(
+            self._made(one, whole.weights, seq, row.parameters, row.active),
+            kv_dtype=found.dtypes.kv,
+            weights_bytes=whole.weights_bytes,
+            cache_bytes=whole.cache_bytes,
+            needed_bytes=whole.needed_bytes,
+            usable_bytes=found.usable_bytes,
+            headroom_bytes=found.usable_bytes - whole.needed_bytes,
+            gpu_layers=layers,
+            all_layers=layers,
+            host_bytes=whole.host_bytes,
+            host_experts=0,
+        )
+        if not found.reads_as_planned(row, whole):
+            return self._whole_row(one, made) or made
+        speed, bound_by = found.speed(row, whole, seq)
+        return replace(made, max_seq=found.longest(row, whole, seq), decode_tokens_per_s_bound=speed, bound_by=bound_by)
+
+    def _hosted(self, one: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Found | None:
+        """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""
+        rows = [replace(self._made(one, name, seq, row.parameters, row.active), needed_bytes=needed) for name, needed in formats]
+        if len(rows) == 1:
+            return _place_of(one, rows[0], lambda: self._whole_row(one, rows[0]) or rows[0])
+        for made in rows:
+            # A format that does not fit is no model that is left out.
+            counts = dict(self.counts)
+            whole = self._whole_row(one, made)
+            self.counts = counts
+            if whole is not None and (whole.verdict.certain or made is rows[-1]):
+                return _place_of(one, whole)
+        return self._left_out("too_large", one)
+
+    def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Found | None:
+        """In this format, as the engine places it by itself."""
+        try:
+            model = None if one.row is None or self._quick is None else placed_model(one.row, weights)
+            return self._judged(one, self._host.apart(model or one.load(), weights), parameters, active)
+        except KvplanError:
+            return self._left_out("refused", one)
+
+    def _whole_row(self, one: Candidate, row: Runnable) -> Runnable | None:
+        """The figures of a model of which a part lies on the host. Models of one shape and length have the same."""
+        assert one.row is not None
+        key = (one.row.shape, one.row.max_position_embeddings, row.seq, row.weights)
+        if key not in self._shared:
+            made = self._placed(one, row.weights, row.parameters, row.active_parameters)
+            self._shared[key] = None if made is None else made.finish()
+        known = self._shared[key]
+        return None if known is None else replace(row, **{name: getattr(known, name) for name in _OF_SHAPE})
+
+    def _planned(self, one: Candidate) -> Found | None:
+        """By reading the model and asking the engine."""
+        try:
+            model = one.load()
+        except KvplanError as error:
+            self.unread.append(_unread(one, error))
+            return None
+        counted = model.parameters or Parameters()
+        parameters, active = one.parameters or counted.total, one.active or counted.active
+        if not self._wishes.of_size(parameters):
+            return self._left_out("filtered", one)
+        longest = model.max_position_embeddings
+        if longest is not None and self._host.seq_for(longest) > longest:
+            return self._left_out("short", one)
+        try:
+            fitted = self._host.best(model, stored=one.stored)
+        except KvplanError as error:
+            if one.source != "catalog":
+                self.unread.append(_unread(one, error))
+            return self._left_out("refused", one)
+        return self._judged(one, fitted, parameters, active)
+
+    def _judged(self, one: Candidate, fitted: Fitted, parameters: int | None, active: int | None) -> Found | None:
+        """A planned model that fits; else it is counted."""
+        if not fitted.verdict.fits or (self._wishes.only_whole and not fitted.whole):
+            return self._left_out("too_large", one)
+        opened = fitted.opened
+        made = replace(
+            self._made(one, opened.setup.weights, opened.load.seq, parameters, active),
+            model_type=one.model_type or opened.model.model_type,
+            kv_dtype=opened.dtypes.kv,
+            weights_bytes=fitted.weights_bytes,
+            cache_bytes=opened.stored_bytes,
+            needed_bytes=fitted.needed_bytes,
+            usable_bytes=fitted.usable_bytes,
+            headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
+            max_position_embeddings=opened.model.max_position_embeddings,
+            file_type=file_type(opened.model),
+            verdict=fitted.verdict,
+            gpu_layers=fitted.gpu_layers,
+            all_layers=fitted.all_layers,
+            host_bytes=fitted.host_bytes,
+            host_experts=fitted.host_experts,
+        )
+
+        def finish() -> Runnable:
+            sure, speed = fitted.longest, fitted.speed
+            row = replace(made, max_seq=sure, expected_max_seq=None if sure else fitted.expected_longest)
+            if speed is None:
+                return row
+            return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)
+
+        return _place_of(one, made, finish)
+
+    def _made(self, one: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
+        """A row without its figures, and with the line that plans it."""
+        asked = self._host.asked
+        line = ["kvplan", one.word, "--seq", str(seq)]
+        line += ["--batch", str(asked.batch)] if asked.batch != 1 else []
+        line += ["--dtype", asked.dtype] if asked.dtype else []
+        line += ["--weights", weights] if weights else []
+        line += ["--engine", str(asked.engine), "--gpu", str(asked.gpu)]
+        line += ["--gpus", str(asked.gpus)] if asked.gpus else []
+        figures = ("weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq")
+        unknown = ("file_type", "expected_max_seq", "gpu_layers", "all_layers", "host_bytes", "host_experts")
+        without: dict[str, Any] = {
+            **dict.fromkeys(figures, 0),
+            **dict.fromkeys((*unknown, "decode_tokens_per_s_bound", "bound_by")),
+        }
+        return Runnable(
+            id=one.id,
+            also=one.also,
+            family=one.family,
+            model_type=one.model_type,
+            source=one.source,
+            stored=one.stored,
+            modality=one.modality,
+            parameters=parameters,
+            active_parameters=active,
+            released=one.released,
+            weights=weights,
+            seq=seq,
+            batch=asked.batch,
+            kv_dtype="",
+            max_position_embeddings=None if one.row is None else one.row.max_position_embeddings,
+            verdict=Verdict.FITS,
+            command=" ".join(map(shell_word, line)),
+            **without,
+        )
+
+
+def _unread(one: Candidate, error: KvplanError) -> Unread:
+    """The row of a model that could not be read."""
+    return Unread(id=one.word, source=one.source, message=error.message, hint=error.hint)
+
+
+def _place_of(one: Candidate, row: Runnable, finish: Callable[[], Runnable] | None = None) -> Found:
+    """What the place of a row depends on; ``finish`` makes what the row still lacks, if anything."""
+    return Found(
+        one=one,
+        family=row.family.lower(),
+        also=row.also,
+        weights=row.weights,
+        file_type=row.file_type,
+        seq=row.seq,
+        parameters=row.parameters,
+        max_position_embeddings=row.max_position_embeddings,
+        weights_bytes=row.weights_bytes,
+        needed_bytes=row.needed_bytes,
+        verdict=row.verdict,
+        whole=row.whole,
+        finish=(lambda: row) if finish is None else finish,
+    )
+
+
+def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ...]:
+    """The best of each family first, and the families in the order of their best; before all, models with these words in their ids."""
+    given = tuple(rows)
+    families: dict[str, list[str]] = {}
+    for row in given:
+        families.setdefault(row.family, []).extend((row.id, *row.also))
+    raw = frozenset[str]().union(*map(pretrained_of, families.values()))
+
+    def rank(row: Found) -> tuple[object, ...]:
+        form = row.weights or row.file_type
+        longest = row.max_position_embeddings
+        return (
+            not all(word in row.id.lower() for word in words),
+            # What lies on the GPU whole and surely fits, at four bits and more.
+            not row.whole,
+            form is not None and form not in _DECENT,
+            row.whole and not row.verdict.certain,
+            # Then what follows instructions, what the context asked for does not fill, the largest, and the newest.
+            row.id in raw,
+            longest is not None and longest < _ROOMY * row.seq,
+            -(row.parameters or 0),
+            (row.one.released or "0").translate(_LAST_FIRST),
+            row.id,
+        )
+
+    best = sorted(given, key=rank)
+    places: dict[str, int] = {}
+    for row in best:
+        places.setdefault(row.family, len(places))
+    return tuple(sorted(best, key=lambda row: places[row.family]))
+
+
+def alike(rows: Iterable[Found]) -> tuple[Found, ...]:
+    """Models of a family of the same size as one row, which names the others."""
+    groups: dict[tuple[object, ...], list[Found]] = {}
+    for row in rows:
+        key = (row.family, row.weights, row.weights_bytes, row.needed_bytes, row.seq, row.one.modality, row.one.stored)
+        groups.setdefault((*key, row.id) if row.one.stored else key, []).append(row)
+    return tuple(
+        first if not others else first._replace(also=(*first.also, *(name for one in others for name in (one.id, *one.also))))
+        for first, *others in groups.values()
+    )

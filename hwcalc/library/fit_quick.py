@@ -50,22 +50,19 @@ class Quick:
         options = place_options(setup.options)
         self._rooms = rooms_of(setup.hardware, options)
         self._likely_host = host_room(setup, options, "expected")
-        self._dtypes = dtypes_of(*ContextOptions.of(setup).types)
+        self._room = self._rooms["low"] or 0
+        self._most_room = self._rooms["high"] or 0
+        self.usable_bytes = self._rooms["expected"] or 0
+        """Bytes of the GPU that may be used, by the expected value."""
+        self.dtypes = dtypes_of(*ContextOptions.of(setup).types)
+        """The format of the cache."""
+        self.without_gpu = host.gpu.is_host
+        """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
         self._whole: dict[tuple[object, int], Whole | None] = {}
         self._layouts: dict[tuple[object, int], Layout] = {}
 
-    @property
-    def kv_dtype(self) -> str:
-        """The format of the cache."""
-        return self._dtypes.kv
-
-    @property
-    def usable_bytes(self) -> int:
-        """Bytes of the GPU that may be used, by the expected value."""
-        return self._rooms["expected"] or 0
-
-    def knows(self, row: IndexedModel, tokens: int) -> bool:
+    def knows(self, row: IndexedModel) -> bool:
         """Whether the index has what is asked for."""
         if row.shape is None or self._rooms["low"] is None:
             return False
@@ -82,30 +79,27 @@ class Quick:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
         assert row.shape is not None
         key = ((row.shape, *(row.placed or ())), tokens)
-        if key not in self._whole:
-            self._whole[key] = self._fitting(row, tokens)
-        return self._whole[key]
-
-    def _fitting(self, row: IndexedModel, tokens: int) -> Whole | None:
-        assert row.shape is not None
-        room: int = self._rooms["low"] or 0
+        if key in self._whole:
+            return self._whole[key]
+        self._whole[key] = None
         for name, gpu, host in zip(*formats_at(row.shape), strict=True):
             # No context is laid out of a model that is too large by its weights alone.
-            if self._named not in (None, name) or gpu > room or gpu + self.layout(row, tokens).cache_on(0) > room:
+            if self._named not in (None, name) or gpu > self._room or gpu + self.layout(row, tokens).cache_on(0) > self._room:
                 continue
             made = self.layout(row, tokens).with_file({0: gpu, ON_HOST: host})
             if self._surely_holds(made):
-                return Whole(
+                self._whole[key] = Whole(
                     weights=name,
                     weights_bytes=gpu,
                     cache_bytes=made.cache_on(0),
                     needed_bytes=made.needed_on(0, "expected"),
                     host_bytes=host,
                 )
-        return None
+                break
+        return self._whole[key]
 
     def _surely_holds(self, made: Layout) -> bool:
-        return made.hold(made.main, self._rooms["low"] or 0, "low") and made.host_holds("low")
+        return made.hold(made.main, self._room, "low") and made.host_holds("low")
 
     def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
         """The most tokens with which a model surely fits as a whole, as it does with ``tokens``."""
@@ -131,14 +125,11 @@ class Quick:
         assert row.shape is not None
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
-            self._speeds[key] = self._speed(row.shape, whole.weights, tokens)
+            shares, engine = shares_at(row.shape, whole.weights), self._host.engine.name
+            step = decode_of(stack_at(row.shape), shares, seq=tokens, batch=1, roles=self.dtypes.roles, engine=engine)
+            seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
+            self._speeds[key] = None if seconds is None else 1 / seconds, bound_by
         return self._speeds[key]
-
-    def _speed(self, number: int, weights: str, tokens: int) -> tuple[float | None, str | None]:
-        shares, roles, engine = shares_at(number, weights), self._dtypes.roles, self._host.engine.name
-        step = decode_of(stack_at(number), shares, seq=tokens, batch=1, roles=roles, engine=engine)
-        seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
-        return None if seconds is None else 1 / seconds, bound_by
 
     @cached_property
     def _bandwidth(self) -> float | None:
@@ -159,11 +150,6 @@ class Quick:
         assert row.shape is not None
         return formats_at(row.shape).sizes(self.smallest(row)).gpu
 
-    @property
-    def without_gpu(self) -> bool:
-        """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
-        return self._host.gpu.is_host
-
     def hosted(self, row: IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
         """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
 
@@ -173,18 +159,18 @@ class Quick:
         made, found = self.layout(row, tokens), list[tuple[str, int]]()
         cache = made.cache_on(0)
         for name, gpu, host in zip(*formats_at(row.shape), strict=True):
-            if self._named not in (None, name) or gpu + cache > (self._rooms["high"] or 0):
+            if self._named not in (None, name) or gpu + cache > self._most_room:
                 continue
             needed = gpu + host + cache + _buffers(made)
             found.append((name, needed))
-            if needed <= (self._rooms["low"] or 0):
+            if needed <= self._room:
                 break
         return tuple(found)
 
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        name, host, room = self.smallest(row), self._likely_host, self._rooms["high"] or 0
+        name, host, room = self.smallest(row), self._likely_host, self._most_room
         sizes = formats_at(row.shape).sizes(name)
         if sizes.gpu > room + host:
             return False
@@ -213,8 +199,7 @@ class Quick:
         layer = step + max(caches) + cache_bytes(layers.extras, settings, settings)
         process = made.part_bytes(0, "high", Section.OVERHEAD)
         other_bytes = process + _buffers(made) + made.part_bytes(0, "high", Section.ACTIVATIONS) + 2 * layer
-        low: int = self._rooms["low"] or 0
-        return max(0, low - other_bytes - layer)
+        return max(0, self._room - other_bytes - layer)
 
 
 def _buffers(made: Layout) -> int:

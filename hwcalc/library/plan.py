@@ -35,7 +35,7 @@ def plan(
     unknown = [name for name in options if name not in ROWS]
     if unknown:
         raise TypeError(f"plan() got an unexpected keyword argument {unknown[0]!r}")
-    from hwcalc.planner.change import command_line
+    from hwcalc.planner.command_line import command_line
     from hwcalc.planner.plan import plan_model
 
     asked = read_options(options)

@@ -191,7 +191,7 @@ def _in_words(lengths: Lengths, fill: Fraction | None) -> str:
         low, high = lengths.uniform
         return f"{lengths.batch:,} of {low:,} to {high:,} tokens, all equally likely"
     if fill is not None:
-        return f"{lengths.batch:,} of {lengths.length_now:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
+        return f"{lengths.batch:,} of {lengths.now[0][0]:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
     told = [f"{count:,} of {length:,}" for length, count in sorted(lengths.now)[:8]]
     more = f" and {len(lengths.now) - 8:,} other lengths" if len(lengths.now) > 8 else ""
     return f"{', '.join(told)}{more} tokens"
@@ -216,7 +216,7 @@ def _notes(setting: Setting) -> list[Note]:
     if has_cross(opened.model):
         message = "Without a cache the encoder still runs once, and its output is kept; its keys and values are counted once, which is a lower bound."
         found.append(Note(code="encoder-once", message=message))
-    if setting.cached.step is None:
+    if setting.cached.flops_per_step is None:
         found.append(
             Note(code="weights-unknown", message="The weights are not counted: operations are those of attention alone.")
         )

@@ -37,9 +37,8 @@ def no_cache(config: Config, key: str) -> Reading:
     # The heads are read all the same: a config without them is broken, whether or not anything is cached.
     shared_heads(config)
     message = f"The config does not set {key}: this model attends in both directions and keeps nothing between steps."
-    return Reading(
-        layers=((NoCache(),),) * config.number_of_layers(), config=config, notes=(Note(code="encoder-only", message=message),)
-    )
+    notes = (Note(code="encoder-only", message=message),)
+    return Reading(layers=((NoCache(),),) * config.number_of_layers(), config=config, notes=notes)
 
 
 class Bert(Record):
@@ -93,49 +92,28 @@ class Bert(Record):
         return self.blocks(config, config, layers, headed=False, cross=False, part=Part.ENCODER, path=f"{path}.")
 
     def blocks(
-        self,
-        config: Config,
-        top: Config,
-        layers: tuple[Layer, ...],
-        *,
-        headed: bool,
-        cross: bool,
-        source: int | None = None,
-        part: Part = Part.LANGUAGE,
-        path: str = "",
-    ) -> list[Block]:
+        self, config: Config, top: Config, layers: tuple[Layer, ...], *, headed: bool, cross: bool, source: int | None = None,
+        part: Part = Part.LANGUAGE, path: str = "",
+    ) -> list[Block]:  # fmt: skip
         """All blocks of a model with these layers. ``source`` is the width that cross attention reads, by default the model's own."""
         width = config.integer("hidden_size")
         pooled = self.pooler_always or (self.pooler and not headed)
         biased = "qkvo" if switched(config, self.qkv_bias) else "o"
-        over = _attention("crossattention", width, biased, source) if cross else ()
+        own, over = _attention("attention", width, biased), _attention("crossattention", width, biased, source) if cross else ()
         adapter = self.layer_extra(config, width) if self.layer_extra is not None else ()
-        out = [
-            Block(kind="embedding", weights=self._embeddings(config, width, path), part=part),
-            *stack(
-                layers,
-                width,
-                part,
-                attention=_attention("attention", width, biased),
-                mlp=self._mlp(config, width),
-                cross_attention=over,
-                adapter=adapter,
-            ),
-        ]
+        inner = config.integer("intermediate_size")
+        mlp = w.linear("intermediate.dense", width, inner, bias=True) + w.linear("output.dense", inner, width, bias=True)
+        mlp += w.layer_norm("output.LayerNorm", width)
+        out = [Block(kind="embedding", weights=self._embeddings(config, width, path), part=part)]
+        out += stack(layers, width, part, attention=own, mlp=mlp, cross_attention=over, adapter=adapter)
         if switched(config, self.final_norm):
             out.append(Block(kind="norm", weights=w.layer_norm(f"{path}encoder.LayerNorm", width), part=part))
         if pooled:
             out.append(Block(kind="pooler", weights=w.linear(f"{path}pooler.dense", width, width, bias=True), part=part))
         if headed:
-            tied = tied_head(config, top)
-            head = self._head(config, width, tied=tied) if self.head is None else self.head(config, width)
+            head = self._head(config, width, tied_head(config, top)) if self.head is None else self.head(config, width)
             out.append(Block(kind="head", weights=head, part=part))
         return out
-
-    def _mlp(self, config: Config, width: int) -> Weighed:
-        inner = config.integer("intermediate_size")
-        mlp = w.linear("intermediate.dense", width, inner, bias=True) + w.linear("output.dense", inner, width, bias=True)
-        return mlp + w.layer_norm("output.LayerNorm", width)
 
     def _narrow(self, config: Config, width: int) -> int:
         """The width of the embeddings."""
@@ -155,7 +133,7 @@ class Bert(Record):
             weights += w.linear(f"{path}embeddings_project", narrow, width, bias=True)
         return weights + (self.extra(config, width) if self.extra is not None else ())
 
-    def _head(self, config: Config, width: int, *, tied: bool) -> Weighed:
+    def _head(self, config: Config, width: int, tied: bool) -> Weighed:
         """The head that predicts words."""
         narrow, vocab, path = self._narrow(config, width), config.integer("vocab_size"), "cls.predictions"
         weights = w.parameter(f"{path}.bias", vocab, role=WeightRole.BIAS)
@@ -175,13 +153,11 @@ def _attention(path: str, width: int, biased: str, source: int | None = None) ->
 
 def _rembert_head(config: Config, width: int) -> Weighed:
     """RemBERT's output embeddings have a width of their own, so they are never tied to the input's."""
-    wide = config.maybe_integer("output_embedding_size") or _REMBERT_OUTPUT
+    # The default of transformers' class is 1664.
+    wide = config.maybe_integer("output_embedding_size") or 1664
     vocab, path = config.integer("vocab_size"), "cls.predictions"
     weights = w.linear(f"{path}.dense", width, wide, bias=True) + w.layer_norm(f"{path}.LayerNorm", wide)
     return weights + w.linear(f"{path}.decoder", wide, vocab, bias=True, role=WeightRole.HEAD)
-
-
-_REMBERT_OUTPUT: Final = 1664
 
 
 def _rotary_table(config: Config, width: int) -> Weighed:
@@ -219,29 +195,10 @@ def _languages(config: Config, width: int) -> Weighed:
     return weights
 
 
-BERT: Final = Bert()
-BERT_GENERATION: Final = Bert(token_types=False, transformed=False, pooler=False)
-BIG_BIRD: Final = Bert(qkv_bias="use_bias", pooler_always=True)
-BLIP_TEXT: Final = Bert(token_types=False)
-ELECTRA: Final = Bert(narrow="embedding_size", second_bias=False, pooler=False)
-ERNIE: Final = Bert(extra=_task_types)
-GIT_TEXT: Final = Bert(token_types=False, pooler=False)
-MEGATRON: Final = Bert(embedding_norm=False, final_norm=True)
-PRELAYERNORM: Final = Bert(final_norm=True)
-REMBERT: Final = Bert(narrow="input_embedding_size", projected=True, head=_rembert_head)
-ROC_BERT: Final = Bert(extra=_sound_and_shape)
-ROFORMER: Final = Bert(narrow="embedding_size", positions=False, pooler=False, extra=_rotary_table)
-XMOD: Final = Bert(final_norm="pre_norm", layer_extra=_languages)
-
-
 def _early(
-    layers: Callable[[Config], Reading],
-    body: Callable[[Config, Reading], list[Block] | None],
-    head: str,
-    *,
-    bias: bool = False,
+    layers: Callable[[Config], Reading], body: Callable[[Config, Reading], list[Block] | None], head: str, *, bias: bool = False,
     may_tie: bool = True,
-) -> Readers:
+) -> Readers:  # fmt: skip
     """One of these models. ``body`` weighs all but the head, which only a class that predicts words has."""
 
     def weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
@@ -304,14 +261,11 @@ def _cpmant(config: Config, reading: Reading) -> list[Block]:
     buckets = segments * segments + config.integer("position_bias_num_buckets")
     outside = w.embedding("input_embedding", rows, width) + w.embedding("segment_embedding", segments, width)
     outside += w.parameter("position_bias.relative_attention_bias", buckets, config.integer("num_attention_heads"))
-
     attention = w.rms_norm("self_att.layernorm_before_attention", width)
     attention += projections(path, width, own_dims(reading.layers[0], width), names)
     mlp = w.gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn") + w.rms_norm("ffn.layernorm_before_ffn", width)
-    return [
-        Block(kind="embedding", weights=outside + w.rms_norm("encoder.output_layernorm", width)),
-        *stack(reading.layers, width, attention=attention, mlp=mlp),
-    ]
+    table = Block(kind="embedding", weights=outside + w.rms_norm("encoder.output_layernorm", width))
+    return [table, *stack(reading.layers, width, attention=attention, mlp=mlp)]
 
 
 def _read_gpt1(config: Config) -> Reading:
@@ -325,7 +279,6 @@ def _gpt1(config: Config, reading: Reading) -> list[Block]:
     width = config.integer("hidden_size")
     table = w.embedding("tokens_embed", config.integer("vocab_size"), width)
     table += w.embedding("positions_embed", config.integer("max_position_embeddings"), width)
-
     dims = own_dims(reading.layers[0], width)
     rows = (dims.num_attention_heads + 2 * dims.num_key_value_heads) * dims.head_dim
     attention = w.linear("attn.c_attn", width, rows, bias=True) + w.linear("attn.c_proj", width, width, bias=True)
@@ -368,6 +321,19 @@ def _other_memory(what: str) -> Callable[[Config], Reading]:
     return refuse
 
 
+BERT: Final = Bert()
+BERT_GENERATION: Final = Bert(token_types=False, transformed=False, pooler=False)
+BIG_BIRD: Final = Bert(qkv_bias="use_bias", pooler_always=True)
+BLIP_TEXT: Final = Bert(token_types=False)
+ELECTRA: Final = Bert(narrow="embedding_size", second_bias=False, pooler=False)
+ERNIE: Final = Bert(extra=_task_types)
+GIT_TEXT: Final = Bert(token_types=False, pooler=False)
+MEGATRON: Final = Bert(embedding_norm=False, final_norm=True)
+PRELAYERNORM: Final = Bert(final_norm=True)
+REMBERT: Final = Bert(narrow="input_embedding_size", projected=True, head=_rembert_head)
+ROC_BERT: Final = Bert(extra=_sound_and_shape)
+ROFORMER: Final = Bert(narrow="embedding_size", positions=False, pooler=False, extra=_rotary_table)
+XMOD: Final = Bert(final_norm="pre_norm", layer_extra=_languages)
 CPMANT: Final = _early(_read_cpmant, _cpmant, "lm_head", may_tie=False)
 GIT: Final = _early(_read, _git, "output", bias=True)
 GPT1: Final = _early(_read_gpt1, _gpt1, "lm_head")

@@ -19,10 +19,11 @@ from hwcalc.parsers.reading import AttentionDims
 
 Switch = bool | str
 """Yes, no, or the config key that says so."""
-
-
 Weighed = tuple[Weight, ...]
-
+Named = tuple[str, Weighed]
+"""A block's kind and its tensors."""
+Dims = AttentionDims | AttentionKind
+K = TypeVar("K", bound=Hashable)
 
 _TIED_BY_EITHER: Final = frozenset(
     {
@@ -30,8 +31,6 @@ _TIED_BY_EITHER: Final = frozenset(
         "paddleocr_vl", "qwen2_5_vl", "qwen2_vl", "shieldgemma2", "video_llama_3",
     }
 )  # fmt: skip
-
-
 _TIED_BY_TEXT: Final = frozenset({"vibevoice"})
 
 
@@ -77,13 +76,6 @@ def head_block(config: Config, *, tied: bool, bias: bool = False, width: int | N
     return (Block(kind="head", weights=head),) if head else ()
 
 
-Named = tuple[str, tuple[Weight, ...]]
-"""A block's kind and its tensors."""
-
-
-K = TypeVar("K", bound=Hashable)
-
-
 def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: Part = Part.LANGUAGE) -> list[Block]:
     """The blocks of a stack of layers. Equal layers are weighed once. Equal blocks of different layers are counted together.
 
@@ -123,41 +115,31 @@ def ends(
 
 
 def attention_of(
-    kind: AttentionKind,
+    dims: Dims,
     hidden_size: int,
     *,
     qkv_bias: bool = False,
     o_bias: bool = False,
     qk_norm: bool = False,
     path: str = "self_attn",
-) -> tuple[Weight, ...]:
-    """The weights of an attention layer, by what it caches. ``qk_norm`` is one scale per channel of a head."""
-    weights = w.attention(
-        hidden_size,
-        kind.num_attention_heads,
-        kind.num_key_value_heads,
-        kind.head_dim,
-        kind.v_head_dim,
-        qkv_bias=qkv_bias,
-        o_bias=o_bias,
-        path=path,
-    )
+    fused: str = "",
+    output: str = "o_proj",
+) -> Weighed:
+    """The weights of an attention layer with these dims. ``qk_norm`` is one scale per channel of a head."""
+    sizes = (dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim, dims.v_head_dim)
+    weights = w.attention(hidden_size, *sizes, qkv_bias=qkv_bias, o_bias=o_bias, path=path, fused=fused, output=output)
     if qk_norm:
-        weights += w.rms_norm(f"{path}.q_norm", kind.head_dim) + w.rms_norm(f"{path}.k_norm", kind.head_dim)
+        weights += rms_norms(dims.head_dim, f"{path}.q_norm", f"{path}.k_norm")
     return weights
 
 
-def gated_experts(
-    hidden_size: int, width: int, count: int, active: int, *, path: str = "mlp", router: str = "gate"
-) -> tuple[Weight, ...]:
+def gated_experts(hidden_size: int, width: int, count: int, active: int, *, path: str = "mlp", router: str = "gate") -> Weighed:
     """Gated experts and the linear router that chooses among them."""
     return (
         *w.experts(w.gated_mlp(hidden_size, width, path=f"{path}.experts"), count, active),
         *w.linear(f"{path}.{router}", hidden_size, count, role=WeightRole.ROUTER),
     )
 
-
-Dims = AttentionDims | AttentionKind
 
 QKVO: Final = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
 """The names of queries, keys, values and output, in the order in which they are listed."""
@@ -247,7 +229,7 @@ def output_head(path: str, width: int, vocab: int, *, tied: bool = False, bias: 
     return [Block(kind="head", weights=w.parameter(f"{path}.bias", vocab, role=WeightRole.BIAS))] if bias else []
 
 
-def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) -> tuple[Weight, ...]:
+def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) -> Weighed:
     """The weights that mix ``streams`` residual streams around an attention or MLP: into it and out of it.
 
     With three outputs the streams are also mixed with each other, which takes streams x streams rows more.
@@ -258,24 +240,18 @@ def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) ->
     (2 x 4 + 4 x 4) x (4 x 2) = 192 weights, 24 biases and 3 scales.
     """
     rows = 2 * streams + (streams * streams if outputs == 3 else 0)
-    return (
-        *w.parameter(f"{path}.fn", rows, streams * hidden_size),
-        *w.parameter(f"{path}.base", rows),
-        *w.parameter(f"{path}.scale", outputs),
-    )
+    weights = w.parameter(f"{path}.fn", rows, streams * hidden_size) + w.parameter(f"{path}.base", rows)
+    return weights + w.parameter(f"{path}.scale", outputs)
 
 
-def hyper_connections(config: Config, outputs: int) -> tuple[Weight, ...]:
+def hyper_connections(config: Config, outputs: int) -> Weighed:
     """The weights that mix the streams around the attention and around the MLP of a layer."""
     streams, hidden = config.integer("hc_mult"), config.integer("hidden_size")
     return hyper_connection("attn_hc", streams, hidden, outputs) + hyper_connection("ffn_hc", streams, hidden, outputs)
 
 
-def hyper_head(config: Config) -> tuple[Weight, ...]:
+def hyper_head(config: Config) -> Weighed:
     """The weights that mix the streams before the last norm."""
     streams, hidden = config.integer("hc_mult"), config.integer("hidden_size")
-    return (
-        *w.parameter("hc_head.hc_fn", streams, streams * hidden),
-        *w.parameter("hc_head.hc_base", streams),
-        *w.parameter("hc_head.hc_scale", 1),
-    )
+    weights = w.parameter("hc_head.hc_fn", streams, streams * hidden) + w.parameter("hc_head.hc_base", streams)
+    return weights + w.parameter("hc_head.hc_scale", 1)

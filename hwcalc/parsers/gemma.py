@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hwcalc.formulas import FullAttention, Layer, SharedCache
 from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.llama import HEAD_NORM
@@ -39,13 +39,11 @@ def _global_dims(config: Config, level: Config) -> AttentionDims:
     these keys.
     """
     dims, head_dim = attention_dims(level), config.maybe_integer("global_head_dim") or _GLOBAL_HEAD_DIM
-    heads = config.maybe_integer("num_global_key_value_heads")
-    one = config.flag("attention_k_eq_v", default=True)
+    heads, one = config.maybe_integer("num_global_key_value_heads"), config.flag("attention_k_eq_v", default=True)
     if config.has("per_layer_config"):
         return dims
-    return replace(
-        dims, num_key_value_heads=heads if heads and one else dims.num_key_value_heads, head_dim=head_dim, v_head_dim=head_dim
-    )
+    kept = heads if heads and one else dims.num_key_value_heads
+    return replace(dims, num_key_value_heads=kept, head_dim=head_dim, v_head_dim=head_dim)
 
 
 def _read(config: Config, *, four: bool) -> Reading:
@@ -94,36 +92,27 @@ def _mlps_3n(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
 def _mlps_4(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """Layers that share keys and values may be twice as wide. Experts may stand beside the MLP."""
     double, wide = config.flag("use_double_wide_mlp"), config.integer("intermediate_size")
-    beside = _moe(config) if config.flag("enable_moe_block") else ()
+    beside: Weighed = ()
+    if config.flag("enable_moe_block"):
+        # The router has a scale for each channel and each expert, and the layer three norms more.
+        hidden, number = config.integer("hidden_size"), config.integer("num_experts")
+        expert = gated_mlp(hidden, config.integer("moe_intermediate_size"), path="experts")
+        beside = experts(expert, number, config.integer("top_k_experts"))
+        beside += linear("router.proj", hidden, number, role=WeightRole.ROUTER)
+        beside += parameter("router.scale", hidden) + parameter("router.per_expert_scale", number)
+        norms = ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")
+        beside += rms_norms(hidden, *norms)
     widths = (2 * wide if double and _shares(layer) else wide for layer in layers)
     return mlp_blocks(widths, lambda wide: mlp_weights(config, spec, wide) + beside)
 
 
-def _moe(config: Config) -> Weighed:
-    """Gemma 4's experts: the router has a scale for each channel and each expert, and the layer three norms more."""
-    hidden, number = config.integer("hidden_size"), config.integer("num_experts")
-    expert = gated_mlp(hidden, config.integer("moe_intermediate_size"), path="experts")
-    return (
-        *experts(expert, number, config.integer("top_k_experts")),
-        *linear("router.proj", hidden, number, role=WeightRole.ROUTER),
-        *parameter("router.scale", hidden),
-        *parameter("router.per_expert_scale", number),
-        *rms_norm("post_feedforward_layernorm_1", hidden),
-        *rms_norm("post_feedforward_layernorm_2", hidden),
-        *rms_norm("pre_feedforward_layernorm_2", hidden),
-    )
-
-
-def _inputs_of_layer(config: Config) -> Weighed:
+def _inputs_of_layer(config: Config, _layer: Layer) -> Weighed:
     """The weights that mix a layer's own input in."""
     hidden, own = config.integer("hidden_size"), config.maybe_integer("hidden_size_per_layer_input", minimum=0) or 0
     if not own:
         return ()
-    return (
-        *linear("per_layer_input_gate", hidden, own),
-        *linear("per_layer_projection", own, hidden),
-        *rms_norm("post_per_layer_input_norm", hidden),
-    )
+    weights = linear("per_layer_input_gate", hidden, own) + linear("per_layer_projection", own, hidden)
+    return weights + rms_norm("post_per_layer_input_norm", hidden)
 
 
 def _inputs(config: Config) -> Weighed:
@@ -132,38 +121,28 @@ def _inputs(config: Config) -> Weighed:
     if not own:
         return ()
     wide = own * config.number_of_layers()
-    return (
-        *embedding("model.embed_tokens_per_layer", config.integer("vocab_size_per_layer_input"), wide),
-        *linear("model.per_layer_model_projection", hidden, wide),
-        *rms_norm("model.per_layer_projection_norm", own),
-    )
+    weights = embedding("model.embed_tokens_per_layer", config.integer("vocab_size_per_layer_input"), wide)
+    weights += linear("model.per_layer_model_projection", hidden, wide)
+    return weights + rms_norm("model.per_layer_projection_norm", own)
 
 
-def _altup_layer(config: Config) -> Weighed:
+def _altup_layer(config: Config, layer: Layer) -> Weighed:
     """Gemma 3n's alternating updates, and its low-rank residual (LAuReL)."""
     hidden, inputs, rank = config.integer("hidden_size"), config.integer("altup_num_inputs"), config.integer("laurel_rank")
-    return (
-        *parameter("altup.correct_output_scale", hidden),
-        *linear("altup.correction_coefs", inputs, inputs),
-        *linear("altup.prediction_coefs", inputs, inputs * inputs),
-        *linear("altup.modality_router", hidden, inputs, role=WeightRole.ROUTER),
-        *rms_norm("altup.router_norm", hidden),
-        *linear("laurel.linear_left", hidden, rank),
-        *linear("laurel.linear_right", rank, hidden),
-        *rms_norm("laurel.post_laurel_norm", hidden),
-        *_inputs_of_layer(config),
-    )
+    weights = parameter("altup.correct_output_scale", hidden) + linear("altup.correction_coefs", inputs, inputs)
+    weights += linear("altup.prediction_coefs", inputs, inputs * inputs)
+    weights += linear("altup.modality_router", hidden, inputs, role=WeightRole.ROUTER) + rms_norm("altup.router_norm", hidden)
+    weights += linear("laurel.linear_left", hidden, rank) + linear("laurel.linear_right", rank, hidden)
+    return weights + rms_norm("laurel.post_laurel_norm", hidden) + _inputs_of_layer(config, layer)
 
 
 def _altup(config: Config) -> Weighed:
     hidden, others = config.integer("hidden_size"), config.integer("altup_num_inputs") - 1
-    projections = tuple(
-        weight
-        for name in ("altup_projections", "altup_unembed_projections")
-        for index in range(others)
-        for weight in linear(f"model.{name}.{index}", hidden, hidden)
-    )
-    return projections + _inputs(config)
+    weights: Weighed = ()
+    for name in ("altup_projections", "altup_unembed_projections"):
+        for index in range(others):
+            weights += linear(f"model.{name}.{index}", hidden, hidden)
+    return weights + _inputs(config)
 
 
 def _assistant(config: Config) -> Reading:
@@ -177,20 +156,11 @@ def _assistant(config: Config) -> Reading:
 
 
 GEMMA3N: Final = replace(
-    HEAD_NORM,
-    norms=4,
-    layers=lambda config: _read(config, four=False),
-    attention=_attention,
-    mlps=_mlps_3n,
-    extra=lambda config, _layer: _altup_layer(config),
+    HEAD_NORM, norms=4, layers=lambda config: _read(config, four=False), attention=_attention, mlps=_mlps_3n, extra=_altup_layer,
     outer=_altup,
-)
+)  # fmt: skip
 GEMMA4: Final = replace(
-    GEMMA3N,
-    layers=lambda config: _read(config, four=True),
-    mlps=_mlps_4,
-    extra=lambda config, _layer: _inputs_of_layer(config),
-    outer=_inputs,
+    GEMMA3N, layers=lambda config: _read(config, four=True), mlps=_mlps_4, extra=_inputs_of_layer, outer=_inputs
 )
 DIFFUSION_GEMMA: Final = Readers(layers=GEMMA4.read)
 ASSISTANT: Final = Readers(layers=_assistant)

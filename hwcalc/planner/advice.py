@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines import find_engine
@@ -27,100 +28,113 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.change import (
-    NOTHING,
-    PARALLEL,
-    Change,
-    CommandLine,
-    Offer,
-    Sizes,
-    at_least,
-    change_of,
-    count_of,
-    counts_of,
-    flags_of,
-    key_of,
-    larger_gpus_of,
-    layout_of,
-    layouts_of,
-    of_cloud,
-    with_numbers,
-    without_wholes,
-)
 from hwcalc.planner.context import open_request
-from hwcalc.planner.layouts import node_of, sizes_for
+from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
 from hwcalc.planner.options import OF_POLICY
+from hwcalc.planner.verdict import Layout
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
+    from hwcalc.planner.command_line import CommandLine
     from hwcalc.profiles.hardware_file import Gpu
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 """Options of a plan that a request has under other names."""
 
 
-class Tries:
-    """The occupancies of a plan under each change. Each change is planned once, and at most ``most`` changes are planned."""
+_OTHERS: Final = frozenset({"engine_options", "seq", "batch"})
+_LARGER: Final = 4
+"""How many larger GPUs are tried."""
+PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 
-    def __init__(self, opened: Occupancy, line: CommandLine, most: int) -> None:
-        self.opened, self.line, self.left = opened, line, most
-        self.planned = opened
+
+class Change(Struct, frozen=True):
+    """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
+
+    cost: Cost
+    what: str
+    settings: Mapping[str, Any]
+    parts: int = 1
+
+    def __or__(self, other: Change) -> Change:
+        """The change that makes both changes. It costs what the dearer of the two costs."""
+        options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
+        settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
+        what = ", ".join(filter(None, (self.what, other.what)))
+        return Change(cost=max(self.cost, other.cost), what=what, settings=settings, parts=self.parts + other.parts)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The sort key among offers: first the cost, then the number of changes that are combined."""
+        return self.cost, self.parts
+
+    @property
+    def key(self) -> Hashable:
+        """The settings, whatever their order: an accelerator by its id, a mapping by its items."""
+        return frozenset(
+            [
+                (name, tuple(value.items()) if name == "engine_options" else value.id if name == "gpu" else value)
+                for name, value in self.settings.items()
+            ]
+        )
+
+
+class Offer(Struct, frozen=True):
+    """A change that fits, and how sure that is."""
+
+    change: Change
+    found: Occupancy
+    sure: bool
+
+
+class _Tries:
+    """The occupancies of a plan under each change. Each change is planned once, and at most :data:`MOST_PLANS` changes are planned."""
+
+    def __init__(self, opened: Occupancy, line: CommandLine) -> None:
+        self.opened, self.line, self.left = opened, line, MOST_PLANS
         self._seen: dict[Hashable, Occupancy | None] = {}
         self._counted: set[Hashable] = set()
 
     def of(self, change: Change) -> Occupancy | None:
         """The occupancy of the plan with this change.
 
-        It is ``None`` if the engine or the GPU does not support it, or ``most`` changes were planned.
+        It is ``None`` if the engine or the GPU does not support it, or as many changes as are allowed were planned.
         """
-        key = key_of(change.settings)
+        key = change.key
         if key not in self._seen:
-            self._seen[key] = self._open(change, key)
+            self._seen[key] = self._open(change, counted=key in self._counted)
         return self._seen[key]
 
     def count(self, change: Change) -> None:
         """Count a change towards the limit of planned changes, whether or not it is planned later."""
-        key = key_of(change.settings)
+        key = change.key
         if key in self._seen or key in self._counted:
             return
         if self.left <= 0:
             self._seen[key] = None
         else:
             self._counted.add(key)
-            self.left -= self._is_done(self._settings(change))
+            self.left -= self._is_done(change)
 
-    def _open(self, change: Change, key: Hashable) -> Occupancy | None:
-        counted = key in self._counted
-        if self.left <= 0 and not counted:
+    def _open(self, change: Change, *, counted: bool) -> Occupancy | None:
+        if (self.left <= 0 and not counted) or not self._is_done(change):
             return None
-        done, occupancy = self._first(change)
-        self.left -= done and not counted
-        return occupancy
-
-    def _first(self, change: Change) -> tuple[bool, Occupancy | None]:
-        """Whether the GPU supports the changed formats, and the occupancy with the change; ``None`` if the engine refuses it."""
-        settings = self._settings(change)
-        if not self._is_done(settings):
-            return False, None
+        self.left -= not counted
+        settings = {name: value for name, value in change.settings.items() if name not in _APART}
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.setup.options, **change.settings["engine_options"]}
-        return True, solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
+        return solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
 
-    def _settings(self, change: Change) -> dict[str, Any]:
-        """The settings of a change that a request has by the same names."""
-        return {name: value for name, value in change.settings.items() if name not in _APART}
-
-    def _is_done(self, settings: dict[str, Any]) -> bool:
-        """Whether the GPU computes in the formats of these settings."""
-        request = self.opened.request
-        gpu = settings.get("gpu", request.setup.hardware.gpu)
+    def _is_done(self, change: Change) -> bool:
+        """Whether the GPU computes in the formats of this change."""
+        settings, setup = change.settings, self.opened.setup
         # What the user already has on this GPU is the user's own choice.
-        chosen: Mapping[str, Any] = {**asdict(request.setup), **settings} if "gpu" in settings else settings
+        chosen = {**asdict(setup), **settings} if "gpu" in settings else settings
         eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
-        return not eight or computes_fp8(gpu)
+        return not eight or computes_fp8(settings.get("gpu", setup.hardware.gpu))
 
 
-def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> Sizes:
+def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> dict[str, int]:
     """The parallel sizes that follow from the command line of a change.
 
     Empty unless it names another accelerator and no sizes.
@@ -132,7 +146,7 @@ def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> Sizes:
     return asdict(sizes_for(opened.engine, opened.model, settings["gpu"], settings.get("gpus"), given))
 
 
-class Texts:
+class _Texts:
     """Writes the texts of the changes of one plan.
 
     With ``fits``, the plan fits already, and a change makes that certain. With ``partly``, a part of the model lies on the host, and with
@@ -146,20 +160,32 @@ class Texts:
 
     def of(self, offer: Offer) -> Try:
         """A change with its texts."""
-        return Try(flag=self._flag(offer), effect=self._effect(offer), command=self._command(offer))
-
-    def _flag(self, offer: Offer) -> str:
-        return flags_of(self.opened, {**chosen_sizes(self.opened, self.line, offer.change), **offer.change.settings})
-
-    def _command(self, offer: Offer) -> str:
-        settings = {**self._layout(offer), **offer.change.settings}
-        if self.opened.engine.splits_layers and "gpus" in settings:
+        change, engine = offer.change, self.opened.engine
+        gain = "" if change.settings.keys() & {"seq", "batch"} else self._gain(offer)
+        whole = "all layers on the GPU" if self.partly else ""
+        effect = "; ".join(filter(None, (change.what, whole, gain, "" if offer.sure else "probably fits")))
+        settings = {**self._layout(offer), **change.settings}
+        if engine.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:
             settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
-        return self.line.changed(**settings).text
+        return Try(flag=self._flags(change), effect=effect, command=self.line.changed(**settings).text)
+
+    def _flags(self, change: Change) -> str:
+        """The settings of the change in the spelling of the engine."""
+        settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
+        parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
+        words: list[str] = []
+        for name, value in self.opened.own_settings(settings).items():
+            if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
+                continue
+            if name == "engine_options":
+                words += [engine.flag(option, each) for option, each in value.items()]
+            else:
+                words.append(engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
+        return " ".join(filter(None, words))
 
     def _layout(self, offer: Offer) -> dict[str, int]:
         """The parallel sizes with which the change was planned.
@@ -174,11 +200,6 @@ class Texts:
         same = solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
         return {} if same else asdict(occupancy.setup.parallel)
 
-    def _effect(self, offer: Offer) -> str:
-        gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)
-        whole = "all layers on the GPU" if self.partly else ""
-        return "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
-
     def _gain(self, offer: Offer) -> str:
         """How many more sequences or tokens fit: both numbers for certain, or both by the expected value if the change only probably fits."""
         if offer.sure not in self._before:
@@ -189,8 +210,8 @@ class Texts:
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"
-        given, needed = solve.given_and_needed(offer.found, "low" if offer.sure else "expected")
-        return f"leaves {human_bytes(given - needed)}"
+        given = solve.budget_bytes(offer.found, "low" if offer.sure else "expected") or 0
+        return f"leaves {human_bytes(given - offer.found.needed_bytes)}"
 
     def _held(self, opened: Occupancy, *, sure: bool) -> int:
         """The most sequences of the planned length that fit; for a plan of one sequence, the most tokens of it."""
@@ -223,7 +244,7 @@ _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 
-def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Sizes | None, partly: bool = False) -> tuple[Try, ...]:
+def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Layout | None, partly: bool = False) -> tuple[Try, ...]:
     """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do.
 
     With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
@@ -236,16 +257,13 @@ def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Sizes | 
 
 def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
     """The flags that an engine needs to start, with the command lines that set them."""
-    return tuple(_with_command(opened, line, flag) for flag in flags)
-
-
-def _with_command(opened: Occupancy, line: CommandLine, one: Try) -> Try:
-    name, value = next(
-        ((name, value) for value in one.flag.split()[-1:] for name in opened.engine.options if opened.engine.flag(name, value) == one.flag),
-        ("", ""),
-    )  # fmt: skip
-    options = {**opened.setup.options, name: value}
-    return Try(command=line.changed(engine_options=options).text if name else "", flag=one.flag, effect=one.effect)
+    out, engine = [], opened.engine
+    for one in flags:
+        value = one.flag.split()[-1] if one.flag.split() else ""
+        name = next((name for name in engine.options if engine.flag(name, value) == one.flag), "")
+        command = line.changed(engine_options={**opened.setup.options, name: value}).text if name else ""
+        out.append(Try(command=command, flag=one.flag, effect=one.effect))
+    return tuple(out)
 
 
 class _Adviser:
@@ -253,78 +271,58 @@ class _Adviser:
 
     def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
-        self.tries = Tries(opened, line, MOST_PLANS)
+        self.tries = _Tries(opened, line)
         self.offers: list[Offer] = []
-        budget = None if opened.setup.hardware.gpu is None else opened.budget
-        self.budget = budget if opened.setup.hardware.kv_memory is None else None
-        size = solve.budget_bytes(opened, "low") or 0
-        offered = opened.savings(opened.needed_bytes - size)
-        savings = [change_of(one) for one in offered]
-        savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
+        offered = opened.savings(opened.needed_bytes - (solve.budget_bytes(opened, "low") or 0))
+        savings = [Change(cost=one.cost, what=one.what, settings=one.settings) for one in offered]
         # All of them count as tried; most are planned when it is their turn, and some never are.
-        self.savings = savings
-        for one in savings:
+        self.savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
+        for one in self.savings:
             self.tries.count(one)
-        self.back = self._taken_back()
+        self.limits = []
+        for name in _LIMITS if opened.setup.hardware.gpu is not None else ():
+            if line.given.get(name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
+                self.limits.append(Change(cost=Cost.NOTHING, what=what, settings={name: None}))
+        # The change that takes back all limits that leave the cache less memory than it has without them.
+        self.back: Change | None = None
+        for one in self.limits:
+            more = one if self.back is None else self.back | one
+            # A size of the cache is always one: other changes give it more memory only without that size.
+            if "kv_memory" in one.settings or self._saves(more, self.back):
+                self.back = more
         if self.back is not None:
-            for one in savings:
+            for one in self.savings:
                 self.tries.count(self.back | one)
 
-    def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
+    def advise(self, fewest: Layout | None) -> tuple[Try, ...]:
         self._alone(fewest)
         if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
             self._together()
         sure = [offer for offer in self.offers if offer.sure]
-        chosen = (
-            sure
-            if self.fits
-            else [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
-        )
+        chosen = sure
+        if not self.fits:
+            chosen = [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
-        chosen = sorted(_sensible(self.opened, without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        texts = Texts(self.opened, self.line, fits=self.fits, partly=self.partly)
+        chosen = sorted(_sensible(self.opened, _without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
+        texts = _Texts(self.opened, self.line, fits=self.fits, partly=self.partly)
         return tuple(texts.of(offer) for offer in chosen)
 
-    def _alone(self, fewest: Sizes | None) -> None:
-        """Offer each change by itself."""
-        for change in self._defaults():
+    def _alone(self, fewest: Layout | None) -> None:
+        """Offer each change by itself, first those that take back an option of the user."""
+        limit = self.opened.most_sequences()
+        if limit is not None and self.opened.batch > limit[0]:
+            options = {limit[1]: str(self.opened.request.replica_batch)}
+            self._offer(Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options}))
+        for change in (*self.limits, *([] if self.back is None else [self.back])):
             self._offer(change)
         for change in self.savings:
             if not self._is_sure(change.rank) and self._saves(change):
                 self._offer(change)
         self._gpus(fewest)
-        self._numbers(NOTHING, self.opened)
-
-    def _defaults(self) -> Iterator[Change]:
-        """Changes that take back an option of the user: one that leaves less memory than the default, or runs too few sequences."""
-        limit = self.opened.most_sequences()
-        if limit is not None and self.opened.batch > limit[0]:
-            options = {limit[1]: str(self.opened.request.replica_batch)}
-            yield Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
-        yield from self._limits()
-        if self.back is not None:
-            yield self.back
-
-    def _limits(self) -> Iterator[Change]:
-        """Changes that each take back one limit of the memory that the user has set."""
-        for name in _LIMITS if self.opened.setup.hardware.gpu is not None else ():
-            if self.line.given.get(name) is not None:
-                flag = f"--{name.replace('_', '-')}"
-                what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
-                yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
-
-    def _taken_back(self) -> Change | None:
-        """The change that takes back all limits that leave the cache less memory than it has without them; ``None`` if there is none.
-
-        A size of the cache is always one: other changes give it more memory only without that size.
-        """
-        back: Change | None = None
-        for one in self._limits():
-            more = one if back is None else back | one
-            if "kv_memory" in one.settings or self._saves(more, back):
-                back = more
-        return back
+        self._numbers(None, self.opened)
 
     def _offer(self, change: Change) -> Offer | None:
         """Add a change to the offers if it fits, unless another change of the same rank does so as surely.
@@ -356,13 +354,15 @@ class _Adviser:
 
     def _saves(self, change: Change, than: Change | None = None) -> bool:
         """Whether this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change."""
-        changed, other = self.tries.of(change), self.tries.planned if than is None else self.tries.of(than)
+        changed, other = self.tries.of(change), self.opened if than is None else self.tries.of(than)
         if changed is None or other is None:
             return False
         try:
-            return solve.saves(changed, other, "low")
+            given, before = solve.budget_bytes(changed, "low") or 0, solve.budget_bytes(other, "low") or 0
+            saves = given > before or changed.needed_bytes < other.needed_bytes
         except KvplanError:
             return False
+        return saves
 
     def _is_set(self, change: Change) -> bool:
         """Whether the line sets these engine options already, or has them by default.
@@ -376,13 +376,15 @@ class _Adviser:
             value == given.get(name, known[name].default) for name, value in wanted.items() if name in known
         )
 
-    def _numbers(self, change: Change, opened: Occupancy) -> None:
-        """Offer a change together with fewer sequences, and together with shorter ones."""
+    def _numbers(self, change: Change | None, opened: Occupancy) -> None:
+        """Offer fewer sequences, and shorter ones, each together with a change."""
         planned = opened.load.batch
+        found = []
         if planned > 1:
             count = solve.largest(opened, "batch", planned - (not self.fits))
             if count and count != planned:
-                self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {planned:,}", batch=count))
+                what = f"{count:,} at once instead of {planned:,}"
+                found.append(Change(cost=Cost.BATCH, what=what, settings={"batch": count}))
         longest = opened.model.max_position_embeddings or opened.tokens
         tokens = solve.largest(opened, "seq", min(longest, opened.tokens))
         # What all have in common is a part of each.
@@ -391,77 +393,80 @@ class _Adviser:
             whole = tokens if opened.load.sharing.branches > 1 else None
             shorter = {"prompt": whole} if (opened.load.prompt or 0) > tokens else {}
             what = f"{tokens:,} tokens instead of {opened.tokens:,}"
-            self._offer(with_numbers(change, Cost.LENGTH, what, seq=tokens, **shorter))
+            found.append(Change(cost=Cost.LENGTH, what=what, settings={"seq": tokens, **shorter}))
+        for one in found:
+            self._offer(one if change is None else change | one)
 
-    def _gpus(self, fewest: Sizes | None) -> None:
+    def _gpus(self, fewest: Layout | None) -> None:
         """Offer more GPUs of this kind, the same number in another layout, and a larger GPU in place of each."""
-        request, gpu = self.opened.request, self.opened.setup.hardware.gpu
-        if self.budget is None or gpu is None:
+        hardware, gpus = self.opened.setup.hardware, self.opened.setup.gpus
+        gpu = hardware.gpu
+        if gpu is None or hardware.kv_memory is not None or self.opened.budget is None:
             return
         instance = self.line.given.get("instance")
-        first = (
-            None
-            if fewest is None or instance is not None or count_of(fewest) > solve.most_joined(gpu, request.setup.gpus)
-            else fewest
-        )
+        if fewest is not None and (instance is not None or fewest.gpus > solve.most_joined(gpu, gpus)):
+            fewest = None
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
-        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
-        for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
-            offer = self._offer(self._of_layout(layout))
-            if offer is not None and offer.sure:
-                break
-        if instance is None:
-            for larger in larger_gpus_of(self.opened):
-                if solve.most_joined(larger, 1) < request.setup.gpus:
-                    continue
-                change = Change(cost=Cost.GPU, what=f"{request.setup.gpus:,} x {larger.id}", settings={"gpu": larger})
-                offer = self._offer(change)
-                if offer is not None and offer.sure:
-                    break
-            few = max(node_of(gpu), request.setup.gpus)
-            if few > 1 and not any(
-                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.setup.gpus <= few for one in self.offers
-            ):
-                self._node(gpu)
+        least = 1 if instance is not None else 1 + (solve.MOST_GPUS if fewest is None else fewest.gpus)
+        self._first_sure(map(self._of_layout, chain(() if fewest is None else (fewest,), self._layouts(self.opened, least))))
+        if instance is not None:
+            return
+        self._first_sure(
+            Change(cost=Cost.GPU, what=f"{gpus:,} x {larger.id}", settings={"gpu": larger})
+            for larger in _larger_gpus(self.opened)
+            if solve.most_joined(larger, 1) >= gpus
+        )
+        few, larger_ones = max(node_of(gpu), gpus), (Cost.GPUS, Cost.GPU)
+        if few > 1 and not any(
+            one.sure and one.change.cost in larger_ones and one.found.setup.gpus <= few for one in self.offers
+        ):
+            # More than a node of the planned GPUs is needed, and no single larger GPU is enough: up to a node of larger ones.
+            self._first_sure(self._nodes(gpu))
 
-    def _node(self, gpu: Gpu) -> None:
-        """Offer up to a node of larger GPUs, if more than a node of the planned GPUs is needed and no single larger GPU is enough."""
-        for larger in larger_gpus_of(self.opened, node_of(gpu)):
+    def _nodes(self, gpu: Gpu) -> Iterator[Change]:
+        """Up to a node of each larger GPU."""
+        for larger in _larger_gpus(self.opened, node_of(gpu)):
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self.tries.of(other)
-            for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
-                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
-                if offer is not None and offer.sure:
-                    return
+            for layout in () if changed is None else self._layouts(changed, _at_least(changed), node_of(larger)):
+                yield replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1)
 
-    def _layouts(self, opened: Occupancy, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
-        """The layouts of ``least`` to ``most`` GPUs of this hardware: laptops are never joined, and an instance has a fixed number."""
+    def _first_sure(self, changes: Iterable[Change]) -> bool:
+        """Offer these changes up to the first that surely fits. Whether one does."""
+        for change in changes:
+            offer = self._offer(change)
+            if offer is not None and offer.sure:
+                return True
+        return False
+
+    def _layouts(self, opened: Occupancy, least: int, most: int = solve.MOST_GPUS) -> Iterator[Layout]:
+        """The layouts of ``least`` to ``most`` GPUs of this hardware, the best of each number first.
+
+        Laptops are never joined, and an instance has a fixed number.
+        """
         gpu, instance = opened.setup.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
         most = min(most, solve.most_joined(gpu, opened.setup.gpus))
-        counts: Iterable[int] = counts_of(gpu, most)
+        numbers: Iterable[int] = counts(most, node_of(gpu))
         if instance is not None:
-            own, _, larger = of_cloud(instance)
-            counts = sorted({*(count for count in counts if count < own), own, larger})
-        yield from islice(
-            chain.from_iterable(layouts_of(opened, count) for count in counts if least <= count <= most), _MOST_LAYOUTS
-        )
+            own, _, larger = _of_cloud(instance)
+            numbers = sorted({*(count for count in numbers if count < own), own, larger})
+        laid_out = (layouts(opened, count) for count in numbers if least <= count <= most)
+        yield from islice(chain.from_iterable(laid_out), _MOST_LAYOUTS)
 
-    def _of_layout(self, layout: Sizes, other: Gpu | None = None) -> Change:
-        count, request = count_of(layout), self.opened.request
-        settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
-        instance = self.line.given.get("instance")
-        gpu = other or request.setup.hardware.gpu
-        name = "" if gpu is None else gpu.id
+    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> Change:
+        setup, instance = self.opened.setup, self.line.given.get("instance")
+        settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **asdict(layout), "gpus": layout.gpus}
+        gpu = other or setup.hardware.gpu
+        what = f"{layout.gpus:,} x {'' if gpu is None else gpu.id}"
         if instance is not None:
-            own, larger, _ = of_cloud(instance)
-            settings["instance"] = instance if count <= own else larger
+            own, larger, _ = _of_cloud(instance)
+            settings["instance"] = instance if layout.gpus <= own else larger
+            what = what if settings["instance"] == instance else f"{larger}, {what}"
         # An engine that gives each GPU a run of layers needs their number alone.
-        runs = self.opened.engine.splits_layers
-        sizes = "" if runs else ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
-        what = f"{count:,} x {name}" if settings.get("instance") == instance else f"{settings['instance']}, {count:,} x {name}"
-        cost = Cost.GPUS if count > request.setup.gpus else Cost.NOTHING
+        sizes = "" if self.opened.engine.splits_layers else layout.text
+        cost = Cost.GPUS if layout.gpus > setup.gpus else Cost.NOTHING
         return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
 
     def _together(self) -> None:
@@ -470,26 +475,21 @@ class _Adviser:
         eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
         singles = [one | other for one in back for cost in _EASY for other in self._first(cost, one)]
         freed = [one | other for one in singles if one.cost is Cost.CACHE for other in self._first(Cost.WEIGHTS, self.back)]
-        for change in (*singles, *eight, *freed):
-            offer = self._offer(change)
-            if offer is not None and offer.sure:
-                return
+        if self._first_sure((*singles, *eight, *freed)):
+            return
         self._fewer_gpus([*freed, *eight, *reversed(singles), *weights, *cache, *back])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
         both = [one | other for one in back for other in self._first(Cost.FEW_BITS, self.back)]
         both += [one | other for one in few for other in cache]
-        for change in both:
-            offer = self._offer(change)
-            if offer is not None and offer.sure:
-                return
+        if self._first_sure(both):
+            return
         for change in (*back, *cache, *eight, *few, *both):
             changed = self.tries.of(change)
             if changed is not None:
                 self._numbers(change, changed)
-            if any(
-                offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)
-            ):
+            sensible = (offer.change for offer in _sensible(self.opened, self.offers))
+            if any(one.parts > 1 and one.cost is not Cost.GPUS for one in sensible):
                 return
 
     def _first(self, cost: Cost, beside: Change | None = None) -> list[Change]:
@@ -497,10 +497,10 @@ class _Adviser:
 
         Empty if no saving does.
         """
-        of_cost = (saving for saving in self.savings if saving.cost is cost)
-        return list(
-            islice((saving for saving in of_cost if self._saves(saving if beside is None else beside | saving, beside)), 1)
-        )
+        for saving in self.savings:
+            if saving.cost is cost and self._saves(saving if beside is None else beside | saving, beside):
+                return [saving]
+        return []
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """Offer these changes with more GPUs, if that needs fewer GPUs than adding GPUs alone."""
@@ -513,14 +513,12 @@ class _Adviser:
                 continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
-                smaller = self._tried(change | self._of_layout(layout_of(best.found.request)))
+                sizes = best.found.setup.parallel
+                smaller = self._tried(change | self._of_layout(Layout(tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, ep=sizes.ep)))
                 best = smaller if smaller is not None and smaller.sure else best
                 continue
-            for layout in self._layouts(changed, at_least(changed), most):
-                offer = self._tried(change | self._of_layout(layout))
-                if offer is not None and offer.sure:
-                    best = offer
-                    break
+            tried = (self._tried(change | self._of_layout(one)) for one in self._layouts(changed, _at_least(changed), most))
+            best = next((offer for offer in tried if offer is not None and offer.sure), None)
             if best is None:
                 return
         self.offers += [] if best is None else [best]
@@ -529,8 +527,57 @@ class _Adviser:
 def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:
     """The offers without those that cut the length to a small part of the planned one; all offers if nothing else is left."""
     least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
-    kept = [offer for offer in offers if offer.found.tokens >= least]
-    return kept or offers
+    return [offer for offer in offers if offer.found.tokens >= least] or offers
+
+
+def _without_wholes(offers: list[Offer]) -> list[Offer]:
+    """The offers without those that contain a smaller offer which is as sure and plans as many tokens and sequences."""
+    settings = []
+    for offer in offers:
+        given = offer.change.settings
+        flat = {f"engine_options.{name}": value for name, value in given.get("engine_options", {}).items()}
+        flat |= {name: getattr(value, "id", value) for name, value in given.items() if name not in _OTHERS}
+        settings.append((offer, flat.items()))
+
+    def is_part(one: Offer, other: Offer) -> bool:
+        smaller = one.change.parts < other.change.parts and one.sure >= other.sure
+        return smaller and one.found.tokens >= other.found.tokens and one.found.batch >= other.found.batch
+
+    return [whole for whole, more in settings if not any(is_part(one, whole) and few <= more for one, few in settings)]
+
+
+def _at_least(opened: Occupancy) -> int:
+    """A lower bound on the number of GPUs: they must hold the weights, and the cache where it is not divided yet."""
+    budget, parallel = opened.budget, opened.setup.parallel
+    if budget is None or budget.requested_bytes <= 0:
+        return 1
+    weights = sum(part.low for part in budget.parts if part.name == "weights") * parallel.tp * parallel.pp
+    cache = opened.needed_bytes if opened.setup.gpus == 1 else 0
+    return max(1, -(-(weights + cache) // budget.requested_bytes))
+
+
+def _larger_gpus(opened: Occupancy, share: int = 1) -> Iterator[Gpu]:
+    """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
+    from hwcalc.hardware.candidates import larger_gpus
+
+    gpu, budget = opened.setup.hardware.gpu, opened.budget
+    assert gpu is not None
+    assert budget is not None
+    needed = budget.requested_bytes - budget.low + opened.needed_bytes
+    yield from larger_gpus(gpu, needed * (opened.setup.gpus if share > 1 else 1) // share, _LARGER)
+
+
+def _of_cloud(instance: str) -> tuple[int, str, int]:
+    """The number of accelerators of the instance, and name and number of the next larger instance with the same accelerator.
+
+    If there is no larger instance, name and number are those of the instance itself.
+    """
+    from hwcalc.hardware.candidates import next_instance
+
+    own, larger = next_instance(instance)
+    if larger is None:
+        return own.count, instance, own.count
+    return own.count, larger.name if "/" in instance else larger.id, larger.count
 
 
 _DROPPED: Final = (
@@ -553,7 +600,9 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
         try:
             opened = open_request(model, **changed)
             _ = opened.evicted  # raises what a policy refuses
-            fits = not _has_verdict(opened) or solve.holds(opened)
+            hardware = opened.setup.hardware
+            judged = hardware.kv_memory is not None or (hardware.gpu is not None and opened.budget is not None)
+            fits = not judged or solve.holds(opened)
         except KvplanError:
             continue
         command = line.changed(**settings).text
@@ -561,11 +610,6 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
             return f"This works: {command}"
         accepted = accepted or command
     return f"Accepted, but too large for this hardware: {accepted}" if accepted else ""
-
-
-def _has_verdict(opened: Occupancy) -> bool:
-    hardware = opened.setup.hardware
-    return hardware.kv_memory is not None or (hardware.gpu is not None and opened.budget is not None)
 
 
 def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

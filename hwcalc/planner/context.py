@@ -37,13 +37,6 @@ _USUAL_SEQ: Final = 16_384
 """The tokens for which ``--weights auto`` leaves memory where the user names no length and the engine shortens the context by itself."""
 
 
-def _sizes(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> tuple[Parallel, bool]:
-    """The parallel sizes, and whether they follow from the number of GPUs alone."""
-    given = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
-    parallel = sizes_for(engine, model, gpu, gpus, given, instance=asked.instance is not None)
-    return parallel, given == Parallel()
-
-
 def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -> Parallel:
     """The parallel sizes of the best layout for the request; those of the request if no layout holds it."""
     from hwcalc.planner.solve import best_layout, has_layouts, laid_out
@@ -60,18 +53,14 @@ def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -
     return request.setup.parallel
 
 
-def _layout_notes(engine: Engine, parallel: Parallel, asked: Asked, gpu: Gpu | None) -> tuple[Note, ...]:
-    """A note that says the parallel sizes, if the user gave others or none."""
-    if gpu is None or parallel == Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep):
-        return ()
+def _layout_note(engine: Engine, parallel: Parallel) -> Note:
+    """A note that says the parallel sizes, where the user gave others or none."""
     if engine.splits_layers:
-        message = (
-            f"Each of the {parallel.gpus:,} GPUs holds a run of layers (pp {parallel.pp:,}), as {engine.label} splits a model."
-        )
-        return (Note(code="layout", message=message),)
+        held = f"Each of the {parallel.gpus:,} GPUs holds a run of layers (pp {parallel.pp:,})"
+        return Note(code="layout", message=f"{held}, as {engine.label} splits a model.")
     layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
     message = f"{parallel.gpus:,} GPUs are planned as {layout}. Another layout: --tp, --pp, --dp, --ep."
-    return (Note(code="layout", message=message),)
+    return Note(code="layout", message=message)
 
 
 def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
@@ -97,14 +86,19 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     asked = Asked(values=options)
-    name, engine_notes = (asked.engine, ()) if asked.engine is not None else _default_engine(model)
+    before, notes = list[Note](), list[Note]()
+    # A GGUF file has the engine that runs such files.
+    name = usual_engine(model) if asked.engine is None else asked.engine
+    if asked.engine is None and name != DEFAULT:
+        message = f"Planned as {find_engine(name)[0].label} runs the file. By the formulas alone: --engine reference."
+        before.append(Note(code="default-engine", message=message))
     engine, version = find_engine(name)
     starter = engine.started_by(asked.engine_options)
     engine, version = (engine, version) if starter is engine else (starter, None)
-    _check_shares(asked)
-    (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
-    before, notes = (*engine_notes, *notes), ()
-    parallel, free = _sizes(engine, model, asked, gpu, gpus)
+    gpu, gpus = _accelerator(asked, before)
+    given = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
+    parallel = sizes_for(engine, model, gpu, gpus, given, instance=asked.instance is not None)
+    free = given == Parallel()
     node = node_of(gpu, parallel.gpus if asked.instance is not None else None)
     _check_divides(model, parallel)
     asked = _of_lengths(asked)
@@ -114,6 +108,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     _check_tokens(asked, seq)
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
+    sharing = Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams)
     values = {
         **{name: value for name, value in asked.values.items() if name in _CARRIED},
         "seq": seq,
@@ -125,7 +120,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         "option_draft": option_draft,
         "options": dict(asked.engine_options),
         "policy": _policy(asked),
-        "sharing": _sharing(asked),
+        # The one object that most requests have is told apart at once.
+        "sharing": UNSHARED if sharing == UNSHARED else sharing,
         "lengths": asked.lengths or (),
         "others": {name: value for name, value in asked.values.items() if name not in _CARRIED | _SETTLED},
     }
@@ -140,21 +136,16 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
 
         roomy = request.changed(weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
         request, chosen = best_weights(engine, model, roomy, node if free else None)
-        request, notes = request.changed(seq=seq), notes + chosen
+        request, notes = request.changed(seq=seq), [*notes, *chosen]
     if shortens:
         fitting = engine.open(model, request).fitting_length()
         if fitting.value is not None:
             request = request.changed(seq=fitting.value)
-            notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
+            notes = [*(note for note in notes if note not in seq_notes), *fitting.notes]
     if free and request.setup.gpus > 1:
         request = request.changed(parallel=_best_sizes(engine, model, request, node))
-    return engine.open(model, request, (*before, *_layout_notes(engine, request.setup.parallel, asked, gpu), *notes))
-
-
-def _sharing(asked: Asked) -> Sharing:
-    sharing = Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams)
-    # The one object that most requests have is told apart at once.
-    return UNSHARED if sharing == UNSHARED else sharing
+    layout_notes = () if gpu is None or request.setup.parallel == given else (_layout_note(engine, request.setup.parallel),)
+    return engine.open(model, request, (*before, *layout_notes, *notes))
 
 
 def _check_tokens(asked: Asked, seq: int) -> None:
@@ -201,41 +192,26 @@ def _policy(asked: Asked) -> AskedPolicy | None:
     return AskedPolicy(chosen=asked.policy, rules=asked.policy_rules or KVPRESS, compaction=asked.compaction or REPACK)
 
 
-def _default_engine(model: ModelSpec) -> Noted[str]:
-    """The engine where the user names none: a GGUF file has the engine that runs such files."""
-    name = usual_engine(model)
-    if name == DEFAULT:
-        return Noted(DEFAULT)
-    message = f"Planned as {find_engine(name)[0].label} runs the file. By the formulas alone: --engine reference."
-    return Noted(name, (Note(code="default-engine", message=message),))
-
-
-def _check_shares(asked: Asked) -> None:
+def _accelerator(asked: Asked, notes: list[Note]) -> tuple[Gpu | None, int | None]:
+    """The accelerator and the number of them, from ``gpu`` and ``gpus`` or from the instance; checks the shares of its memory."""
+    gpu, gpus, instance = asked.gpu, asked.gpus, asked.instance
     if asked.memory_utilization is not None and not 0 < asked.memory_utilization <= 1:
         raise UsageError(f"memory-utilization is {asked.memory_utilization}.", hint="Allowed: a share above 0 and up to 1.")
     if asked.margin is not None and not 0 <= asked.margin < 1:
         raise UsageError(f"margin is {float(asked.margin):g}.", hint="Allowed: a share from 0 to below 1, such as 5%.")
-
-
-def _accelerator(gpu: str | None, gpus: int | None, instance: str | None) -> Noted[tuple[Gpu | None, int | None]]:
-    """The accelerator and the number of them, from ``gpu`` and ``gpus`` or from the instance."""
     if instance is not None and gpu is not None:
         raise UsageError("--instance and --gpu both name the accelerator.", hint="Give one of them.")
-    notes: list[Note] = []
-    if instance is not None:
-        from hwcalc.hardware.named import load_instance
+    if instance is None and gpu is None:
+        return None, gpus
+    from hwcalc.hardware.named import load_gpu, load_instance
 
-        card, count = load_instance(instance, notes)
-        if gpus is not None and gpus > count:
-            raise UsageError(
-                f"{brief(instance, 40)} has {count:,} GPUs, not {gpus:,}.", hint="Leave out --gpus to use all of them."
-            )
-        return Noted((card, count if gpus is None else gpus), tuple(notes))
-    if gpu is None:
-        return Noted((None, gpus))
-    from hwcalc.hardware.named import load_gpu
-
-    return Noted((load_gpu(gpu, notes), gpus), tuple(notes))
+    if instance is None:
+        return load_gpu(gpu, notes), gpus
+    card, count = load_instance(instance, notes)
+    if gpus is not None and gpus > count:
+        what = f"{brief(instance, 40)} has {count:,} GPUs, not {gpus:,}."
+        raise UsageError(what, hint="Leave out --gpus to use all of them.")
+    return card, count if gpus is None else gpus
 
 
 def _default_seq(model: ModelSpec) -> Noted[int]:

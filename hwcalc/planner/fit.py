@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.memory import Budget, BudgetPart, Section
+from hwcalc.engines.memory import Budget, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
@@ -15,7 +15,7 @@ from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.change import CommandLine
+    from hwcalc.planner.command_line import CommandLine
 
 _TOLD: Final = "_told"
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
@@ -35,11 +35,30 @@ class Search:
         return longest, longest if _is_certain(opened) else solve.longest(opened, "low", longest.value)
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
-        """The layouts of the fewest GPUs that hold the request, by the expected value and for certain.
+        """The layouts of the fewest GPUs of this kind that hold the request, by the expected value and for certain.
 
-        It is ``None`` if none is found.
+        It is ``None`` if none is found, or if the user gives the budget, which holds for one layout only. Machines that cannot be linked
+        are not joined.
         """
-        return _fewest(opened, verdict)
+        gpu, gpus = opened.setup.hardware.gpu, opened.setup.gpus
+        if gpu is None or opened.setup.hardware.kv_memory is not None:
+            return None, None
+        certain = verdict is Verdict.FITS
+        if certain and gpus == 1:
+            return Layout(), Layout()
+        most = gpus if certain else solve.most_joined(gpu, gpus)
+        if verdict is Verdict.PROBABLY:
+            most = max(most, gpus)
+        likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
+        # The search leaves numbers out that nobody sells, but the user may have requested one.
+        if verdict.fits and (likely is None or likely.gpus > gpus) and most <= solve.MOST_SEARCHED:
+            parallel = opened.setup.parallel
+            likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
+            sure = likely if certain else sure
+        return likely, sure
+
+
+_UNKNOWN: Final = solve.Most(value=0, limiting=None)
 
 
 class _NoSearch(Search):
@@ -55,41 +74,25 @@ class _NoSearch(Search):
         return None, None
 
 
-_UNKNOWN: Final = solve.Most(value=0, limiting=None)
 SEARCH: Final = Search()
 NO_SEARCH: Final = _NoSearch()
 
 
-def plan_fit(
-    opened: Occupancy, rank_bytes: int, line: CommandLine | None = None, search: Search = SEARCH
-) -> tuple[PoolInfo | None, FitInfo | None]:
+def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 
-    ``rank_bytes`` is the size of the planned cache on the fullest GPU. Without the command ``line`` there is no advice.
+    Without the command ``line`` there is no advice.
     """
     hardware = opened.setup.hardware
     budget = opened.budget if hardware.gpu is not None and hardware.kv_memory is None else None
-    size = hardware.kv_memory if hardware.kv_memory is not None else budget.expected if budget is not None else None
+    size = hardware.kv_memory if budget is None else budget.expected
     if size is None:
         return None, None
-    pool = opened.pool(max(0, size))
-    return pool, _fit(opened, pool, budget, size, rank_bytes, line, search)
-
-
-def _fit(
-    opened: Occupancy,
-    pool: PoolInfo | None,
-    budget: Budget | None,
-    size: int,
-    rank_bytes: int,
-    line: CommandLine | None,
-    search: Search,
-) -> FitInfo:
-    request = opened.request
-    usable = size if budget is None else budget.requested_bytes
-    low, high = (size, size) if budget is None else (budget.low, budget.high)
+    pool, needed, usable = opened.told(opened.pool(max(0, size))), opened.needed_bytes, size
+    ends = {}
+    if budget is not None:
+        usable, ends = budget.requested_bytes, {"low": budget.low, "high": budget.high}
     fits = solve.holds_in(opened, size)
-    ends = {} if budget is None else {"low": budget.low, "high": budget.high}
     verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end) for end, left in ends.items()))
     most, sure_most = search.most(opened)
     longest, sure_longest = search.longest(opened)
@@ -98,16 +101,16 @@ def _fit(
     entire = opened if budget is None else opened.entire()
     wanted = verdict if entire is opened else solve.verdict_of(entire)
     fewest, sure_fewest = search.fewest(entire, wanted)
-    return FitInfo(
-        gpu=None if request.setup.hardware.gpu is None else request.setup.hardware.gpu.id,
-        gpus=request.setup.gpus,
+    return pool, FitInfo(
+        gpu=None if hardware.gpu is None else hardware.gpu.id,
+        gpus=opened.setup.gpus,
         usable_bytes=usable,
-        needed_bytes=usable - size + rank_bytes,
-        needed_low_bytes=max(0, usable - high + rank_bytes),
-        needed_high_bytes=usable - low + rank_bytes,
+        needed_bytes=usable - size + needed,
+        needed_low_bytes=max(0, usable - ends.get("high", size) + needed),
+        needed_high_bytes=usable - ends.get("low", size) + needed,
         fits=fits,
         verdict=verdict,
-        headroom_bytes=size - rank_bytes,
+        headroom_bytes=size - needed,
         max_seq=sure_longest.value,
         expected_max_seq=longest.value,
         max_batch=sure_most.value,
@@ -121,44 +124,15 @@ def _fit(
         expected_limiting_seq=longest.limiting,
         gpu_layers=None if placement is None else placement.gpu_layers,
         all_layers=None if placement is None else placement.all_layers,
-        message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
+        message=_message(opened, pool, most, fits=fits, short=needed - size),
         suggestions=() if line is None else _suggestions(entire, pool, line, fewest, wanted, partly=entire is not opened),
-        budget=None if budget is None else _budget_info(opened, budget),
+        budget=None if budget is None else _budget_info(opened.model, budget),
     )
 
 
 def _is_certain(opened: Occupancy) -> bool:
     """Whether the low end of the budget is the expected one."""
     return solve.budget_bytes(opened, "low") == solve.budget_bytes(opened)
-
-
-def _fewest(opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
-    """The layouts of the fewest GPUs of this kind that fit, by the expected value and for certain; ``None`` if none is found.
-
-    It is also ``None`` if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
-    """
-    request, gpu = opened.request, opened.setup.hardware.gpu
-    if gpu is None or request.setup.hardware.kv_memory is not None:
-        return None, None
-    certain = verdict is Verdict.FITS
-    if certain and request.setup.gpus == 1:
-        return Layout(), Layout()
-    from hwcalc.planner import solve
-
-    most = request.setup.gpus if certain else solve.most_joined(gpu, request.setup.gpus)
-    if verdict is Verdict.PROBABLY:
-        most = max(most, request.setup.gpus)
-    likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
-    parallel = request.setup.parallel
-    # The search leaves numbers out that nobody sells, but the user may have requested one.
-    if (
-        verdict in {Verdict.FITS, Verdict.PROBABLY}
-        and (likely is None or likely.gpus > request.setup.gpus)
-        and most <= solve.MOST_SEARCHED
-    ):
-        likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
-        sure = likely if certain else sure
-    return likely, sure
 
 
 def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
@@ -177,45 +151,20 @@ def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits
     return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
 
 
-def _budget_info(opened: Occupancy, budget: Budget) -> BudgetInfo:
+def _budget_info(model: ModelSpec, budget: Budget) -> BudgetInfo:
     # Kept with the budget, which all plans of a deployment share.
-    known = vars(budget)
+    known: dict[str, BudgetInfo] = vars(budget)
     if _TOLD not in known:
-        known[_TOLD] = _told(opened.model, budget)
-    info: BudgetInfo = known[_TOLD]
-    return info
-
-
-def _told(model: ModelSpec, budget: Budget) -> BudgetInfo:
-    def definition(part: BudgetPart) -> Definition:
-        # Sizes in the headers of files hold whatever config describes them.
-        from_config = part.section is Section.WEIGHTS and part.definition is Definition.EXACT and model.weights is None
-        return model.definition(part.definition) if from_config else part.definition
-
-    return BudgetInfo(
-        total_bytes=budget.total_bytes,
-        total_low_bytes=budget.total_low_bytes,
-        total_high_bytes=budget.total_high_bytes,
-        utilization=budget.utilization,
-        requested_bytes=budget.requested_bytes,
-        margin_bytes=budget.margin_bytes,
-        parts=tuple(
-            BudgetPartInfo(
-                name=part.name,
-                section=part.section.value,
-                low=part.low,
-                expected=part.expected,
-                high=part.high,
-                source=part.source,
-                definition=definition(part),
-                steps=part.steps,
-            )
-            for part in budget.parts
-        ),
-        low=budget.low,
-        expected=budget.expected,
-        high=budget.high,
-    )
+        parts = []
+        for part in budget.parts:
+            fields = {name: getattr(part, name) for name in BudgetPartInfo.__struct_fields__}
+            # Sizes in the headers of files hold whatever config describes them.
+            if part.section is Section.WEIGHTS and part.definition is Definition.EXACT and model.weights is None:
+                fields["definition"] = model.definition(part.definition)
+            parts.append(BudgetPartInfo(**{**fields, "section": part.section.value}))
+        sizes = {name: getattr(budget, name) for name in BudgetInfo.__struct_fields__ if name != "parts"}
+        known[_TOLD] = BudgetInfo(**sizes, parts=tuple(parts))
+    return known[_TOLD]
 
 
 def _suggestions(
@@ -230,12 +179,10 @@ def _suggestions(
 
     def work_out() -> tuple[Try, ...]:
         from hwcalc.planner.advice import advice, required
-        from hwcalc.planner.change import sizes_of
 
         requires = required(opened, line, flags)
         if verdict is Verdict.FITS:
             return requires
-        layout = None if fewest is None else sizes_of(fewest)
-        return (*requires, *advice(opened, line, fits=verdict.fits, fewest=layout, partly=partly))
+        return (*requires, *advice(opened, line, fits=verdict.fits, fewest=fewest, partly=partly))
 
     return Advice(work_out)

@@ -8,7 +8,7 @@ runs what.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Final
@@ -86,60 +86,55 @@ def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout
     """
     if opened.engine.splits_layers:
         return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
-    node = node_of(opened.setup.hardware.gpu) if node is None else node
-    # No replica is idle where there are as many sequences as GPUs.
-    key = (
-        "layouts",
-        opened.deployment.weight_rules(),
+    model, deals, width = (
+        opened.model,
         opened.deployment.deals_experts(),
-        gpus,
-        node,
-        any_layout,
-        min(opened.batch, gpus),
+        node_of(opened.setup.hardware.gpu) if node is None else node,
     )
-    return opened.model.once(key, lambda: _ranked(opened, gpus, node, any_layout))
+
+    def ranked() -> tuple[Layout, ...]:
+        dealt = deals and has_experts(model)
+        every = tuple(_every(model, gpus, width) if any_layout else _sensible(model, gpus, width, deals=dealt))
+        copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
+        full = max(copies)
+
+        def rank(layout: Layout) -> tuple[bool, int, int, int]:
+            form = 2 if copies[layout.tp] <= 1 else int(layout.tp == full)
+            return layout.dp <= opened.batch, -layout.pp, form, layout.tp
+
+        out = (replace(layout, ep=layout.tp * layout.dp) if dealt and layout.dp > 1 else layout for layout in every)
+        return tuple(sorted(out, key=rank, reverse=True))
+
+    # No replica is idle where there are as many sequences as GPUs.
+    idle = min(opened.batch, gpus)
+    return model.once(("layouts", opened.deployment.weight_rules(), deals, gpus, width, any_layout, idle), ranked)
 
 
-def _ranked(opened: Occupancy, gpus: int, node: int, any_layout: bool) -> tuple[Layout, ...]:
-    """The layouts in their order."""
-    deals = opened.deployment.deals_experts() and has_experts(opened.model)
-    every = tuple(_every(opened, gpus, node) if any_layout else _sensible(opened, gpus, node, deals=deals))
-    copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
-    full = max(copies)
-
-    def rank(layout: Layout) -> tuple[bool, int, int, int]:
-        form = 2 if copies[layout.tp] <= 1 else int(layout.tp == full)
-        return layout.dp <= opened.batch, -layout.pp, form, layout.tp
-
-    dealt = (replace(layout, ep=layout.tp * layout.dp) if deals and layout.dp > 1 else layout for layout in every)
-    return tuple(sorted(dealt, key=rank, reverse=True))
-
-
-def _sensible(opened: Occupancy, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
+def _sensible(model: ModelSpec, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
     """The layouts that people run: every node is laid out alike, and pipeline stages come only with the largest ``tp``.
 
     Where experts are dealt out over ranks, a layout has no stages together with replicas.
     """
     inside = _inside(gpus, node)
-    sizes = [tp for tp in _divisors(inside) if divides(opened.model, tp)]
+    sizes = [tp for tp in _divisors(inside) if divides(model, tp)]
     for tp in sizes:
-        largest = tp == sizes[-1]
-        in_node = _divisors(inside // tp) if largest else (1,)
-        over_nodes = _divisors(gpus // inside) if largest else (1,)
-        for pp in sorted({stages * nodes for stages in in_node for nodes in over_nodes}):
+        stages = {1}
+        if tp == sizes[-1]:
+            stages = {in_node * nodes for in_node in _divisors(inside // tp) for nodes in _divisors(gpus // inside)}
+        for pp in sorted(stages):
             dp = gpus // (tp * pp)
-            if pp <= max(1, len(opened.model.stack)) and not (deals and pp > 1 and dp > 1):
+            if pp <= max(1, len(model.stack)) and not (deals and pp > 1 and dp > 1):
                 yield Layout(tp=tp, pp=pp, dp=dp)
 
 
-def _every(opened: Occupancy, gpus: int, node: int) -> Iterator[Layout]:
+def _every(model: ModelSpec, gpus: int, node: int) -> Iterator[Layout]:
     for tp in _divisors(gpus):
-        for pp in _divisors(gpus // tp) if tp <= node and divides(opened.model, tp) else ():
-            if pp <= max(1, len(opened.model.stack)):
+        for pp in _divisors(gpus // tp) if tp <= node and divides(model, tp) else ():
+            if pp <= max(1, len(model.stack)):
                 yield Layout(tp=tp, pp=pp, dp=gpus // (tp * pp))
 
 
-def chosen_sizes(model: ModelSpec, gpus: int, sizes: Parallel, node: int) -> Parallel:
+def _chosen_sizes(model: ModelSpec, gpus: int, sizes: Parallel, node: int) -> Parallel:
     """The parallel sizes where the user gives the number of GPUs alone: tensor parallelism inside a node, pipeline stages over nodes.
 
     With ``ep`` the rest are replicas, which share the experts. Where the model has too few layers for that, all are tensor parallel.
@@ -176,69 +171,47 @@ def _copies(opened: Occupancy, tp: int) -> int:
     """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
     rules, model = opened.deployment.weight_rules(), opened.model
 
+    def elements(kind: LayerKind) -> int:
+        """The number of elements that a layer caches for one position."""
+        return sum(prod(tensor.shape) for tensor in kind.tensors())
+
     def count() -> int:
         kinds = [(group.count, group.kind) for group in opened.stack.groups if "num_attention_heads" in group.kind.dims()]
-        whole = sum(number * _elements(kind) for number, kind in kinds)
-        part = sum(number * _elements(rules.shard(model, kind, tp)) for number, kind in kinds)
+        whole = sum(number * elements(kind) for number, kind in kinds)
+        part = sum(number * elements(rules.shard(model, kind, tp)) for number, kind in kinds)
         return tp * part // whole if whole else 1
 
     return int(model.once((opened.engine.name, "copies", tp), count))
 
 
-def _elements(kind: LayerKind) -> int:
-    """The number of elements that a layer caches for one position."""
-    return sum(prod(tensor.shape) for tensor in kind.tensors())
-
-
-def parallel_sizes(
-    gpus: int | None, sizes: Parallel, *, default: bool = False, choose: Callable[[int, Parallel], Parallel] | None = None
-) -> Parallel:
-    """The parallel sizes for ``gpus`` GPUs. Without other sizes they are what ``choose`` says, or else all tensor parallel.
-
-    Otherwise it must equal tp x pp x dp. If it is a ``default``, it may also be more. Raises :class:`~hwcalc.errors.UsageError`.
-    """
-    ranks = sizes.tp * sizes.pp * sizes.dp
-    if gpus is None or gpus == ranks or (default and 1 < ranks < gpus):
-        return _checked(sizes)
-    if ranks == 1:
-        return _checked(replace(sizes, tp=gpus) if choose is None else choose(gpus, sizes))
-    if default:
-        raise UsageError(
-            f"tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}, but the instance gives {gpus:,} GPUs.",
-            hint="Use no more than it has.",
-        )
-    raise UsageError(
-        f"gpus is {gpus:,}, but tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}.",
-        hint="Leave out --gpus, or make them equal.",
-    )
-
-
 def sizes_for(
     engine: Engine, model: ModelSpec, gpu: Gpu | None, gpus: int | None, sizes: Parallel, *, instance: bool = False
 ) -> Parallel:
-    """The parallel sizes of so many GPUs of this kind, or of an instance that has them, from those that the user gave."""
+    """The parallel sizes of so many GPUs of this kind, or of an ``instance`` that has them, from those that the user gave.
+
+    Without sizes they follow from the number of GPUs. Otherwise it must equal tp x pp x dp; an instance may have more. Raises
+    :class:`~hwcalc.errors.UsageError`, also where dcp or ep do not reuse whole ranks.
+    """
     if engine.splits_layers:
         check_stages(engine.label, sizes)
-
-    def choose(number: int, given: Parallel) -> Parallel:
-        if engine.splits_layers:
-            return replace(given, pp=number)
-        if not 1 <= number <= MOST_RANKS or gpu is None:
-            return replace(given, tp=number)
-
-        return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
-
-    return parallel_sizes(gpus, sizes, default=instance, choose=choose)
-
-
-def _checked(sizes: Parallel) -> Parallel:
-    """Check that dcp divides tp, and ep divides tp x dp: both reuse ranks that must exist."""
+    ranks = sizes.tp * sizes.pp * sizes.dp
+    if gpus is not None and gpus != ranks and not (instance and 1 < ranks < gpus):
+        if ranks == 1:
+            if engine.splits_layers:
+                return replace(sizes, pp=gpus)
+            if not 1 <= gpus <= MOST_RANKS or gpu is None:
+                return replace(sizes, tp=gpus)
+            return _chosen_sizes(model, gpus, sizes, node_of(gpu, gpus if instance else None))
+        product = f"tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}"
+        if instance:
+            raise UsageError(f"{product}, but the instance gives {gpus:,} GPUs.", hint="Use no more than it has.")
+        raise UsageError(f"gpus is {gpus:,}, but {product}.", hint="Leave out --gpus, or make them equal.")
     if sizes.tp % sizes.dcp:
         raise UsageError(f"dcp {sizes.dcp} does not divide tp {sizes.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
-    ranks = sizes.tp * sizes.dp
-    if ranks % sizes.ep:
+    group = sizes.tp * sizes.dp
+    if group % sizes.ep:
         raise UsageError(
-            f"ep {sizes.ep} does not divide tp x dp = {ranks:,}.",
-            hint=f"ep reuses the ranks of tp and dp: use --ep {ranks}, or leave it out.",
+            f"ep {sizes.ep} does not divide tp x dp = {group:,}.",
+            hint=f"ep reuses the ranks of tp and dp: use --ep {group}, or leave it out.",
         )
     return sizes

@@ -113,172 +113,103 @@ def _hub(type_: str, metavar: str, words: str) -> PlanOption:
 
 
 class _Load(TypedDict, total=False):
-    seq: Annotated[
-        Count,
-        PlanOption(
-            "tokens",
-            "N",
-            "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
-            helps={
-                "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
-                "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
-                "plot": "Longest sequence that is drawn: 32k; of layers the planned one. Default: each model's own maximum.",
-                "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
-                "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
-            },
-            lists=("compare", "sweep"),
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
-    batch: Annotated[
-        Number,
-        PlanOption(
-            "count",
-            "N",
-            "Sequences alive at once. Default: 1.",
-            flags=("--batch", "--concurrency"),
-            default=1,
-            helps={
-                "compare": "Sequences alive at once, or several numbers. Default: 1.",
-                "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
-                "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
-            },
-            lists=("compare", "sweep"),
-            check="Sequences alive at once; concurrency is the same. Default: 1.",
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
-    dtype: Annotated[
-        str | None,
-        PlanOption(
-            "text",
-            "D",
-            "KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
-            complete="dtypes",
-            helps={
-                "compare": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: the model's dtype.",
-                "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
-            },
-            lists=("compare", "sweep"),
-            check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.",
-            in_reconciliation=True,
-            group="engine",
-        ),
-    ]
+    seq: Annotated[Count, PlanOption(
+        "tokens", "N", "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
+        helps={
+            "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
+            "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
+            "plot": "Longest sequence that is drawn: 32k; of layers the planned one. Default: each model's own maximum.",
+            "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
+            "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
+        },
+        lists=("compare", "sweep"), in_reconciliation=True, group="workload",
+    )]  # fmt: skip
+    batch: Annotated[Number, PlanOption(
+        "count", "N", "Sequences alive at once. Default: 1.", flags=("--batch", "--concurrency"), default=1,
+        helps={
+            "compare": "Sequences alive at once, or several numbers. Default: 1.",
+            "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
+            "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
+        },
+        lists=("compare", "sweep"), check="Sequences alive at once; concurrency is the same. Default: 1.", in_reconciliation=True,
+        group="workload",
+    )]  # fmt: skip
+    dtype: Annotated[str | None, PlanOption(
+        "text", "D", "KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
+        complete="dtypes",
+        helps={
+            "compare": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: the model's dtype.",
+            "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
+        },
+        lists=("compare", "sweep"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
+        group="engine",
+    )]  # fmt: skip
 
 
 class _Weights(TypedDict, total=False):
-    weights: Annotated[
-        str | None,
-        PlanOption(
-            "text",
-            "W",
-            "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
-            complete="weight_formats",
-            helps={
-                "compare": "Weight formats: bf16,fp8. Default: as published.",
-                "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
-            },
-            lists=("compare",),
-            check="Weight format: bf16, fp8, awq, ... Default: as published.",
-            in_reconciliation=True,
-        ),
-    ]
+    weights: Annotated[str | None, PlanOption(
+        "text", "W", "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
+        complete="weight_formats",
+        helps={
+            "compare": "Weight formats: bf16,fp8. Default: as published.",
+            "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
+        },
+        lists=("compare",), check="Weight format: bf16, fp8, awq, ... Default: as published.", in_reconciliation=True,
+    )]  # fmt: skip
 
 
 class _Engine(TypedDict, total=False):
-    engine: Annotated[
-        str | None,
-        PlanOption(
-            "text",
-            "E",
-            "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
-            complete="engines",
-            completes=dict.fromkeys(("plan", "compare"), "engines_or_all"),
-            helps={
-                "plan": "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14; all: a row for each. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
-                "compare": "Whose rules: reference,vllm, or all. See: kvplan engines. Default: reference.",
-                "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
-                "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
-            },
-            lists=("compare",),
-            check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
-            group="engine",
-        ),
-    ]
+    engine: Annotated[str | None, PlanOption(
+        "text", "E",
+        "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
+        complete="engines", completes=dict.fromkeys(("plan", "compare"), "engines_or_all"),
+        helps={
+            "plan": "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14; all: a row for each. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
+            "compare": "Whose rules: reference,vllm, or all. See: kvplan engines. Default: reference.",
+            "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
+            "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
+        },
+        lists=("compare",), check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
+        group="engine",
+    )]  # fmt: skip
 
 
 class _Gpu(TypedDict, total=False):
-    gpu: Annotated[
-        str | None,
-        PlanOption(
-            "text",
-            "G",
-            "Accelerator: l4, h100-sxm5-80gb; without one: cpu-32gb. Default: none, and no verdict.",
-            complete="gpus",
-            helps={
-                "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
-                "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
-                "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
-                "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
-            },
-            lists=("compare", "sweep", "explore"),
-            check="Accelerator: l4, h100-sxm5-80gb.",
-            in_reconciliation=True,
-            group="hardware",
-        ),
-    ]
+    gpu: Annotated[str | None, PlanOption(
+        "text", "G", "Accelerator: l4, h100-sxm5-80gb; without one: cpu-32gb. Default: none, and no verdict.", complete="gpus",
+        helps={
+            "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+            "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+            "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
+            "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
+        },
+        lists=("compare", "sweep", "explore"), check="Accelerator: l4, h100-sxm5-80gb.", in_reconciliation=True, group="hardware",
+    )]  # fmt: skip
 
 
 class _Gpus(TypedDict, total=False):
-    gpus: Annotated[
-        Count,
-        PlanOption(
-            "count",
-            "N",
-            "How many, shared by tensor parallelism. Default: 1.",
-            check="How many.",
-            in_receipt=False,
-            group="hardware",
-        ),
-    ]
+    gpus: Annotated[Count, PlanOption(
+        "count", "N", "How many, shared by tensor parallelism. Default: 1.", check="How many.", in_receipt=False,
+        group="hardware",
+    )]  # fmt: skip
 
 
 class _Instance(TypedDict, total=False):
-    instance: Annotated[
-        str | None,
-        PlanOption(
-            "text",
-            "I",
-            "Cloud instance: p5.48xlarge. Its accelerators, all of them.",
-            complete="instances",
-            check="A cloud instance type, instead of gpu and gpus.",
-            in_receipt=False,
-            group="hardware",
-        ),
-    ]
+    instance: Annotated[str | None, PlanOption(
+        "text", "I", "Cloud instance: p5.48xlarge. Its accelerators, all of them.", complete="instances",
+        check="A cloud instance type, instead of gpu and gpus.", in_receipt=False, group="hardware",
+    )]  # fmt: skip
 
 
 class _Tp(TypedDict, total=False):
-    tp: Annotated[
-        Number,
-        PlanOption(
-            "count",
-            "N",
-            "Tensor parallel size. Default: 1.",
-            default=1,
-            helps={
-                "compare": "Tensor parallel sizes: 1,2,4. Default: 1.",
-                "sweep": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
-            },
-            lists=("compare", "sweep"),
-            check="Tensor parallel size.",
-            in_reconciliation=True,
-            group="hardware",
-        ),
-    ]
+    tp: Annotated[Number, PlanOption(
+        "count", "N", "Tensor parallel size. Default: 1.", default=1,
+        helps={
+            "compare": "Tensor parallel sizes: 1,2,4. Default: 1.",
+            "sweep": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
+        },
+        lists=("compare", "sweep"), check="Tensor parallel size.", in_reconciliation=True, group="hardware",
+    )]  # fmt: skip
 
 
 class _Layout(TypedDict, total=False):
@@ -289,18 +220,10 @@ class _Layout(TypedDict, total=False):
 
 
 class _Utilization(TypedDict, total=False):
-    memory_utilization: Annotated[
-        Share,
-        PlanOption(
-            "utilization",
-            "F",
-            "Share of the GPU for the engine. Default: the engine's.",
-            check="Share of the GPU that the engine may use.",
-            in_reconciliation=True,
-            of_budget=True,
-            group="engine",
-        ),
-    ]
+    memory_utilization: Annotated[Share, PlanOption(
+        "utilization", "F", "Share of the GPU for the engine. Default: the engine's.",
+        check="Share of the GPU that the engine may use.", in_reconciliation=True, of_budget=True, group="engine",
+    )]  # fmt: skip
 
 
 class _KvMemory(TypedDict, total=False):
@@ -311,161 +234,87 @@ class _KvMemory(TypedDict, total=False):
 
 
 class _Margin(TypedDict, total=False):
-    margin: Annotated[
-        Share,
-        PlanOption(
-            "share",
-            "F",
-            "Share of the GPU to leave alone: 5%. Default: 5%, none for an engine with a share of its own.",
-            check="Share of the GPU to leave alone: 5%.",
-            of_budget=True,
-            group="hardware",
-        ),
-    ]
+    margin: Annotated[Share, PlanOption(
+        "share", "F", "Share of the GPU to leave alone: 5%. Default: 5%, none for an engine with a share of its own.",
+        check="Share of the GPU to leave alone: 5%.", of_budget=True, group="hardware",
+    )]  # fmt: skip
 
 
 class _Loaded(TypedDict, total=False):
     lora: Annotated[str | None, PlanOption("lora", "K=V,...", "Adapters held beside the model: rank=16,count=8.", of_budget=True)]
-    draft: Annotated[
-        ModelLike | None,
-        PlanOption(
-            "model",
-            "MODEL",
-            "Draft model for speculative decoding, loaded beside the model.",
-            complete="models",
-            check="Draft model of speculative decoding: an id or a path.",
-            of_budget=True,
-            in_cache_if="drafts_in_cache",
-        ),
-    ]
+    draft: Annotated[ModelLike | None, PlanOption(
+        "model", "MODEL", "Draft model for speculative decoding, loaded beside the model.", complete="models",
+        check="Draft model of speculative decoding: an id or a path.", of_budget=True, in_cache_if="drafts_in_cache",
+    )]  # fmt: skip
 
 
 class _Encoder(TypedDict, total=False):
-    encoder_seq: Annotated[
-        Count,
-        PlanOption(
-            "from zero",
-            "N",
-            "Encoder tokens for cross attention. Default: the model's own.",
-            check="Encoder tokens for cross attention.",
-            group="workload",
-        ),
-    ]
+    encoder_seq: Annotated[Count, PlanOption(
+        "from zero", "N", "Encoder tokens for cross attention. Default: the model's own.",
+        check="Encoder tokens for cross attention.", group="workload",
+    )]  # fmt: skip
 
 
 class _EngineOptions(TypedDict, total=False):
-    engine_options: Annotated[
-        Mapping[str, object] | None,
-        PlanOption(
-            "pairs",
-            "K=V",
-            "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.",
-            flags=("--engine-option",),
-            complete="engine_options",
-            check="The engine's own knobs by their own names.",
-            group="engine",
-        ),
-    ]
+    engine_options: Annotated[Mapping[str, object] | None, PlanOption(
+        "pairs", "K=V", "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.", flags=("--engine-option",),
+        complete="engine_options", check="The engine's own knobs by their own names.", group="engine",
+    )]  # fmt: skip
 
 
 class _Prompt(TypedDict, total=False):
-    prompt: Annotated[
-        Count,
-        PlanOption(
-            "tokens",
-            "N",
-            "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
-            helps={"strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1."},
-            check="Tokens of the prompt, of those of seq. Default: all.",
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
+    prompt: Annotated[Count, PlanOption(
+        "tokens", "N", "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
+        helps={
+            "strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1.",
+        },
+        check="Tokens of the prompt, of those of seq. Default: all.", in_reconciliation=True, group="workload",
+    )]  # fmt: skip
 
 
 class _Policy(TypedDict, total=False):
-    policy: Annotated[
-        object,
-        PlanOption(
-            "policy",
-            "P",
-            "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
-            complete="policies",
-            helps=dict.fromkeys(
-                ("compare", "sweep"),
-                "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
-            ),
-            lists=("compare", "sweep"),
-            check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
+    policy: Annotated[object, PlanOption(
+        "policy", "P", "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
+        complete="policies",
+        helps=dict.fromkeys(("compare", "sweep"), "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies."),
+        lists=("compare", "sweep"), check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
+        in_reconciliation=True, group="workload",
+    )]  # fmt: skip
 
 
 class _Shared(TypedDict, total=False):
-    policy_rules: Annotated[
-        str | None,
-        PlanOption(
-            "policy rules",
-            "R",
-            "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
-            complete="policy_rules",
-            check="Whose rules a policy follows where they differ: kvpress or paper.",
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
-    compaction: Annotated[
-        str | None,
-        PlanOption(
-            "compaction",
-            "C",
-            "What a policy does with the blocks of a paged cache: repack, fill or none. Default: repack.",
-            complete="compactions",
-            check="What a policy does with the blocks of a paged cache: repack, fill or none.",
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
-    shared_prefix: Annotated[
-        Count,
-        PlanOption(
-            "from zero",
-            "N",
-            "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
-            check="Tokens that all sequences begin with, kept once where the engine can.",
-            in_reconciliation=True,
-            group="workload",
-        ),
-    ]
-    lengths: Annotated[
-        Sequence[int | str] | str | None,
-        PlanOption(
-            "lengths",
-            "N,N",
-            "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
-            check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.",
-            group="workload",
-        ),
-    ]
+    policy_rules: Annotated[str | None, PlanOption(
+        "policy rules", "R", "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
+        complete="policy_rules", check="Whose rules a policy follows where they differ: kvpress or paper.",
+        in_reconciliation=True, group="workload",
+    )]  # fmt: skip
+    compaction: Annotated[str | None, PlanOption(
+        "compaction", "C", "What a policy does with the blocks of a paged cache: repack, fill or none. Default: repack.",
+        complete="compactions", check="What a policy does with the blocks of a paged cache: repack, fill or none.",
+        in_reconciliation=True, group="workload",
+    )]  # fmt: skip
+    shared_prefix: Annotated[Count, PlanOption(
+        "from zero", "N", "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
+        check="Tokens that all sequences begin with, kept once where the engine can.", in_reconciliation=True, group="workload",
+    )]  # fmt: skip
+    lengths: Annotated[Sequence[int | str] | str | None, PlanOption(
+        "lengths", "N,N",
+        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
+        check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.", group="workload",
+    )]  # fmt: skip
     samples: Annotated[Number, _branches("Parallel samples")]
     beams: Annotated[Number, _branches("Beams")]
 
 
 class _Assumed(TypedDict, total=False):
-    assume: Annotated[
-        str | None,
-        PlanOption(
-            "text",
-            "TYPE",
-            "Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa. "
-            "See: kvplan models --types. Every number is marked as assumed.",
-            complete="assumptions",
-            check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
-            reads_model=True,
-        ),
-    ]
+    assume: Annotated[str | None, PlanOption(
+        "text", "TYPE",
+        "Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa. "
+        "See: kvplan models --types. Every number is marked as assumed.",
+        complete="assumptions",
+        check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
+        reads_model=True,
+    )]  # fmt: skip
 
 
 class _Dimensions(TypedDict, total=False):

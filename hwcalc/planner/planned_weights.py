@@ -89,13 +89,7 @@ def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
 
 def _grouped(group: TensorGroup) -> WeightPart:
     formats = tuple(
-        StoredWeights(
-            format=name,
-            bits=bits,
-            parameters=parameters,
-            scale_bytes=size - -(-parameters * bits // 8),
-            bytes=size,
-        )
+        StoredWeights(format=name, bits=bits, parameters=parameters, scale_bytes=size - -(-parameters * bits // 8), bytes=size)
         for name, bits, parameters, size in group.types
     )
     return WeightPart(
@@ -151,13 +145,7 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
 def _as_published(weights: WeightFacts) -> WeightsInfo:
     size = weights.total_bytes
     return WeightsInfo(
-        bytes=size,
-        low=size,
-        high=size,
-        definition=weights.definition,
-        source=weights.source,
-        format="as published",
-        parts=(),
+        bytes=size, low=size, high=size, definition=weights.definition, source=weights.source, format="as published", parts=()
     )
 
 

@@ -33,7 +33,7 @@ from hwcalc.text import operand, shown
 if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget
     from hwcalc.hardware.candidates import Candidate
-    from hwcalc.planner.result import FitInfo, Plan
+    from hwcalc.planner.result import Plan
     from hwcalc.profiles.hardware_file import Gpu
 
 DEFAULT_MOST: Final = 8
@@ -74,25 +74,6 @@ class Offer(Record):
     prefill_s_bound: float | None
     bound_by: str | None
     notes: tuple[Note, ...]
-
-
-class Figures(Struct, frozen=True):
-    """The values of :class:`Offer` that come from its plan, the dtype of the cache, and all notes and warnings of the plan."""
-
-    kv_dtype: str
-    verdict: Verdict
-    usable_bytes: int
-    needed_bytes: int
-    needed_low_bytes: int
-    needed_high_bytes: int
-    headroom_bytes: int
-    max_batch: int | None
-    max_seq: int | None
-    decode_tokens_per_s_bound: float | None
-    prefill_s_bound: float | None
-    bound_by: str | None
-    notes: tuple[Note, ...]
-    warnings: tuple[Note, ...]
 
 
 class Recommendation(Answer, Record):
@@ -169,46 +150,15 @@ class Wishes(Record):
             raise UsageError(f"sort is {shown(self.sort, 40)}.", hint=f"Allowed: {', '.join(SORTS)}.")
 
 
-def _speed(offer: Offer) -> float:
-    return offer.decode_tokens_per_s_bound or 0.0
-
-
-def _headroom(offer: Offer) -> float:
-    return offer.headroom_bytes / offer.usable_bytes if offer.usable_bytes else 0.0
-
-
 SORTS: Final[Mapping[str, Callable[[Offer], tuple[float, ...]]]] = MappingProxyType(
     {
         "memory": lambda offer: (offer.total_bytes,),
         "gpus": lambda offer: (offer.gpus, offer.total_bytes),
-        "speed": lambda offer: (-_speed(offer),),
-        "headroom": lambda offer: (-_headroom(offer),),
+        "speed": lambda offer: (-(offer.decode_tokens_per_s_bound or 0.0),),
+        "headroom": lambda offer: (-offer.headroom_bytes / offer.usable_bytes if offer.usable_bytes else 0.0,),
     }
 )
 """Orders of the offers: least memory, fewest GPUs, most tokens per second by the bound, most of a GPU free. What is sure comes first."""
-
-
-def figures_of(plan: Plan) -> Figures | None:
-    """The figures of a plan; ``None`` if it has no verdict."""
-    fit, speed = plan.fit, plan.speed
-    if fit is None:
-        return None
-    return Figures(
-        kv_dtype=plan.request.kv_dtype,
-        verdict=fit.verdict,
-        usable_bytes=fit.usable_bytes,
-        needed_bytes=fit.needed_bytes,
-        needed_low_bytes=fit.needed_low_bytes,
-        needed_high_bytes=fit.needed_high_bytes,
-        headroom_bytes=fit.headroom_bytes,
-        max_batch=fit.max_batch,
-        max_seq=fit.max_seq,
-        decode_tokens_per_s_bound=None if speed is None else speed.decode_tokens_per_s_bound,
-        prefill_s_bound=None if speed is None else speed.prefill_s_bound,
-        bound_by=None if speed is None else speed.bound_by,
-        notes=plan.notes,
-        warnings=plan.warnings,
-    )
 
 
 class OfOffer(Search):
@@ -219,6 +169,11 @@ class OfOffer(Search):
         return None, None
 
 
+_OF_FIT: Final = (
+    "verdict", "usable_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq",
+)  # fmt: skip
+_OF_SPEED: Final = ("decode_tokens_per_s_bound", "prefill_s_bound", "bound_by")
+"""The values of an offer that its plan has by the same names, in the verdict and in the bound on speed."""
 _OF_MATCH: Final = ("memory", "gpus")
 """Orders that are known without a plan."""
 
@@ -261,6 +216,8 @@ def recommend_model(
     ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. Raises a
     :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
     """
+    from hwcalc.planner.plan import plan_model
+
     wishes = wishes or Wishes()
     refuse_auto(options.get("weights"), "recommend")
     opened = open_request(model, **options)
@@ -269,12 +226,13 @@ def recommend_model(
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
-    plans = _planned(kept, wishes, lambda match: _figures(model, _on(match, options)))
+    of_offer = OfOffer()
+    plans = _planned(kept, wishes, lambda match: plan_model(model, advise=False, search=of_offer, **_on(match, options)))
     near = None if plans else (matches[0] if matches else search.nearest(candidates))
-    closest = None if near is None else _closest(model, _on(near, options))
-    nearest = None if near is None or closest is None else (near, closest[0])
-    shown = [figures for _, figures in plans] or ([] if nearest is None else [nearest[1]])
+    closest = None if near is None else plan_model(model, **_on(near, options))
+    shown = [plan for _, plan in plans] or ([] if closest is None else [closest])
     common = _common(shown)
+    of_policy = (note for plan in shown for note in plan.warnings if note.code.startswith("policy"))
     return Recommendation(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -284,7 +242,7 @@ def recommend_model(
         engine_version=opened.version or None,
         seq=opened.tokens,
         batch=opened.load.batch,
-        kv_dtype=shown[0].kv_dtype if shown else opened.dtypes.kv,
+        kv_dtype=shown[0].request.kv_dtype if shown else opened.dtypes.kv,
         weights=opened.setup.weights or "as published",
         policy=None if opened.setup.policy is None else opened.setup.policy.chosen.text,
         max_gpus=wishes.max_gpus,
@@ -298,10 +256,13 @@ def recommend_model(
         unsure_left_out=len(matches) - len(sure),
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
-        nearest=None if nearest is None else _offer(*nearest, common),
-        message="" if closest is None else closest[1].message,
-        suggestions=() if closest is None else tuple(closest[1].suggestions),
-        notes=(*model.warnings, *_of_policy(shown), *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
+        nearest=None if near is None or closest is None else _offer(near, closest, common),
+        message="" if closest is None or closest.fit is None else closest.fit.message,
+        suggestions=() if closest is None or closest.fit is None else tuple(closest.fit.suggestions),
+        # The warnings about the policy are those of any plan, such as that the engine lacks it.
+        notes=(*model.warnings, *dict.fromkeys(of_policy), *common)
+        if common
+        else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
 
@@ -336,14 +297,17 @@ class _Search:
             if on_one is None:
                 continue
             opened, budget = on_one
-            solutions = self._layouts(candidate, opened, budget)
-            if not solutions:
+            gpu, count = candidate.gpu, candidate.count
+            key = (*_key(gpu), count)
+            if key not in self._seen:
+                self._seen[key] = self._layouts(candidate, opened, budget)
+            if not self._seen[key]:
                 self.too_small += 1
-                self.alone += candidate.instance is None and candidate.gpu.whole_machine
-                self.limited += self._limited(candidate)
-            for solution in solutions:
-                layout = solution.layout
-                yield _Match(candidate, layout, solution.certain, budget.total_bytes * layout.gpus)
+                self.alone += candidate.instance is None and gpu.whole_machine
+                # Those that could have more GPUs than ``max_gpus`` allows.
+                self.limited += count > self.most if count is not None else not gpu.whole_machine or gpu.node > self.most
+            for found in self._seen[key]:
+                yield _Match(candidate, found.layout, found.certain, budget.total_bytes * found.layout.gpus)
 
     def _on_one(self, candidate: Candidate) -> tuple[Occupancy, Budget] | None:
         """The occupancy on one GPU of a candidate, and its budget.
@@ -369,19 +333,23 @@ class _Search:
         return opened, budget
 
     def _layouts(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve.Found]:
-        key = (*_key(candidate.gpu), candidate.count)
-        if key not in self._seen:
-            self._seen[key] = self._search(candidate, opened, budget)
-        return self._seen[key]
-
-    def _search(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve.Found]:
-        node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
-        least = _at_least(opened, budget)
+        """The best layouts of the fewest GPUs that hold the sequences for certain, and of the fewest that probably hold them."""
+        node, least, out = node_of(candidate.gpu, candidate.count), 1, list[solve.Found]()
+        if budget.requested_bytes > 0:
+            # The GPUs must have memory for one copy of the weights and the cache. Several GPUs may round blocks differently.
+            weights = sum(part.low for part in budget.parts if part.name == "weights")
+            roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
+            by_formulas = opened.batch * sum(
+                group.count * tensor.bytes(roles[tensor.role], tokens, encoder)
+                for group in opened.model.stack_for("reference").groups
+                for tensor in group.kind.tensors()
+            )
+            least = max(1, -(-(weights + min(by_formulas, opened.needed_bytes)) // budget.requested_bytes))
         for gpus in self._counts(candidate):
-            solution = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
-            if solution is not None and (solution.certain or not out):
-                out.append(solution)
-                if solution.certain:
+            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            if found is not None and (found.certain or not out):
+                out.append(found)
+                if found.certain:
                     break
         return out
 
@@ -392,12 +360,6 @@ class _Search:
             return (candidate.count,) if candidate.count <= self.most else ()
         most = min(self.most, gpu.node) if gpu.whole_machine else self.most
         return counts(most, gpu.node, any_layout=self.any_layout or self.opened.engine.splits_layers)
-
-    def _limited(self, candidate: Candidate) -> bool:
-        """Whether the candidate could have more GPUs than ``max_gpus`` allows."""
-        if candidate.count is not None:
-            return candidate.count > self.most
-        return not candidate.gpu.whole_machine or candidate.gpu.node > self.most
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """The candidate and layout whose needed bytes are the smallest multiple of their memory.
@@ -433,26 +395,6 @@ def _key(gpu: Gpu) -> tuple[object, ...]:
     return gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb
 
 
-def _at_least(opened: Occupancy, budget: Budget) -> int:
-    """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
-    if budget.requested_bytes <= 0:
-        return 1
-    weights = sum(part.low for part in budget.parts if part.name == "weights")
-    # Several GPUs may round blocks differently.
-    cache = min(_formula_bytes(opened), opened.needed_bytes)
-    return max(1, -(-(weights + cache) // budget.requested_bytes))
-
-
-def _formula_bytes(opened: Occupancy) -> int:
-    """Bytes of cache of the planned sequences by the formulas alone."""
-    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
-    groups = opened.model.stack_for("reference").groups
-    sequence_bytes = sum(
-        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
-    )
-    return opened.batch * sequence_bytes
-
-
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
 
 
@@ -472,40 +414,22 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
         raise UnsupportedError(search.message or f"The memory that {model.id} takes is not known.", hint=hint)
 
 
-def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Figures | None]) -> list[tuple[_Match, Figures]]:
-    """The wanted matches with the figures of their plans, in the wished order, without those whose plan does not fit.
+def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Plan]) -> list[tuple[_Match, Plan]]:
+    """The wanted matches with their plans, in the wished order, without those whose plan does not fit.
 
     Some orders need the plans of all matches.
     """
-    out: list[tuple[_Match, Figures]] = []
+    out: list[tuple[_Match, Plan]] = []
     if wishes.sort == "gpus":
         kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
     for match in kept:
         if wishes.limit and len(out) == wishes.limit and wishes.sort in _OF_MATCH:
             break
-        figures = plan(match)
-        if figures is not None and figures.verdict.fits:
-            out.append((match, figures))
+        planned = plan(match)
+        if planned.fit is not None and planned.fit.verdict.fits:
+            out.append((match, planned))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
-
-
-def _figures(model: ModelSpec, options: dict[str, Any]) -> Figures | None:
-    """The figures of a plan with these options; ``None`` if it has no verdict."""
-    from hwcalc.planner.plan import plan_model
-
-    return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
-
-
-def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:
-    """The figures and the verdict of a plan with these options, which is searched for all limits."""
-    from hwcalc.planner.plan import plan_model
-
-    plan = plan_model(model, **options)
-    figures = figures_of(plan)
-    assert figures is not None
-    assert plan.fit is not None
-    return figures, plan.fit
 
 
 def _on(match: _Match, options: dict[str, Any]) -> dict[str, Any]:
@@ -519,7 +443,7 @@ _OF_POOL: Final = frozenset({"per-replica"})
 """Codes of notes about the pool, which an offer does not have."""
 
 
-def _common(plans: Sequence[Figures]) -> tuple[Note, ...]:
+def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
     """The notes that all plans share."""
     if not plans:
         return ()
@@ -527,33 +451,19 @@ def _common(plans: Sequence[Figures]) -> tuple[Note, ...]:
     return tuple(note for note in plans[0].notes if (note.code, note.message) in shared and note.code not in _OF_POOL)
 
 
-def _of_policy(plans: Sequence[Figures]) -> tuple[Note, ...]:
-    """The warnings about the policy of any plan, such as that the engine lacks it."""
-    return tuple(dict.fromkeys(note for plan in plans for note in plan.warnings if note.code.startswith("policy")))
-
-
-def _offer(match: _Match, plan: Figures, common: Sequence[Note]) -> Offer:
-    gpu = match.candidate.gpu
+def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
+    gpu, instance = match.candidate.gpu, match.candidate.instance
+    of_plan = {name: getattr(plan.fit, name) for name in _OF_FIT} | {name: getattr(plan.speed, name, None) for name in _OF_SPEED}
     return Offer(
-        gpu=match.candidate.name if match.candidate.instance is None else gpu.id,
+        gpu=match.candidate.name if instance is None else gpu.id,
         name=gpu.name,
         vendor=gpu.vendor,
         category=gpu.category,
-        instance=match.candidate.instance,
+        instance=instance,
         also=match.also,
         gpus=match.layout.gpus,
         **asdict(match.layout),
-        verdict=plan.verdict,
         total_bytes=match.total_bytes,
-        usable_bytes=plan.usable_bytes,
-        needed_bytes=plan.needed_bytes,
-        needed_low_bytes=plan.needed_low_bytes,
-        needed_high_bytes=plan.needed_high_bytes,
-        headroom_bytes=plan.headroom_bytes,
-        max_batch=plan.max_batch,
-        max_seq=plan.max_seq,
-        decode_tokens_per_s_bound=plan.decode_tokens_per_s_bound,
-        prefill_s_bound=plan.prefill_s_bound,
-        bound_by=plan.bound_by,
+        **of_plan,
         notes=tuple(note for note in plan.notes if note not in common and note.code not in _OF_POOL),
     )

@@ -11,6 +11,7 @@ Where the deployment has a closed form, other lengths and numbers of sequences a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
@@ -56,11 +57,6 @@ def budget_bytes(occupancy: Occupancy, end: str = "expected") -> int | None:
     return None if budget is None else int(getattr(budget, end))
 
 
-def given_and_needed(occupancy: Occupancy, end: str) -> tuple[int, int]:
-    """Bytes for the cache on the fullest GPU at this end of the budget, 0 if unknown, and the bytes that the planned sequences need."""
-    return budget_bytes(occupancy, end) or 0, occupancy.needed_bytes
-
-
 def holds(occupancy: Occupancy, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
     size = budget_bytes(occupancy, end)
@@ -70,13 +66,6 @@ def holds(occupancy: Occupancy, end: str = "expected") -> bool:
 def verdict_of(occupancy: Occupancy) -> Verdict:
     """The verdict: whether the planned sequences fit, and how sure that is."""
     return Verdict.of(*(holds(occupancy, end) for end in _ENDS))
-
-
-def saves(occupancy: Occupancy, than: Occupancy, end: str) -> bool:
-    """Whether an occupancy leaves more bytes for the cache than the occupancy ``than``, or needs fewer of them."""
-    given, needed = given_and_needed(occupancy, end)
-    before, needed_before = given_and_needed(than, end)
-    return given > before or needed < needed_before
 
 
 def tried(occupancy: Occupancy, **change: Any) -> Occupancy | None:
@@ -195,8 +184,10 @@ def most(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) 
     value = _largest(occupancy, "batch", end, min(bound, at_most))
     if value == bound:
         return Most(value=value, limiting=None if limit is None else limit[1])
-    if _lacks_slots(occupancy, size, value):
-        return Most(value=value, limiting="state slots")
+    if any(tensor.role in _STATES for tensors in occupancy.kind_tensors.values() for tensor in tensors):
+        pool = occupancy.pool(max(0, size)).value
+        if pool is not None and pool.state_slots is not None and pool.state_slots <= value:
+            return Most(value=value, limiting="state slots")
     return Most(value=value, limiting=_binding(occupancy, "batch", value, end))
 
 
@@ -243,9 +234,9 @@ def _largest(
     if name == "seq" and value < form.least_tokens > 1:
         return _largest_by_loads(occupancy, name, end, bound, guess, skips_short=False)
     # The engine has accepted the planned load, and refuses none that is smaller.
-    if value <= planned or _accepts(occupancy, name, value):
+    if value <= planned or tried(occupancy, **{name: value}) is not None:
         return value
-    return last_yes(lambda number: good(number) and _accepts(occupancy, name, number), value, min(value, planned))
+    return last_yes(lambda number: good(number) and tried(occupancy, **{name: number}) is not None, value, min(value, planned))
 
 
 def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
@@ -301,18 +292,16 @@ def _secant(left: Callable[[int], int], planned: int, bound: int, most: int = _S
     return second
 
 
-def _accepts(occupancy: Occupancy, name: Count, value: int) -> bool:
-    """Whether the engine accepts another length or number of requests."""
-    return tried(occupancy, **{name: value}) is not None
-
-
 def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
     """The name of what limits the result: the cache, or the largest other part of the memory if the parts leave nothing for a cache.
 
     With layers in the memory of the host, it may be that memory.
     """
-    if occupancy.engine.splits_layers and (lacking := _lacking(occupancy, end, **{name: value + 1})) is not None:
-        return lacking
+    if occupancy.engine.splits_layers:
+        with suppress(KvplanError):
+            lacking = occupancy.changed(**{name: value + 1}).lacking(end)
+            if lacking is not None:
+                return lacking
     if value or occupancy.setup.hardware.kv_memory is not None:
         return "cache"
     try:
@@ -328,25 +317,6 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
         # The low end of the budget is what the high ends of its parts leave.
         sizes[part.section] += part.high if end == "low" else part.expected
     return max(sizes, key=sizes.__getitem__).value
-
-
-def _lacks_slots(occupancy: Occupancy, size: int, value: int) -> bool:
-    """Whether the pool has no slots for recurrent states beyond those of ``value`` requests."""
-    if not any(tensor.role in _STATES for tensors in occupancy.kind_tensors.values() for tensor in tensors):
-        return False
-    pool = occupancy.plan_pool(max(0, size)).value
-    return pool is not None and pool.state_slots is not None and pool.state_slots <= value
-
-
-def _lacking(occupancy: Occupancy, end: str, **change: int) -> str | None:
-    """The name of the memory outside the fullest GPU that is too small with this change.
-
-    It is ``None`` if there is none or the engine refuses it.
-    """
-    try:
-        return occupancy.changed(**change).lacking(end)
-    except KvplanError:
-        return None
 
 
 def _is_short(occupancy: Occupancy, seq: int) -> bool:
@@ -448,15 +418,11 @@ def _at_least(opened: Occupancy) -> int:
     return max(1, -(-weights_bytes // budget.requested_bytes))
 
 
-def accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
+def _accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
     """The layout and the occupancy in it.
 
     Experts that cannot be cut evenly are dealt out whole; ``None`` if the engine refuses that too.
     """
-    return _accepted(opened, layout)
-
-
-def _accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
     dealt = layout if layout.ep == layout.tp * layout.dp else replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.deployment.deals_experts() and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):

@@ -29,27 +29,23 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.engines import DEFAULT
 from hwcalc.engines.devices import HOST, DeviceReads
 from hwcalc.engines.memory import measurements
-from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas import Role
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.planner.result import SpeedInfo
-from hwcalc.planner.speed_work import UNCOUNTED, Passes, Use, WeightShare, fastest, layer_bytes, work_of, workload_of
+from hwcalc.planner.speed_work import Use, WeightShare, fastest, layer_bytes, work_of, workload_of
 from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.devices import WeightRead
-    from hwcalc.formulas import DType
-    from hwcalc.planner.speed_work import CacheReads, Pass, Work
+    from hwcalc.planner.speed_work import CacheReads, Pass, Work, Workload
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -136,17 +132,6 @@ def time_steps(
     return tuple(steps)
 
 
-class Divided(Struct, frozen=True):
-    """The work of the devices: a decode step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
-
-    batch: int
-    sequences: float
-    prompt_tokens: int
-    stages: int
-    bandwidth: float | None
-    """Bytes per second of the accelerator's memory."""
-
-
 def shares_of(places: Iterable[DeviceReads]) -> tuple[WeightShare, ...]:
     """Parameters and bytes of the weights of all devices, by format and use."""
     sums: dict[tuple[str, str, int, int], tuple[int, int]] = {}
@@ -173,15 +158,22 @@ def is_divided(places: Sequence[DeviceReads]) -> bool:
 
 
 def divided(
-    whole: SpeedInfo, places: Sequence[DeviceReads], layer_bytes: Sequence[int], asked: Divided, computing: tuple[Step, ...]
+    whole: SpeedInfo,
+    places: Sequence[DeviceReads],
+    layer_bytes: Sequence[int],
+    load: Workload,
+    bandwidth: float | None,
+    computing: tuple[Step, ...],
 ) -> SpeedInfo:
     """The bound on speed where the devices read one after another.
 
-    ``whole`` is that of the same model on GPUs alone, ``layer_bytes`` what a step reads of each layer's cache for one sequence, and
-    ``computing`` the step that computes a prompt on a GPU, if its rate is known. A device whose bandwidth is not known takes no time:
-    what is left is still a bound.
+    ``whole`` is that of the same model on GPUs alone, ``layer_bytes`` what a step reads of each layer's cache for one sequence,
+    ``bandwidth`` the bytes per second of the accelerator's memory, and ``computing`` the step that computes a prompt on a GPU, if its
+    rate is known. A device whose bandwidth is not known takes no time: what is left is still a bound.
     """
-    reads = [_Reads.of(place, layer_bytes, asked) for place in places]
+    batch, stages = load.batch, load.parallel.pp
+    sequences = max(1.0, batch / min(load.parallel.dp, batch))
+    reads = [_Reads.of(place, layer_bytes, sequences, load.seq, bandwidth) for place in places]
     known = [one for one in reads if one.rate and (one.weights or one.cache)]
     if not known:
         return whole
@@ -190,19 +182,17 @@ def divided(
     step_s, prompt_s = sum(times.values()), sum(prompts.values())
     memory = "host memory bandwidth" if 2 * times.get(f"{HOST}_reading", 0) >= step_s else "memory bandwidth"
     steps = [*(one.step() for one in known), _sum("step_s", times)]
-    steps.append(
-        step("decode_tokens_per_s", "batch / step_s", asked.batch / step_s, unit="tokens/s", batch=asked.batch, step_s=step_s)
-    )
+    steps.append(step("decode_tokens_per_s", "batch / step_s", batch / step_s, unit="tokens/s", batch=batch, step_s=step_s))
     steps += [*(one.prompt_step() for one in known), _sum("prompt_reading", prompts), *computing]
-    if computing and asked.stages > 1:
-        terms = {computing[0].name: computing[0].expected, "pp": asked.stages}
-        steps.append(step("prompt_stages", f"{computing[0].name} / pp", computing[0].expected / asked.stages, unit="s", **terms))
+    if computing and stages > 1:
+        terms = {computing[0].name: computing[0].expected, "pp": stages}
+        steps.append(step("prompt_stages", f"{computing[0].name} / pp", unit="s", **terms))
     last = {"prompt_reading": prompt_s} | ({steps[-1].name: float(steps[-1].expected)} if computing else {})
     longest = max(last.values())
     steps.append(step("prefill_s", f"max({', '.join(last)})" if computing else "prompt_reading", longest, unit="s", **last))
     return replace(
         whole,
-        decode_tokens_per_s_bound=asked.batch / step_s,
+        decode_tokens_per_s_bound=batch / step_s,
         decode_step_s_bound=step_s,
         bound_by=memory,
         prefill_s_bound=longest,
@@ -226,17 +216,17 @@ class _Reads(Struct, frozen=True):
     rate: float
 
     @classmethod
-    def of(cls, place: DeviceReads, layer_bytes: Sequence[int], asked: Divided) -> _Reads:
-        rate = asked.bandwidth if place.gbps is None else place.gbps * 1e9
-        tokens = min(asked.prompt_tokens, place.pass_tokens or asked.prompt_tokens)
+    def of(cls, place: DeviceReads, layer_bytes: Sequence[int], sequences: float, prompt: int, bandwidth: float | None) -> _Reads:
+        rate = bandwidth if place.gbps is None else place.gbps * 1e9
+        tokens = min(prompt, place.pass_tokens or prompt)
         whole = sum(_touched(weight, tokens) for weight in place.weights if weight.use != "last")
         return cls(
             device=place.device,
-            weights=sum(_touched(weight, asked.sequences) for weight in place.weights),
-            cache=asked.sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
+            weights=sum(_touched(weight, sequences) for weight in place.weights),
+            cache=sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
             pass_weights=max(0.0, whole - place.last_layer_bytes),
             # Of the tokens that are no whole pass, it is not sure which experts they use.
-            passes=max(1, asked.prompt_tokens // max(1, tokens)) - 1,
+            passes=max(1, prompt // max(1, tokens)) - 1,
             last_pass=whole + sum(weight.bytes for weight in place.weights if weight.use == "last"),
             rate=(rate or 0) * place.at_once,
         )
@@ -276,76 +266,57 @@ _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak r
 
 
 def speed_bound(
-    model: ModelSpec,
-    *,
-    gpu: Gpu,
-    seq: int,
-    batch: int,
-    roles: Mapping[Role, DType],
-    engine: str = DEFAULT,
-    encoder_tokens: int = 0,
-    weights: str | None = None,
-    dtype: str | None = None,
-    parallel: Parallel = ALONE,
-    passes: Passes | None = None,
-    shares: tuple[WeightShare, ...] | tuple[DeviceReads, ...] | None = None,
+    model: ModelSpec, gpu: Gpu, load: Workload, shares: tuple[WeightShare, ...] | tuple[DeviceReads, ...] | None = None
 ) -> Noted[SpeedInfo]:
-    """The bound on speed of ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
+    """The bound on speed of what is asked of a model. Notes say what it leaves out.
 
-    ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
-    published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the
-    model. ``shares`` may be the result of :func:`~hwcalc.planner.speed_work.weight_shares` for the same model, weights and dtype, so that they are not counted again, or what a pass reads on each device, where an engine says it: what
-    lies in host memory is read at its own bandwidth then (:mod:`hwcalc.planner.speed`).
+    ``shares`` are the weights of :func:`weight_shares` for the same model, weights and dtype, so that they are not counted again, or what
+    a pass reads on each device, where an engine says it: what lies in host memory is read at its own bandwidth then.
     """
     places = tuple(one for one in shares or () if isinstance(one, DeviceReads))
-    counted: tuple[WeightShare, ...] | None = shares_of(places) or tuple(
-        one for one in shares or () if isinstance(one, WeightShare)
-    )
     measured, notes = _measured(gpu)
-    work = work_of(
-        model,
-        seq=seq,
-        batch=batch,
-        roles=roles,
-        engine=engine,
-        encoder_tokens=encoder_tokens,
-        weights=weights,
-        dtype=dtype,
-        parallel=parallel,
-        passes=passes,
-        counted=counted,
-    )
+    work = work_of(model, load, shares_of(places) or tuple(one for one in shares or () if isinstance(one, WeightShare)))
     if work is None:
-        return Noted(_no_bound(), (*notes, UNCOUNTED))
+        nothing: dict[str, Any] = dict.fromkeys(SpeedInfo.__struct_fields__)
+        unknown = SpeedInfo(**nothing | {"definition": Definition.UNKNOWN, "source": "", "steps": ()})
+        return Noted(
+            unknown, (*notes, Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted."))
+        )
     bandwidth = _bandwidth(gpu, measured)
-    bound = _info(work, gpu, bandwidth, measured)
+    bound = _on_gpus(work, load, gpu, bandwidth, measured)
     if is_divided(places):
-        sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, work.prompt.flops, gpu, None)
-        sizes = layer_bytes(work.stack, work.caches)
-        bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
+        computing = time_steps("prompt", {}, work.prompt.flops, gpu, None)
+        bound = divided(bound, places, layer_bytes(work.stack, work.caches), load, bandwidth, computing[:1])
+    missing = [] if bandwidth is not None else ["memory bandwidth"]
+    if any(fastest(gpu, rates) is None for rates in {**work.decode.flops, **work.prompt.flops}):
+        missing.append("compute rate")
     # Without an accelerator nothing is known of one.
-    on_gpus = not places or any(one.gbps is None for one in places)
-    return Noted(bound, (*notes, *(work.unknown(gpu, bandwidth) if on_gpus else ())))
+    if missing and (not places or any(one.gbps is None for one in places)):
+        message = f"The {' and '.join(missing)} of {gpu.id} are not known: the bound on speed leaves them out."
+        if len(missing) == 1:
+            message = f"The {missing[0]} of {gpu.id} is not known: the bound on speed leaves it out."
+        notes = (*notes, Note(code="speed-partly-known", message=message))
+    return Noted(bound, notes)
 
 
-def _info(work: Work, gpu: Gpu, bandwidth: float | None, measured: Measurement | None) -> SpeedInfo:
+def _on_gpus(work: Work, load: Workload, gpu: Gpu, bandwidth: float | None, measured: Measurement | None) -> SpeedInfo:
     """The bound on speed where no layer lies on the host."""
-    times = work.on(gpu, bandwidth)
-    decode, prompt = work.decode, work.prompt
+    decode, prompt, pp = work.decode, work.prompt, load.parallel.pp
+    step_s, bound_by = decode.seconds(gpu, bandwidth)
+    prompt_s, prefill_by = prompt.seconds(gpu, bandwidth)
     return SpeedInfo(
         definition=Definition.BOUND if measured is None else Definition.MEASURED,
-        decode_tokens_per_s_bound=times.decode_tokens_per_s,
-        decode_step_s_bound=times.step_s,
-        bound_by=times.bound_by,
-        prefill_s_bound=times.prefill_s,
-        prefill_bound_by=times.prefill_by,
+        decode_tokens_per_s_bound=None if step_s is None else load.batch / step_s,
+        decode_step_s_bound=step_s,
+        bound_by=bound_by,
+        prefill_s_bound=None if prompt_s is None else prompt_s / pp,
+        prefill_bound_by=prefill_by,
         weight_bytes_per_step=int(decode.weight_bytes),
         cache_bytes_per_step=int(decode.cache_bytes),
         flops_per_step=int(sum(decode.flops.values())),
         prefill_flops=int(sum(prompt.flops.values())),
         source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
-        steps=_steps(decode, prompt, gpu, bandwidth, batch=work.batch, pp=work.pp),
+        steps=_steps(decode, prompt, gpu, bandwidth, batch=load.batch, pp=pp),
     )
 
 
@@ -403,27 +374,10 @@ def _measured(gpu: Gpu) -> Noted[Measurement | None]:
     return Noted(reading, (*notes, Note(code="calibrated", message=message)))
 
 
-def _no_bound() -> SpeedInfo:
-    return SpeedInfo(
-        definition=Definition.UNKNOWN,
-        decode_tokens_per_s_bound=None,
-        decode_step_s_bound=None,
-        bound_by=None,
-        prefill_s_bound=None,
-        prefill_bound_by=None,
-        weight_bytes_per_step=None,
-        cache_bytes_per_step=None,
-        flops_per_step=None,
-        prefill_flops=None,
-        source="",
-        steps=(),
-    )
-
-
 def bound_of(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
     gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
     shares = opened.told(opened.reads()) or None
-    return opened.told(speed_bound(opened.model, gpu=gpu, shares=shares, **workload_of(opened)))
+    return opened.told(speed_bound(opened.model, gpu, workload_of(opened), shares))

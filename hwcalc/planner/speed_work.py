@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,14 +20,12 @@ from hwcalc.formulas import LatentAttention, Once, Role, Stack
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind
-    from hwcalc.formulas.formats import WeightFormat
     from hwcalc.profiles.hardware_file import Gpu
-    from hwcalc.quantization.scheme import Scheme
 
 HALF_SUMS: Final = "fp16_sums"
 """The rate of 16-bit numbers whose products are added up in 16 bits."""
@@ -49,42 +46,19 @@ here: their matrices are multiplied as 8-bit integers, or as any float."""
 ANY_RATE: Final = ("int8", "fp8", *SIXTEEN)
 
 
-def reached(flops: Mapping[tuple[str, ...], float], *, in_32_bits: bool) -> dict[tuple[str, ...], float]:
-    """The operations by the names of the rates at which they may run, with ``in_32_bits`` without the rate of 16-bit sums.
-
-    Kernels that add up products in 32 bits never reach that rate. llama.cpp tells cuBLAS to add in 16 bits (ggml-cuda.cu).
-    """
-    out: dict[tuple[str, ...], float] = {}
-    for names, count in flops.items():
-        kept = _without_half_sums(names) if in_32_bits else names
-        out[kept] = out.get(kept, 0) + count
-    return out
-
-
-@lru_cache(maxsize=64)
-def _without_half_sums(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name != HALF_SUMS)
-
-
 def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
     """The fastest of these rates that is known, by name, in operations per second.
 
     If only the rate of 32 bits is known of them, the result is ``None``: units for fewer bits may be faster.
     """
     # Kept with the accelerator: every plan asks for a few rates, and for each of them several times.
-    known: dict[Sequence[str], tuple[str, float] | None] = vars(gpu).setdefault("_fastest", {})
-    if rates not in known:
-        known[rates] = _fastest(gpu, rates)
-    return known[rates]
-
-
-def _fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
-    found = ((_peak(gpu, name), name) for name in rates)
-    known = [(rate * 1e12, name) for rate, name in found if rate is not None]
-    if not known or ([name for _, name in known] == ["fp32"] and "tf32" not in rates):
-        return None
-    rate = max(rate for rate, _ in known)
-    return next((name, found) for found, name in known if found == rate)
+    kept: dict[Sequence[str], tuple[str, float] | None] = vars(gpu).setdefault("_fastest", {})
+    if rates not in kept:
+        peaks = ((name, _peak(gpu, name)) for name in rates)
+        known = {name: rate * 1e12 for name, rate in peaks if rate is not None}
+        unsure = not known or (list(known) == ["fp32"] and "tf32" not in rates)
+        kept[rates] = None if unsure else max(known.items(), key=lambda one: one[1])
+    return kept[rates]
 
 
 def _peak(gpu: Gpu, name: str) -> float | None:
@@ -110,35 +84,30 @@ class Passes(Record):
     beside_bytes: int = 0
 
 
-def whole_passes(stack: Stack, tokens: int) -> Passes:
-    """The passes of a decode step and of a prompt of ``tokens`` tokens on the same layers."""
-    return Passes(decode=stack, prompt=stack, prompt_tokens=tokens)
-
-
 def passes_of(opened: Occupancy) -> Passes | None:
     """The layers of a decode step and of a prompt; ``None`` if both are the layers of the model at the length of the sequence."""
-    evicted, plain = opened.evicted, opened.plain_stack
-    prompt = opened.tokens if opened.load.prompt is None else opened.load.prompt_tokens
+    evicted, plain, expands = opened.evicted, opened.plain_stack, opened.deployment.expands_latents()
+
+    def as_stored(stack: Stack) -> Stack:
+        """The layers as the engine stores them: latents as keys and values of every head, if the engine expands them."""
+        if not expands:
+            return stack
+        layers = (tuple(kind.expanded() if isinstance(kind, LatentAttention) else kind for kind in layer) for layer in stack)
+        return Stack(tuple(layers))
+
     if evicted is None:
-        if prompt == opened.tokens and not opened.deployment.expands_latents():
+        prompt = opened.tokens if opened.load.prompt is None else opened.load.prompt_tokens
+        if prompt == opened.tokens and not expands:
             return None
-        return whole_passes(_as_stored(plain, opened), prompt)
+        stored = as_stored(plain)
+        return Passes(decode=stored, prompt=stored, prompt_tokens=prompt)
     from hwcalc.engines.policies import page_keys_bytes
 
     return Passes(
-        decode=_as_stored(evicted.stack if evicted.read is evicted.most else evicted.holding(evicted.read).stack, opened),
-        prompt=_as_stored(plain, opened),
+        decode=as_stored(evicted.stack if evicted.read is evicted.most else evicted.holding(evicted.read).stack),
+        prompt=as_stored(plain),
         prompt_tokens=opened.load.prompt_tokens,
         beside_bytes=page_keys_bytes(opened),
-    )
-
-
-def _as_stored(stack: Stack, opened: Occupancy) -> Stack:
-    """The layers as the engine stores them: latents as keys and values of every head, if the engine expands them."""
-    if not opened.deployment.expands_latents():
-        return stack
-    return Stack(
-        tuple(tuple(kind.expanded() if isinstance(kind, LatentAttention) else kind for kind in layer) for layer in stack)
     )
 
 
@@ -208,7 +177,8 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
     ``dtype`` is the dtype of weights that are not quantised. Multi-token prediction and the towers for images and sound are left out,
     since a decode step does not use them.
     """
-    from hwcalc.quantization.planned import format_name, planned_scheme
+    from hwcalc.formulas.formats import BF16, FLOATS
+    from hwcalc.quantization.planned import planned_scheme
 
     if model.counted is None:
         return None
@@ -216,11 +186,18 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
     scheme, known = planned_scheme(model, requested)
     if not known:
         return None
-    unquantized = _unquantized(requested, dtype or model.dtype)
+    unquantized = FLOATS.get(requested or "") or FLOATS.get(dtype or model.dtype or "", BF16)
     totals: dict[tuple[str, Use, int, int], list[int]] = {}
     for block, weight, use in _used_weights(model, model.counted.blocks):
-        copies, active = _copies(weight, use)
-        for name, elements, size in _portions(block, weight, scheme, unquantized):
+        copies, active = 1, 1
+        if use is Use.ROW:
+            copies = weight.shape[0]
+        elif use is Use.CHOSEN and weight.active is not None:
+            copies, active = weight.copies, weight.active
+        portions = [(unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight))]
+        if scheme is not None:
+            portions = [(one.format.name, one.elements, one.bytes) for one in scheme.portions(block, weight, unquantized)]
+        for name, elements, size in portions:
             if elements:
                 sums = totals.setdefault((name, use, copies, active), [0, 0])
                 sums[0] += elements
@@ -229,27 +206,6 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
         WeightShare(format=name, use=use, copies=copies, active=active, parameters=parameters, bytes=size)
         for (name, use, copies, active), (parameters, size) in totals.items()
     )
-
-
-def _portions(block: Block, weight: Weight, scheme: Scheme | None, unquantized: WeightFormat) -> Iterable[tuple[str, int, int]]:
-    """The formats of a weight in all layers of its block, with parameters and bytes."""
-    if scheme is None:
-        return ((unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight)),)
-    return ((portion.format.name, portion.elements, portion.bytes) for portion in scheme.portions(block, weight, unquantized))
-
-
-def _unquantized(requested: str | None, dtype: str | None) -> WeightFormat:
-    from hwcalc.formulas.formats import BF16, FLOATS
-
-    return FLOATS.get(requested or "") or FLOATS.get(dtype or "", BF16)
-
-
-def _copies(weight: Weight, use: Use) -> tuple[int, int]:
-    if use is Use.ROW:
-        return weight.shape[0], 1
-    if use is Use.CHOSEN and weight.active is not None:
-        return weight.copies, weight.active
-    return 1, 1
 
 
 def _used_weights(model: ModelSpec, blocks: Iterable[Block]) -> Iterable[tuple[Block, Weight, Use]]:
@@ -286,20 +242,27 @@ def _use_of(block: Block, weight: Weight) -> Use:
     return Use.ENCODER if module in _FROM_ENCODER and any(name in where for name in _CROSS) else Use.ALWAYS
 
 
-UNCOUNTED: Final = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
-
 Flops = dict[tuple[str, ...], float]
 """Operations, by the names of the peak rates at which they may run."""
 
 
-class Times(Struct, frozen=True):
-    """The bounds of a decode step and of a prompt on one accelerator; ``None`` where neither its bandwidth nor its rates are known."""
+class Workload(Record):
+    """What is asked of a model: ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas.
 
-    decode_tokens_per_s: float | None
-    step_s: float | None
-    bound_by: str | None
-    prefill_s: float | None
-    prefill_by: str | None
+    ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
+    published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
+    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the model.
+    """
+
+    seq: int
+    batch: int
+    roles: Mapping[Role, DType]
+    engine: str = DEFAULT
+    encoder_tokens: int = 0
+    weights: str | None = None
+    dtype: str | None = None
+    parallel: Parallel = ALONE
+    passes: Passes | None = None
 
 
 class Work(Struct, frozen=True):
@@ -312,92 +275,61 @@ class Work(Struct, frozen=True):
     prompt: Pass
     stack: Stack
     caches: _Caches
-    batch: int
-    pp: int
-
-    def on(self, gpu: Gpu, bandwidth: float | None) -> Times:
-        """The least times of a decode step and of a prompt on GPUs of this kind, each with ``bandwidth`` bytes per second."""
-        step_s, bound_by = self.decode.seconds(gpu, bandwidth)
-        prompt_s, prefill_by = self.prompt.seconds(gpu, bandwidth)
-        return Times(
-            decode_tokens_per_s=None if step_s is None else self.batch / step_s,
-            step_s=step_s,
-            bound_by=bound_by,
-            prefill_s=None if prompt_s is None else prompt_s / self.pp,
-            prefill_by=prefill_by,
-        )
-
-    def unknown(self, gpu: Gpu, bandwidth: float | None) -> list[Note]:
-        """The notes on what the bound leaves out because the GPU's figure is not known."""
-        return _unknown(gpu, {*self.decode.flops, *self.prompt.flops}, bandwidth)
 
 
-def work_of(
-    model: ModelSpec,
-    *,
-    seq: int,
-    batch: int,
-    roles: Mapping[Role, DType],
-    engine: str = DEFAULT,
-    encoder_tokens: int = 0,
-    weights: str | None = None,
-    dtype: str | None = None,
-    parallel: Parallel = ALONE,
-    passes: Passes | None = None,
-    counted: tuple[WeightShare, ...] | None = None,
-) -> Work | None:
+def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] | None = None) -> Work | None:
     """The bytes and operations of a decode step and of a prompt; ``None`` if the model's weights are not counted.
 
-    It is the part of :func:`speed_bound` that is the same on every accelerator.
+    It is the part of :func:`~hwcalc.planner.speed.speed_bound` that is the same on every accelerator.
     """
-    counted = counted or model.once(("weight shares", weights, dtype), lambda: _counted(model, weights, dtype))
+    weights, dtype, parallel, passes = load.weights, load.dtype, load.parallel, load.passes
+    counted = counted or model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
     if counted is None:
         return None
-    whole = whole_passes(model.stack_for(engine), seq)
-    kinds = model.once(("rank kinds", engine, parallel.tp), lambda: _rank_kinds(whole.decode, parallel.tp))
-    caches = _caches_of(whole, kinds, roles, seq, encoder_tokens)
-    stack, prefill = whole.decode, caches
+    stack = model.stack_for(load.engine)
+    kinds = model.once(("rank kinds", load.engine, parallel.tp), lambda: _rank_kinds(stack, parallel.tp))
+    caches = prefill = _Caches(kinds, load.roles, load.seq, load.encoder_tokens, selected_tokens(stack))
     if passes is not None:
-        stack, caches, prefill = passes.decode, *_caches_in(passes, caches, parallel.tp)
-    in_32_bits = find_engine(engine)[0].sums_in_32_bits
-    return Work(
-        decode=_decode_step(_step(counted), caches, batch, parallel, in_32_bits=in_32_bits),
-        prompt=_prompt(counted, prefill, parallel, in_32_bits=in_32_bits),
-        stack=stack,
-        caches=caches,
-        batch=batch,
-        pp=parallel.pp,
+        stack = passes.decode
+        kinds, selected = _rank_kinds(stack, parallel.tp), selected_tokens(stack)
+        caches = _Caches(kinds, load.roles, load.seq, load.encoder_tokens, selected, passes.beside_bytes)
+        kinds = _rank_kinds(passes.prompt, parallel.tp)
+        prefill = _Caches(kinds, load.roles, passes.prompt_tokens, load.encoder_tokens, selected)
+    in_32_bits = find_engine(load.engine)[0].sums_in_32_bits
+    passed = {Use.LAST: 1, Use.ENCODER: prefill.encoder_tokens}
+    shares = [(share, passed.get(share.use, prefill.seq)) for share in counted]
+    read, flops = _of_weights(shares, parallel)
+    prompt = Pass(
+        weights_read=read,
+        sequences=1,
+        cache_bytes_each=0,
+        flops=_with_attention(flops, prefill.roles, prefill.flops(prefill_flops), in_32_bits=in_32_bits),
     )
-
-
-def _counted(model: ModelSpec, weights: str | None, dtype: str | None) -> tuple[WeightShare, ...] | None:
-
-    return weight_shares(model, weights, dtype)
+    return Work(_decode_step(counted, caches, load.batch, parallel, in_32_bits=in_32_bits), prompt, stack, caches)
 
 
 def decode_of(
     stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
 ) -> Pass:
     """Bytes and operations of a decode step on one rank, without those of a prompt: for lists of many models."""
-    whole = whole_passes(stack, seq)
-    caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
-    return _decode_step(_step(counted), caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
+    caches = _Caches(_rank_kinds(stack, 1), roles, seq, 0, selected_tokens(stack))
+    return _decode_step(counted, caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
-def workload_of(opened: Occupancy) -> dict[str, Any]:
-    """The keyword arguments of :func:`work_of` for an occupancy."""
-    return {
-        "seq": opened.tokens,
-        "batch": opened.batch,
-        "roles": opened.dtypes.roles,
-        "engine": opened.engine.name,
-        "encoder_tokens": opened.encoder_tokens,
-        "weights": format_name(opened.setup.weights),
+def workload_of(opened: Occupancy) -> Workload:
+    """What an occupancy asks of its model."""
+    return Workload(
+        seq=opened.tokens,
+        batch=opened.batch,
+        roles=opened.dtypes.roles,
+        engine=opened.engine.name,
+        encoder_tokens=opened.encoder_tokens,
+        weights=format_name(opened.setup.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
-        "dtype": opened.deployment.weight_dtype(),
-        "parallel": opened.parallel,
-        "passes": passes_of(opened),
-    }
+        dtype=opened.deployment.weight_dtype(),
+        parallel=opened.parallel,
+        passes=passes_of(opened),
+    )
 
 
 class CacheReads(Struct, frozen=True):
@@ -440,26 +372,6 @@ class _Caches(Struct, frozen=True):
         )
 
 
-def _caches_of(
-    passes: Passes, kinds: tuple[tuple[int, LayerKind], ...], roles: Mapping[Role, DType], seq: int, encoder_tokens: int
-) -> _Caches:
-    """The caches of a decode step, in layers of these ``kinds``."""
-    return _Caches(
-        kinds=kinds,
-        roles=roles,
-        seq=seq,
-        encoder_tokens=encoder_tokens,
-        selected=selected_tokens(passes.decode),
-        beside_bytes=passes.beside_bytes,
-    )
-
-
-def _caches_in(passes: Passes, caches: _Caches, tp: int) -> tuple[_Caches, _Caches]:
-    """The caches of a decode step and of a prompt, in the layers of ``passes`` instead of those of the model."""
-    decode = _caches_of(passes, _rank_kinds(passes.decode, tp), caches.roles, caches.seq, caches.encoder_tokens)
-    return decode, replace(decode, kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
-
-
 class Pass(Struct, frozen=True):
     """The bytes that one rank reads in a pass, and the operations that it computes."""
 
@@ -480,37 +392,65 @@ class Pass(Struct, frozen=True):
         return self.sequences * self.cache_bytes_each
 
     def seconds(self, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
-        """The longer of the times for reading and for computing, in seconds, and its name; ``None`` if unknown."""
-        return _slower(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
+        """The longer of the times for reading and for computing, in seconds, and its name; ``None`` if unknown.
+
+        Unknown times are left out; the rest is still a bound.
+        """
+        reading = None if bandwidth is None else (self.weight_bytes + self.cache_bytes) / bandwidth
+        rates = {names: fastest(gpu, names) for names in self.flops}
+        known = [self.flops[names] / rate[1] for names, rate in rates.items() if rate is not None]
+        computing = sum(known) if known else None
+        if reading is None and computing is None:
+            return None, None
+        if computing is None or (reading is not None and reading >= computing):
+            return reading, "memory bandwidth"
+        return computing, "compute"
 
 
-def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel, *, in_32_bits: bool) -> Pass:
-    tp, replicas = parallel.tp, min(parallel.dp, batch)
+def _decode_step(shares: Iterable[WeightShare], caches: _Caches, batch: int, parallel: Parallel, *, in_32_bits: bool) -> Pass:
+    replicas = min(parallel.dp, batch)
     each = max(1.0, batch / replicas / parallel.pp)
-    experts = parallel.expert_ranks
-    routed = each * (replicas if experts > tp else 1)
-    flops = _weight_flops(shares, tp, experts, each, routed)
-    attention = _attention_rates(caches.roles)
-    flops[attention] = flops.get(attention, 0) + each * caches.flops(decode_flops)
+    routed = each * (replicas if parallel.expert_ranks > parallel.tp else 1)
+    used = [(share, routed if share.use is Use.CHOSEN else each) for share in shares if share.use is not Use.ENCODER]
+    read, flops = _of_weights(used, parallel)
     reads = caches.reads
     return Pass(
-        weights_read=tuple(
-            (share.use, _on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts)) for share in shares
-        ),
+        weights_read=read,
         sequences=each,
         cache_bytes_each=sum(read.bytes for read in reads) / parallel.dcp,
-        flops=reached(flops, in_32_bits=in_32_bits),
+        flops=_with_attention(flops, caches.roles, each * caches.flops(decode_flops), in_32_bits=in_32_bits),
         cache_reads=reads,
     )
 
 
-def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel, *, in_32_bits: bool) -> Pass:
-    tp, experts = parallel.tp, parallel.expert_ranks
-    flops = _prompt_flops(shares, tp, experts, caches.seq, caches.encoder_tokens)
-    attention = _attention_rates(caches.roles)
-    flops[attention] = flops.get(attention, 0) + caches.flops(prefill_flops)
-    read = tuple((share.use, _on_rank(share, share.touched_bytes(caches.seq), tp, experts)) for share in shares)
-    return Pass(weights_read=read, sequences=1, cache_bytes_each=0, flops=reached(flops, in_32_bits=in_32_bits))
+def _of_weights(shares: Iterable[tuple[WeightShare, float]], parallel: Parallel) -> tuple[tuple[tuple[Use, float], ...], Flops]:
+    """The bytes of weights that a rank reads, by their use, and the operations with them, for so many tokens of each share."""
+    flops: Flops = {}
+    read = []
+    for share, tokens in shares:
+        ranks = parallel.expert_ranks if share.use is Use.CHOSEN else parallel.tp
+        rates = RATES.get(share.format, ANY_RATE)
+        flops[rates] = flops.get(rates, 0) + tokens * share.flops_per_token / ranks
+        read.append((share.use, share.touched_bytes(tokens) / ranks))
+    return tuple(read), flops
+
+
+def _with_attention(flops: Flops, roles: Mapping[Role, DType], attention: float, *, in_32_bits: bool) -> Flops:
+    """Operations with weights and of attention: 16 bits, or 8 bits if its keys have 8 bits, which are up to 8.5 with scales.
+
+    Kernels that add up products ``in_32_bits`` never reach the rate of 16-bit sums. llama.cpp tells cuBLAS to add in 16 bits (ggml-cuda.cu).
+    """
+    # A packed layout has no keys beside its latents.
+    keys = roles.get(Role.KEY) or roles[Role.LATENT]
+    rates = ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
+    flops[rates] = flops.get(rates, 0) + attention
+    if not in_32_bits:
+        return flops
+    out: Flops = {}
+    for names, count in flops.items():
+        reached = tuple(name for name in names if name != HALF_SUMS)
+        out[reached] = out.get(reached, 0) + count
+    return out
 
 
 def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1) -> int:
@@ -519,36 +459,6 @@ def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, enc
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
     return sum(read.bytes for read in _cache_reads(_rank_kinds(stack, tp), roles, seq, encoder_tokens, selected_tokens(stack)))
-
-
-def _step(shares: Iterable[WeightShare]) -> list[WeightShare]:
-    return [share for share in shares if share.use is not Use.ENCODER]
-
-
-def _tokens(share: WeightShare, each: float, routed: float) -> float:
-    return routed if share.use is Use.CHOSEN else each
-
-
-def _on_rank(share: WeightShare, size: float, tp: int, experts: int) -> float:
-    return size / (experts if share.use is Use.CHOSEN else tp)
-
-
-def _weight_flops(shares: Iterable[WeightShare], tp: int, experts: int, each: float, routed: float) -> Flops:
-    out: Flops = {}
-    for share in shares:
-        rates = RATES.get(share.format, ANY_RATE)
-        size = _tokens(share, each, routed) * share.flops_per_token
-        out[rates] = out.get(rates, 0) + _on_rank(share, size, tp, experts)
-    return out
-
-
-def _prompt_flops(shares: Iterable[WeightShare], tp: int, experts: int, seq: int, encoder_tokens: int) -> Flops:
-    out: Flops = {}
-    for share in shares:
-        tokens = {Use.LAST: 1, Use.ENCODER: encoder_tokens}.get(share.use, seq)
-        rates = RATES.get(share.format, ANY_RATE)
-        out[rates] = out.get(rates, 0) + _on_rank(share, tokens * share.flops_per_token, tp, experts)
-    return out
 
 
 def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
@@ -565,58 +475,17 @@ def layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
 def _cache_reads(
     kinds: Iterable[tuple[int, LayerKind]], roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
 ) -> tuple[CacheReads, ...]:
-    layers = ((kind.name, count, _layer_reads(kind, roles, seq, encoder_tokens, selected)) for count, kind in kinds)
-    return tuple(CacheReads(name, count, read) for name, count, read in layers if read)
-
-
-def _layer_reads(
-    kind: LayerKind, roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
-) -> dict[int, int]:
-    """The bytes of the entries of one layer's cache, by how often a step reads or writes them."""
-    out: dict[int, int] = {}
-    limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
-    for tensor in kind.tensors():
-        positions = tensor.span.positions(seq, encoder_tokens)
-        if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
-            positions = min(positions, limit)
-        times = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
-        out[times * positions] = out.get(times * positions, 0) + tensor.bytes_per_position(roles[tensor.role])
-    return out
-
-
-def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
-    """The names of the rates of attention: 16 bits, or 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
-    # A packed layout has no keys beside its latents.
-    keys = roles.get(Role.KEY) or roles[Role.LATENT]
-    return ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
-
-
-def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:
-    """Operations per second at the fastest of these rates that is known."""
-    rate = fastest(gpu, rates)
-    return None if rate is None else rate[1]
-
-
-def _slower(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
-    """The longer of the reading and computing times in seconds, and which it is. Unknown times are left out; the rest is still a bound."""
-    reading = None if bandwidth is None else size / bandwidth
-    rates = {names: _rate(gpu, names) for names in flops}
-    known = [flops[names] / rate for names, rate in rates.items() if rate is not None]
-    computing = sum(known) if known else None
-    if reading is None and computing is None:
-        return None, None
-    if computing is None or (reading is not None and reading >= computing):
-        return reading, "memory bandwidth"
-    return computing, "compute"
-
-
-def _unknown(gpu: Gpu, used: Iterable[tuple[str, ...]], bandwidth: float | None) -> list[Note]:
-    missing = [] if bandwidth is not None else ["memory bandwidth"]
-    if any(_rate(gpu, rates) is None for rates in used):
-        missing.append("compute rate")
-    if not missing:
-        return []
-    message = f"The {' and '.join(missing)} of {gpu.id} are not known: the bound on speed leaves them out."
-    if len(missing) == 1:
-        message = f"The {missing[0]} of {gpu.id} is not known: the bound on speed leaves it out."
-    return [Note(code="speed-partly-known", message=message)]
+    out = []
+    for count, kind in kinds:
+        # The bytes of the entries of one layer's cache, by how often a step reads or writes them.
+        sizes: dict[int, int] = {}
+        limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
+        for tensor in kind.tensors():
+            positions = tensor.span.positions(seq, encoder_tokens)
+            if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
+                positions = min(positions, limit)
+            times = positions * (2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1)
+            sizes[times] = sizes.get(times, 0) + tensor.bytes_per_position(roles[tensor.role])
+        if sizes:
+            out.append(CacheReads(kind.name, count, sizes))
+    return tuple(out)

@@ -7,15 +7,15 @@ works on. Only the row of a named engine follows the engine's rules, with its bl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import Step, figure, step
 from hwcalc.engines.transformers.layers import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
@@ -26,7 +26,7 @@ from hwcalc.planner.strategies_cost import (
     Cell,
     Cost,
     Lengths,
-    Places,
+    Rule,
     cells_of,
     copied_places,
     costs,
@@ -34,9 +34,10 @@ from hwcalc.planner.strategies_cost import (
     full_slots,
     now_places,
     now_slots,
+    places_of,
     rounded,
     summed,
-)
+)  # fmt: skip
 from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
 
 if TYPE_CHECKING:
@@ -136,88 +137,65 @@ def block_sizes(opened: Occupancy, given: int | None) -> dict[str, int]:
     if given is not None:
         return {"": given}
     sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
-    pool = None if sizes else opened.plan_pool(opened.needed_bytes).value
+    pool = None if sizes else opened.pool(opened.needed_bytes).value
     default = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
     return {**sizes, "": min(sizes.values(), default=default)}
 
 
 def engine_strategy(setting: Setting) -> Strategy | None:
     """The strategy of the named engine, by its own rules; ``None`` for ``reference``, which is no engine."""
-    opened, engine = setting.opened, setting.opened.engine
+    opened, lengths, engine = setting.opened, setting.lengths, setting.opened.engine
     if engine.definition is Definition.EXACT:
         return None
     full, host = opened.needed_bytes, max(0, opened.stored_bytes - opened.needed_bytes)
-    transient = sum(int(part.expected) for part in opened.working())
-    needed = rounded(setting.needed)
     label = f"{engine.label} {opened.version}".rstrip()
-    steps: list[Step] = [step("full_bytes", "", full)]
-    held, stored = _now(setting) or (None, None)
-    wasted = None if stored is None else max(0, stored - needed)
-    if held is not None and stored is not None:
-        steps += [
-            step("held_bytes", "", held),
-            step("held_on_all_devices", "", stored),
-            *setting.needed_steps,
-            step(
-                "wasted_bytes",
-                "max(held_on_all_devices - needed_bytes, 0)",
-                max(0, stored - needed),
-                held_on_all_devices=stored,
-                needed_bytes=needed,
-            ),
-        ]
-    steps.append(step("peak_bytes", "full_bytes + transient", full + transient, full_bytes=full, transient=transient))
-    cost = setting.cached
-    return Strategy(
-        name=ENGINE,
-        title=f"as {label} does",
-        full_bytes=full,
-        held_bytes=held,
-        wasted_bytes=wasted,
-        most_wasted_bytes=None,
-        definition=opened.model.definition(engine.definition),
-        peak_bytes=full + transient,
-        peak_definition=opened.model.definition(engine.definition),
-        host_bytes=host,
-        bus_bytes_per_step=0,
-        bus_s_bound=None,
-        copied_bytes=0,
-        cache_bytes_per_step=cost.cache_bytes,
-        weight_bytes_per_step=cost.weight_bytes,
-        attention_flops_per_step=cost.attention_step,
-        flops_per_step=cost.step,
-        attention_total_flops=cost.attention_total,
-        total_flops=cost.total,
+    held, wasted, steps = None, None, [step("full_bytes", "", full)]
+    # Of random lengths, or of very many, the engine is not asked what it holds now.
+    known = opened.deployment.preallocates() or (lengths.uniform is None and len(lengths.now) <= MOST_LENGTHS)
+    if known:
+        now = [opened.sized(seq=length, batch=count) for length, count in lengths.now if length]
+        now = [opened] if opened.deployment.preallocates() else now
+        held, stored = sum(one.needed_bytes for one in now), sum(one.stored_bytes for one in now)
+        formula, terms = (
+            "max(held_on_all_devices - needed_bytes, 0)",
+            {"held_on_all_devices": stored, "needed_bytes": rounded(setting.needed)},
+        )
+        waste = step("wasted_bytes", formula, unit="bytes", **terms)
+        wasted = int(waste.expected)
+        steps += [step("held_bytes", "", held), step("held_on_all_devices", "", stored), *setting.needed_steps, waste]
+    peak = step(
+        "peak_bytes", "full_bytes + transient", full_bytes=full, transient=sum(int(part.expected) for part in opened.working())
+    )
+    definition, cost = opened.model.definition(engine.definition), asdict(setting.cached)
+    if host:
         # What lies on the host is read there, at a speed of its own.
-        step_s_bound=None if host else cost.seconds,
-        trades="by its own rules: blocks, paddings and buffers as it has them",
-        used_by=label,
-        steps=(*steps, *cost.steps),
+        cost["step_s_bound"] = None
+    return Strategy(
+        **cost
+        | {
+            "name": ENGINE,
+            "title": f"as {label} does",
+            "full_bytes": full,
+            "held_bytes": held,
+            "wasted_bytes": wasted,
+            "most_wasted_bytes": None,
+            "definition": definition,
+            "peak_bytes": int(peak.expected),
+            "peak_definition": definition,
+            "host_bytes": host,
+            "bus_bytes_per_step": 0,
+            "bus_s_bound": None,
+            "copied_bytes": 0,
+            "trades": "by its own rules: blocks, paddings and buffers as it has them",
+            "used_by": label,
+            "steps": (*steps, peak, *setting.cached.steps),
+        }
     )
 
 
-def _now(setting: Setting) -> tuple[int, int] | None:
-    """The bytes that the engine holds for the lengths now, on the fullest device and on all.
-
-    It is ``None`` if the lengths are too many or random.
-    """
-    opened, lengths = setting.opened, setting.lengths
-    if opened.deployment.preallocates():
-        return opened.needed_bytes, opened.stored_bytes
-    if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
-        return None
-    there = [opened.sized(seq=length, batch=count) for length, count in lengths.now if length]
-    return sum(occupancy.needed_bytes for occupancy in there), sum(occupancy.stored_bytes for occupancy in there)
-
-
 _FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
-    "full_bytes",
-    "held_bytes",
-    "needed_bytes",
-    "wasted_bytes",
-    "peak_bytes",
-    "copied_bytes",
-)
+    "full_bytes", "held_bytes", "needed_bytes", "wasted_bytes", "peak_bytes", "copied_bytes",
+)  # fmt: skip
 _BILLION: Final = 10**9
 
 
@@ -244,7 +222,7 @@ class Setting(Record):
     @property
     def largest(self) -> int:
         """Bytes of the largest tensor to which tokens are appended, for all sequences at their full length."""
-        sizes = (max(cell.rows) * int(full_places(self.lengths)(cell).total) for cell in self.cells if cell.grows)
+        sizes = (max(cell.rows) * int(full_places(self.lengths, cell).total) for cell in self.cells if cell.grows)
         return max(sizes, default=0)
 
 
@@ -252,8 +230,8 @@ def setting_of(opened: Occupancy, lengths: Lengths, block_sizes: dict[str, int])
     """The setting that all strategies of an occupancy share, for these lengths and block sizes."""
     cells = cells_of(opened, block_sizes)
     cached, recomputed = costs(opened, lengths)
-    full, full_steps = summed(_FULL, cells, full_places(lengths))
-    needed, needed_steps = summed(_NEEDED, cells, now_places(lengths))
+    full, full_steps = summed(_FULL, lengths, cells, full_places)
+    needed, needed_steps = summed(_NEEDED, lengths, cells, now_places)
     return Setting(
         opened=opened,
         lengths=lengths,
@@ -293,147 +271,91 @@ def strategies_of(setting: Setting) -> tuple[Strategy, ...]:
 
 def _recompute(setting: Setting) -> Strategy:
     """Nothing is kept. A pass has the keys and values of one layer at a time, and the hidden states of all its tokens."""
-    lengths, opened = setting.lengths, setting.opened
-    sizes = _pass_sizes(setting)
-    terms = {"largest_layer": max((sum(sizes[kind] for kind in layer) for layer in opened.stack), default=0)}
-    held, steps = 0, []
-    if opened.model.hidden_size is not None:
-        row = opened.model.hidden_size * FLOATS[opened.deployment.weight_dtype()].bits // 8
-        states = {"sequences": lengths.batch, "hidden_bytes": row}
-        size = lengths.batch * lengths.seq * row
-        steps.append(step("hidden_states", "sequences x seq x hidden_bytes", size, seq=lengths.seq, unit="bytes", **states))
-        terms["hidden_states"] = size
-        if lengths.encoder_tokens:
-            held = lengths.batch * lengths.encoder_tokens * row
-            formula = "sequences x encoder_tokens x hidden_bytes"
-            steps.append(step("encoder_states", formula, held, encoder_tokens=lengths.encoder_tokens, unit="bytes", **states))
-            terms["encoder_states"] = held
-    peak = step(_PEAK, " + ".join(terms), sum(terms.values()), unit="bytes", **terms)
-    return _strategy(
-        setting,
-        RECOMPUTE,
-        full=held,
-        held=Fraction(held),
-        peak=sum(terms.values()),
-        steps=(*steps, peak),
-        cost=setting.recomputed,
-    )
-
-
-def _pass_sizes(setting: Setting) -> dict[LayerKind, int]:
-    """The bytes of keys and values that a pass over the whole text makes in one layer of each kind.
-
-    A window saves nothing there.
-    """
-    sizes: dict[LayerKind, int] = {kind: 0 for layer in setting.opened.stack for kind in layer}
-    seq, encoder = setting.lengths.seq, setting.lengths.encoder_tokens
+    lengths, opened, hidden_size = setting.lengths, setting.opened, setting.opened.model.hidden_size
+    batch, seq, encoder = lengths.batch, lengths.seq, lengths.encoder_tokens
+    # The keys and values of the whole text in one layer of each kind. A window saves nothing there.
+    sizes: dict[LayerKind, int] = {kind: 0 for layer in opened.stack for kind in layer}
     for cell in setting.cells:
-        limited = isinstance(cell.span, (Window, Chunk, Sink))
-        positions = seq if limited else cell.span.positions(seq, encoder)
-        sizes[cell.kind] += setting.lengths.batch * positions * cell.row_bytes
-    return sizes
+        positions = seq if isinstance(cell.span, (Window, Chunk, Sink)) else cell.span.positions(seq, encoder)
+        sizes[cell.kind] += batch * positions * cell.row_bytes
+    terms = {"largest_layer": max((sum(sizes[kind] for kind in layer) for layer in opened.stack), default=0)}
+    held, steps = 0, list[Step]()
+    if hidden_size is not None:
+        states = {"sequences": batch, "hidden_bytes": hidden_size * FLOATS[opened.deployment.weight_dtype()].bits // 8}
+        terms["hidden_states"] = figure(steps, "hidden_states", "sequences x seq x hidden_bytes", unit="bytes", seq=seq, **states)
+        if encoder:
+            formula = "sequences x encoder_tokens x hidden_bytes"
+            held = terms["encoder_states"] = figure(
+                steps, "encoder_states", formula, unit="bytes", encoder_tokens=encoder, **states
+            )
+    peak = figure(steps, _PEAK, " + ".join(terms), unit="bytes", **terms)
+    return _strategy(setting, RECOMPUTE, full=held, held=Fraction(held), peak=peak, steps=steps, cost=setting.recomputed)
 
 
 def _growth(setting: Setting) -> Strategy:
-    largest, copied, steps = setting.largest, *summed(_COPIED, setting.cells, copied_places(setting.lengths))
-    peak = step(_PEAK, "full_bytes + largest_tensor", setting.full + largest, full_bytes=setting.full, largest_tensor=largest)
-    return _strategy(
-        setting,
-        GROWTH,
-        full=setting.full,
-        held=setting.needed,
-        peak=setting.full + largest,
-        steps=(*setting.full_steps, *setting.needed_steps, peak, *steps),
-        copied=int(copied),
-    )
+    copied, copied_steps = summed(_COPIED, setting.lengths, setting.cells, copied_places)
+    steps = [*setting.full_steps, *setting.needed_steps]
+    peak = figure(steps, _PEAK, "full_bytes + largest_tensor", full_bytes=setting.full, largest_tensor=setting.largest)
+    steps += copied_steps
+    return _strategy(setting, GROWTH, full=setting.full, held=setting.needed, peak=peak, steps=steps, copied=int(copied))
 
 
 def _slots(setting: Setting) -> Strategy:
-    terms = {"full_bytes": setting.full, "needed_bytes": rounded(setting.needed)}
-    single = replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None)
-    one_token = int(summed(_NEEDED, setting.cells, now_places(single))[0])
-    steps = (
-        *setting.full_steps,
-        *setting.needed_steps,
-        step(_WASTED, "full_bytes - needed_bytes", setting.full - rounded(setting.needed), unit="bytes", **terms),
+    full, needed, single = (
+        setting.full,
+        rounded(setting.needed),
+        replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None),
     )
-    return _strategy(
-        setting,
-        SLOTS,
-        full=setting.full,
-        held=Fraction(setting.full),
-        peak=setting.full,
-        steps=steps,
-        most_wasted=setting.full - one_token,
-    )
+    one_token = int(summed(_NEEDED, single, setting.cells, now_places)[0])
+    steps = [*setting.full_steps, *setting.needed_steps]
+    figure(steps, _WASTED, "full_bytes - needed_bytes", full_bytes=full, needed_bytes=needed)
+    return _strategy(setting, SLOTS, full=full, held=Fraction(full), peak=full, steps=steps, most_wasted=full - one_token)
 
 
 def _pages(setting: Setting) -> Strategy:
-    full, full_steps = summed(_FULL, setting.cells, full_slots(setting.lengths))
-    held, now_steps = summed(_NOW, setting.cells, now_slots(setting.lengths))
-    wasted = rounded(held) - rounded(setting.needed)
-    terms = {"held_bytes": rounded(held), "needed_bytes": rounded(setting.needed)}
-    steps = (
-        *full_steps,
-        *now_steps,
-        *setting.needed_steps,
-        step(_WASTED, "held_bytes - needed_bytes", wasted, unit="bytes", **terms),
+    lengths = setting.lengths
+    full, full_steps = summed(_FULL, lengths, setting.cells, full_slots)
+    held, now_steps = summed(_NOW, lengths, setting.cells, now_slots)
+    steps = [*full_steps, *now_steps, *setting.needed_steps]
+    figure(steps, _WASTED, "held_bytes - needed_bytes", held_bytes=rounded(held), needed_bytes=rounded(setting.needed))
+    # Less than a block for each sequence in each layer that keeps every token.
+    most = sum(
+        lengths.batch * cell.count * cell.row_bytes * most_unused(cell.span, cell.block_size, lengths.encoder_tokens)
+        for cell in setting.cells
     )
-    return _strategy(
-        setting,
-        PAGES,
-        full=int(full),
-        held=held,
-        peak=int(full),
-        steps=steps,
-        most_wasted=_most_unused(setting),
-    )
-
-
-def _most_unused(setting: Setting) -> int:
-    """The most bytes that blocks waste: less than a block for each sequence in each layer that keeps every token."""
-    batch, encoder = setting.lengths.batch, setting.lengths.encoder_tokens
-    return sum(batch * cell.count * cell.row_bytes * most_unused(cell.span, cell.block_size, encoder) for cell in setting.cells)
+    return _strategy(setting, PAGES, full=int(full), held=held, peak=int(full), steps=steps, most_wasted=most)
 
 
 def _offload(setting: Setting) -> Strategy:
-    stack, lengths, total = setting.opened.stack, setting.lengths, setting.full
-    at_full, now = _by_kind(setting, full_places(lengths)), _by_kind(setting, now_places(lengths))
+    stack, lengths, total, largest = setting.opened.stack, setting.lengths, setting.full, setting.largest
+    at_full, now = (_by_kind(setting, rule) for rule in (full_places, now_places))
     device = offloaded_gpu_bytes(stack, at_full.__getitem__)
     moving = sum(at_full[kind] for layer in stack if is_offloaded(layer) for kind in layer) if device < total else 0
-    copied, copied_steps = summed(_COPIED, setting.cells, copied_places(lengths))
-    staying, largest = total - moving, setting.largest
-    steps = [
-        *(replace(figure, name="whole_cache") if figure.name == _FULL else figure for figure in setting.full_steps),
-        step("host_bytes", "whole_cache - staying", moving, whole_cache=total, staying=staying),
-        step(_FULL, "staying + two_layers", device, staying=staying, two_layers=device - staying),
-        step(_PEAK, "full_bytes + largest_tensor", device + largest, full_bytes=device, largest_tensor=largest),
-        step("bus_bytes", "host_bytes", moving, host_bytes=moving),
-    ]
-    seconds = None
+    copied, copied_steps = summed(_COPIED, lengths, setting.cells, copied_places)
+    staying = total - moving
+    steps = [replace(one, name="whole_cache") if one.name == _FULL else one for one in setting.full_steps]
+    figure(steps, "host_bytes", "whole_cache - staying", whole_cache=total, staying=staying)
+    figure(steps, _FULL, "staying + two_layers", staying=staying, two_layers=device - staying)
+    peak = figure(steps, _PEAK, "full_bytes + largest_tensor", full_bytes=device, largest_tensor=largest)
+    figure(steps, "bus_bytes", "host_bytes", host_bytes=moving)
+    seconds, slower = None, None
     if setting.link is not None:
         link = setting.link.gbps * _BILLION
         seconds = moving / link
         steps.append(step("bus_s", "bus_bytes / link", seconds, unit="s", bus_bytes=moving, link=link))
-    made = _strategy(
-        setting,
-        OFFLOAD,
-        full=device,
-        held=Fraction(offloaded_gpu_bytes(stack, now.__getitem__)),
-        peak=device + largest,
-        steps=(*steps, *copied_steps),
-        copied=int(copied),
-    )
-    known = setting.cached.seconds is not None and seconds is not None
-    slower = max(setting.cached.seconds or 0.0, seconds or 0.0) if known else None
+        if setting.cached.step_s_bound is not None:
+            slower = max(setting.cached.step_s_bound, seconds)
+    steps += copied_steps
+    held = Fraction(offloaded_gpu_bytes(stack, now.__getitem__))
+    made = _strategy(setting, OFFLOAD, full=device, held=held, peak=peak, steps=steps, copied=int(copied))
     return replace(made, host_bytes=moving, bus_bytes_per_step=moving, bus_s_bound=seconds, step_s_bound=slower)
 
 
-def _by_kind(setting: Setting, places: Callable[[Cell], Places]) -> dict[LayerKind, int]:
+def _by_kind(setting: Setting, rule: Rule) -> dict[LayerKind, int]:
     """Bytes of one layer of each kind, for all sequences."""
     sizes: dict[LayerKind, Fraction] = {kind: Fraction(0) for layer in setting.opened.stack for kind in layer}
-    for cell in setting.cells:
-        sizes[cell.kind] += cell.row_bytes * places(cell).total
+    for cell, places in places_of(setting.lengths, setting.cells, rule):
+        sizes[cell.kind] += cell.row_bytes * places.total
     return {kind: rounded(size) for kind, size in sizes.items()}
 
 
@@ -444,36 +366,31 @@ def _strategy(
     full: int,
     held: Fraction,
     peak: int,
-    steps: tuple[Step, ...],
+    steps: Sequence[Step],
     cost: Cost | None = None,
     copied: int = 0,
     most_wasted: int = 0,
 ) -> Strategy:
     """A strategy with the fields that all strategies share filled in. Nothing lies in host memory."""
-    cost = setting.cached if cost is None else cost
-    words = WORDS[name]
+    cost, words = cost or setting.cached, WORDS[name]
     return Strategy(
-        name=name,
-        title=words.title,
-        full_bytes=full,
-        held_bytes=rounded(held),
-        wasted_bytes=max(0, rounded(held) - rounded(setting.needed)),
-        most_wasted_bytes=most_wasted,
-        definition=setting.now,
-        peak_bytes=peak,
-        peak_definition=Definition.BOUND if name == RECOMPUTE else setting.definition,
-        host_bytes=0,
-        bus_bytes_per_step=0,
-        bus_s_bound=None,
-        copied_bytes=copied,
-        cache_bytes_per_step=cost.cache_bytes,
-        weight_bytes_per_step=cost.weight_bytes,
-        attention_flops_per_step=cost.attention_step,
-        flops_per_step=cost.step,
-        attention_total_flops=cost.attention_total,
-        total_flops=cost.total,
-        step_s_bound=cost.seconds,
-        trades=words.trades,
-        used_by=words.used_by,
-        steps=(*steps, *cost.steps),
+        **asdict(cost)
+        | {
+            "name": name,
+            "title": words.title,
+            "full_bytes": full,
+            "held_bytes": rounded(held),
+            "wasted_bytes": max(0, rounded(held) - rounded(setting.needed)),
+            "most_wasted_bytes": most_wasted,
+            "definition": setting.now,
+            "peak_bytes": peak,
+            "peak_definition": Definition.BOUND if name == RECOMPUTE else setting.definition,
+            "host_bytes": 0,
+            "bus_bytes_per_step": 0,
+            "bus_s_bound": None,
+            "copied_bytes": copied,
+            "trades": words.trades,
+            "used_by": words.used_by,
+            "steps": (*steps, *cost.steps),
+        }
     )

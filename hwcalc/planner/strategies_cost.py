@@ -5,8 +5,9 @@ It also has the bytes of the same model with other key/value heads, or with its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -21,15 +22,13 @@ from hwcalc.formulas.stairs import stairs_sum
 from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window, paged_positions, paged_sum
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.speed import speed_bound
-from hwcalc.planner.speed_work import Use, WeightShare, cache_bytes_read, weight_shares
+from hwcalc.planner.speed_work import Use, WeightShare, Workload, cache_bytes_read, weight_shares
 from hwcalc.planner.strategies_result import HeadChoice
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.formulas import DType
     from hwcalc.formulas.flops import Work
     from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import SpeedInfo
 
 _GROWING: Final = (Full, Kept, Window, Chunk, Sink, Strided)
 """Spans of tensors that get longer by one place, which a cache that grows by concatenation copies."""
@@ -100,16 +99,6 @@ class Lengths(Record):
             lambda length: paged_positions(span, length, size, encoder), lambda length: paged_sum(span, length, size, encoder)
         )
 
-    @property
-    def length_now(self) -> int:
-        """The length now of every sequence, if all have the same; else the full one."""
-        return self.now[0][0] if len(self.now) == 1 else self.seq
-
-    @property
-    def tokens(self) -> Fraction:
-        """The number of tokens of all sequences now."""
-        return self.stored(Full())
-
 
 def rounded(value: Fraction) -> int:
     """The nearest whole number."""
@@ -121,32 +110,22 @@ def cells_of(opened: Occupancy, block_sizes: Mapping[str, int], stack: Stack | N
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for a format that packs what the model does not have.
     """
-    roles = opened.dtypes.roles
-    found: dict[tuple[LayerKind, Span], list[int]] = {}
-    counts: dict[LayerKind, int] = {}
+    roles, out = opened.dtypes.roles, []
     for group in (opened.stack if stack is None else stack).groups:
-        counts[group.kind] = group.count
+        rows: dict[Span, list[int]] = {}
         for tensor in group.kind.tensors():
-            found.setdefault((group.kind, tensor.span), []).append(tensor.bytes_per_position(_format(roles, tensor.role, opened)))
-    return tuple(
-        Cell(
-            kind=kind,
-            count=counts[kind],
-            span=span,
-            rows=tuple(rows),
-            block_size=block_sizes.get(kind.name, block_sizes[""]),
-        )
-        for (kind, span), rows in found.items()
-    )
-
-
-def _format(roles: Mapping[Role, DType], role: Role, opened: Occupancy) -> DType:
-    if role not in roles:
-        raise UnsupportedError(
-            f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; another tensor of the model has no format.",
-            hint="Use a plain dtype such as fp8_e4m3. See: kvplan dtypes",
-        )
-    return roles[role]
+            if tensor.role not in roles:
+                raise UnsupportedError(
+                    f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; another tensor of the model has no format.",
+                    hint="Use a plain dtype such as fp8_e4m3. See: kvplan dtypes",
+                )
+            rows.setdefault(tensor.span, []).append(tensor.bytes_per_position(roles[tensor.role]))
+        size = block_sizes.get(group.kind.name, block_sizes[""])
+        out += [
+            Cell(kind=group.kind, count=group.count, span=span, rows=tuple(sizes), block_size=size)
+            for span, sizes in rows.items()
+        ]
+    return tuple(out)
 
 
 _PROJECTIONS: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "key_proj", "value_proj"})
@@ -164,25 +143,18 @@ class HeadWhatIf(Record):
 
 
 def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
-    """The changes of heads: MHA, GQA with each power of two of groups and MQA for plain attention.
-
-    Latent and expanded for MLA.
-    """
+    """The changes of heads: MHA, GQA with each power of two of groups and MQA for plain attention; latent and expanded for MLA."""
     kinds = [group.kind for group in stack.groups]
     attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
     published = {kind.num_key_value_heads for kind in attention}
-    what_ifs = [
-        HeadWhatIf(
-            name=_name(attention, heads),
-            num_key_value_heads=heads,
-            own=published == {heads},
-            latent=False,
-            change=_with_heads(heads),
-        )
-        for heads in (_counts(attention) if attention else ())
-    ]
+    what_ifs = []
     if len(published) > 1:
-        what_ifs.insert(0, HeadWhatIf(name="as published", num_key_value_heads=None, own=True, latent=False, change=_as_it_is))
+        what_ifs.append(HeadWhatIf(name="as published", num_key_value_heads=None, own=True, latent=False, change=_as_it_is))
+    for heads in _counts(attention, published) if attention else ():
+        groups = "MHA" if all(heads >= kind.num_attention_heads for kind in attention) else f"GQA-{heads}"
+        name, own = "MQA" if heads == 1 else groups, published == {heads}
+        change = partial(_with_heads, heads)
+        what_ifs.append(HeadWhatIf(name=name, num_key_value_heads=heads, own=own, latent=False, change=change))
     if any(isinstance(kind, LatentAttention) for kind in kinds):
         what_ifs.append(HeadWhatIf(name="MLA, latent", num_key_value_heads=None, own=True, latent=True, change=_as_it_is))
         what_ifs.append(HeadWhatIf(name="MLA, expanded", num_key_value_heads=None, own=False, latent=True, change=_expanded))
@@ -200,12 +172,20 @@ def head_choices(opened: Occupancy, lengths: Lengths) -> tuple[HeadChoice, ...]:
     # A packed format holds latents alone.
     plain = {Role.KEY, Role.VALUE} <= opened.dtypes.roles.keys()
     own_bytes, choices = _bytes(opened, lengths, _as_it_is), []
-    for what_if in head_what_ifs(opened.stack):
-        if what_if.latent and not plain:
+    for one in head_what_ifs(opened.stack):
+        if one.latent and not plain:
             continue
-        heads = what_if.num_key_value_heads
-        difference = 0 if heads is None else _difference(opened.model, attention, heads)
-        choices.append(_choice(what_if.name, heads, what_if.own, _bytes(opened, lengths, what_if.change), own_bytes, difference))
+        heads, size = one.num_key_value_heads, _bytes(opened, lengths, one.change)
+        choices.append(
+            HeadChoice(
+                name=one.name,
+                num_key_value_heads=heads,
+                own=one.own,
+                full_bytes=size,
+                share=size / own_bytes if own_bytes else 1.0,
+                parameters_difference=0 if heads is None else _difference(opened.model, attention, heads),
+            )
+        )
     return tuple(choices)
 
 
@@ -217,47 +197,23 @@ def _expanded(kind: LayerKind) -> LayerKind:
     return kind.expanded() if isinstance(kind, LatentAttention) else kind
 
 
-def _choice(name: str, heads: int | None, own: bool, size: int, own_bytes: int, difference: int | None) -> HeadChoice:
-    return HeadChoice(
-        name=name,
-        num_key_value_heads=heads,
-        own=own,
-        full_bytes=size,
-        share=size / own_bytes if own_bytes else 1.0,
-        parameters_difference=difference,
-    )
-
-
-def _counts(attention: list[AttentionKind]) -> Iterator[int]:
+def _counts(attention: list[AttentionKind], published: set[int]) -> list[int]:
     """Numbers of key/value heads, from those of the queries down to one: halves, and the model's own."""
-    most = max(kind.num_attention_heads for kind in attention)
-    published = {kind.num_key_value_heads for kind in attention}
-    halves, heads = {1, most}, most
+    heads = most = max(kind.num_attention_heads for kind in attention)
+    counts = {1, most}
     while heads % 2 == 0:
         heads //= 2
-        halves.add(heads)
+        counts.add(heads)
     common = published if len(published) == 1 else set()
-    shared = {
-        count
-        for count in halves | common
-        if all(kind.num_attention_heads % min(count, kind.num_attention_heads) == 0 for kind in attention)
-    }
-    yield from sorted(shared | common, reverse=True)
+    queries = [kind.num_attention_heads for kind in attention]
+    shared = {count for count in counts if all(number % min(count, number) == 0 for number in queries)}
+    return sorted(shared | common, reverse=True)
 
 
-def _name(attention: list[AttentionKind], heads: int) -> str:
-    if heads == 1:
-        return "MQA"
-    return "MHA" if all(heads >= kind.num_attention_heads for kind in attention) else f"GQA-{heads}"
-
-
-def _with_heads(heads: int) -> Callable[[LayerKind], LayerKind]:
-    def changed(kind: LayerKind) -> LayerKind:
-        if not isinstance(kind, AttentionKind):
-            return kind
-        return replace(kind, num_key_value_heads=min(heads, kind.num_attention_heads))
-
-    return changed
+def _with_heads(heads: int, kind: LayerKind) -> LayerKind:
+    if not isinstance(kind, AttentionKind):
+        return kind
+    return replace(kind, num_key_value_heads=min(heads, kind.num_attention_heads))
 
 
 def _bytes(opened: Occupancy, lengths: Lengths, change: Callable[[LayerKind], LayerKind]) -> int:
@@ -280,7 +236,11 @@ def _difference(model: ModelSpec, attention: list[AttentionKind], heads: int) ->
     if model.counted is None or len(published) != 1:
         return None
     before, total, seen = next(iter(published)), 0, False
-    fused = {_fused_rows(kind): kind.head_dim + kind.v_head_dim for kind in attention}
+    # Rows of a fused matrix for queries, keys and values, and how many of them each key/value head has.
+    fused = {
+        kind.num_attention_heads * kind.head_dim + before * (kind.head_dim + kind.v_head_dim): kind.head_dim + kind.v_head_dim
+        for kind in attention
+    }
     for block in model.counted.blocks:
         for weight in block.weights if block.part is Part.LANGUAGE else ():
             module = weight.path.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
@@ -299,11 +259,6 @@ def _difference(model: ModelSpec, attention: list[AttentionKind], heads: int) ->
     return total * (heads - before) if seen else None
 
 
-def _fused_rows(kind: AttentionKind) -> int:
-    """The number of rows of a fused matrix for queries, keys and values."""
-    return kind.num_attention_heads * kind.head_dim + kind.num_key_value_heads * (kind.head_dim + kind.v_head_dim)
-
-
 MOST_KINDS: Final = 6
 """The most kinds of layers whose figures are shown one by one."""
 MOST_LENGTHS: Final = 6
@@ -318,15 +273,30 @@ class Places(Record):
     total: Fraction
 
 
-def summed(name: str, cells: Iterable[Cell], places: Callable[[Cell], Places]) -> tuple[Fraction, tuple[Step, ...]]:
+Rule = Callable[[Lengths, Cell], Places]
+"""The places of a cell for all sequences, which follow from its span and its blocks."""
+
+
+def places_of(lengths: Lengths, cells: Iterable[Cell], rule: Rule) -> list[tuple[Cell, Places]]:
+    """Each cell with its places, counted once for all with the same span and blocks: lengths and kinds of layers may be many."""
+    known: dict[tuple[Span, int], Places] = {}
+    out = []
+    for cell in cells:
+        key = cell.span, cell.block_size
+        if key not in known:
+            known[key] = rule(lengths, cell)
+        out.append((cell, known[key]))
+    return out
+
+
+def summed(name: str, lengths: Lengths, cells: Iterable[Cell], rule: Rule) -> tuple[Fraction, tuple[Step, ...]]:
     """The bytes of all cells, with a figure for each kind and one for the sum, which has the name ``name``.
 
     A model of very many kinds has the sum alone, since nobody would read the others.
     """
     steps: list[Step] = []
     total = Fraction(0)
-    for cell in cells:
-        there = places(cell)
+    for cell, there in places_of(lengths, cells, rule):
         size = cell.count * cell.row_bytes * there.total
         total += size
         if not size:
@@ -352,62 +322,45 @@ def named(label: str, steps: Sequence[Step]) -> str:
     return f"{label}_{len(steps) + 1}" if any(figure.name == label for figure in steps) else label
 
 
-def full_places(lengths: Lengths) -> Callable[[Cell], Places]:
-    """A function from a cell to its places when every sequence has all its tokens."""
-
-    def of(cell: Cell) -> Places:
-        positions = cell.span.positions(lengths.seq, lengths.encoder_tokens)
-        terms = {"sequences": lengths.batch, "positions": positions}
-        return Places(formula="sequences x positions", terms=terms, total=Fraction(lengths.batch * positions))
-
-    return of
+def full_places(lengths: Lengths, cell: Cell) -> Places:
+    """The places of a cell when every sequence has all its tokens."""
+    positions = cell.span.positions(lengths.seq, lengths.encoder_tokens)
+    terms = {"sequences": lengths.batch, "positions": positions}
+    return Places(formula="sequences x positions", terms=terms, total=Fraction(lengths.batch * positions))
 
 
-def now_places(lengths: Lengths) -> Callable[[Cell], Places]:
-    """A function from a cell to its places for the lengths now."""
-    return _once(lambda cell: _now(cell, lengths, lengths.stored(cell.span), _kept))
+def full_slots(lengths: Lengths, cell: Cell) -> Places:
+    """The places of a cell in blocks when every sequence has all its tokens."""
+    slots = paged_positions(cell.span, lengths.seq, cell.block_size, lengths.encoder_tokens)
+    formula, terms = _paged(cell, "seq", lengths.seq)
+    if not formula:
+        formula, terms = "positions", {"positions": slots}
+    terms = {"sequences": lengths.batch, **terms}
+    return Places(formula=f"sequences x {formula}", terms=terms, total=Fraction(lengths.batch * slots))
 
 
-def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
-    """A function from a cell to its places in blocks when every sequence has all its tokens."""
-
-    def of(cell: Cell) -> Places:
-        slots = paged_positions(cell.span, lengths.seq, cell.block_size, lengths.encoder_tokens)
-        formula, terms = _paged(cell, "seq", lengths.seq)
-        if not formula:
-            formula, terms = "positions", {"positions": slots}
-        return Places(
-            formula=f"sequences x {formula}",
-            terms={"sequences": lengths.batch, **terms},
-            total=Fraction(lengths.batch * slots),
-        )
-
-    return of
+def copied_places(lengths: Lengths, cell: Cell) -> Places:
+    """The places that concatenation writes: the whole tensor for the prompt, and again each time it grows."""
+    written = cell.written(lengths.prompt, lengths.seq)
+    terms = {"sequences": lengths.batch, "written_positions": written}
+    return Places(formula="sequences x written_positions", terms=terms, total=Fraction(lengths.batch * written))
 
 
-def now_slots(lengths: Lengths) -> Callable[[Cell], Places]:
-    """A function from a cell to its places in blocks for the lengths now."""
-    return _once(lambda cell: _now(cell, lengths, lengths.paged(cell), _paged))
+def now_places(lengths: Lengths, cell: Cell) -> Places:
+    """The places of a cell for the lengths now."""
+    return _now(lengths, cell, lengths.stored(cell.span), _kept)
 
 
-def _once(places: Callable[[Cell], Places]) -> Callable[[Cell], Places]:
-    """The function ``places``, evaluated once for all cells with the same span and blocks: lengths and kinds of layers may be many."""
-    known: dict[tuple[Span, int], Places] = {}
-
-    def of(cell: Cell) -> Places:
-        key = cell.span, cell.block_size
-        if key not in known:
-            known[key] = places(cell)
-        return known[key]
-
-    return of
+def now_slots(lengths: Lengths, cell: Cell) -> Places:
+    """The places of a cell in blocks for the lengths now."""
+    return _now(lengths, cell, lengths.paged(cell), _paged)
 
 
-Rule = Callable[[Cell, str, int], tuple[str, dict[str, "Number"]]]
+OfSequence = Callable[[Cell, str, int], tuple[str, dict[str, Number]]]
 """The places of one sequence of so many tokens, which have this name, as a formula; empty where their number says it shorter."""
 
 
-def _now(cell: Cell, lengths: Lengths, total: Fraction, rule: Rule) -> Places:
+def _now(lengths: Lengths, cell: Cell, total: Fraction, rule: OfSequence) -> Places:
     """The places of a cell for all sequences now. The formula goes length by length if the lengths are few."""
     terms: dict[str, Number] = {}
     products: list[str] = []
@@ -442,27 +395,19 @@ def _paged(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
     return (f"ceil({name} / block_size) x block_size", terms) if isinstance(cell.span, (Full, Window, Chunk)) else ("", {})
 
 
-def copied_places(lengths: Lengths) -> Callable[[Cell], Places]:
-    """A function from a cell to the places that concatenation writes: the whole tensor for the prompt, and again each time it grows."""
-
-    def of(cell: Cell) -> Places:
-        written = cell.written(lengths.prompt, lengths.seq)
-        terms = {"sequences": lengths.batch, "written_positions": written}
-        return Places(formula="sequences x written_positions", terms=terms, total=Fraction(lengths.batch * written))
-
-    return of
-
-
 class Cost(Record):
-    """The operations of the last step and of all passes, of attention alone and with the weights, and the bytes that the step reads."""
+    """The operations of the last step and of all passes, of attention alone and with the weights, and the bytes that the step reads.
 
-    attention_step: int
-    step: int | None
-    attention_total: int
-    total: int | None
-    cache_bytes: int
-    weight_bytes: int | None
-    seconds: float | None
+    The names are those of :class:`~hwcalc.planner.strategies_result.Strategy`.
+    """
+
+    attention_flops_per_step: int
+    flops_per_step: int | None
+    attention_total_flops: int
+    total_flops: int | None
+    cache_bytes_per_step: int
+    weight_bytes_per_step: int | None
+    step_s_bound: float | None
     steps: tuple[Step, ...]
 
 
@@ -474,170 +419,133 @@ class _Weights(Record):
     encoder: int
     shares: tuple[WeightShare, ...]
 
-    def read_bytes(self, tokens: int) -> int:
-        """Bytes of weights that one pass of so many tokens reads."""
-        return int(sum(share.touched_bytes(tokens) for share in self.shares if share.use is not Use.ENCODER))
-
 
 def costs(opened: Occupancy, lengths: Lengths) -> tuple[Cost, Cost]:
     """The cost with a cache, and the cost without a cache, where each pass computes the whole text so far.
 
     A prompt is one pass and each token behind it another one, up to the last token, so that the cache holds all of them in the end.
     """
-    weights, bound = _weights(opened), _bound(opened, lengths)
-    return _cached(opened, lengths, weights, bound), _recomputed(opened, lengths, weights, bound)
+    seq, prompt, batch, encoder = lengths.seq, lengths.prompt, lengths.batch, lengths.encoder_tokens
+    roles, weights, bound = opened.dtypes.roles, _weights(opened), None
+    if opened.setup.hardware.gpu is not None:
+        load = Workload(
+            seq=seq, batch=batch, roles=roles, engine=opened.engine.name, encoder_tokens=encoder, weights=opened.setup.weights
+        )
+        bound = speed_bound(opened.model, opened.setup.hardware.gpu, load).value
 
+    def of_pass(kind: LayerKind, told: int | None) -> tuple[Work, ...]:
+        return prefill_work(kind, seq, encoder, selected=told)
 
-def _cached(opened: Occupancy, lengths: Lengths, weights: _Weights | None, bound: SpeedInfo | None) -> Cost:
-    count = _Counted(opened=opened, lengths=lengths)
-    last = count.of("step", lambda kind, told: decode_work(kind, lengths.seq, lengths.encoder_tokens, selected=told))
-    every = count.of(
-        "total",
-        lambda kind, told: (
-            *prefill_work(kind, lengths.prompt, lengths.encoder_tokens, selected=told),
-            *steps_work(kind, lengths.prompt, lengths.seq, lengths.encoder_tokens, selected=told),
-        ),
+    def of_passes(kind: LayerKind, told: int | None) -> tuple[Work, ...]:
+        return passes_work(kind, prompt, seq, encoder, selected=told)
+
+    def of_step(kind: LayerKind, told: int | None) -> tuple[Work, ...]:
+        return decode_work(kind, seq, encoder, selected=told)
+
+    def of_steps(kind: LayerKind, told: int | None) -> tuple[Work, ...]:
+        of_prompt = prefill_work(kind, prompt, encoder, selected=told)
+        return *of_prompt, *steps_work(kind, prompt, seq, encoder, selected=told)
+
+    read = batch * cache_bytes_read(opened.stack, roles, seq=seq, encoder_tokens=encoder)
+    step_s = None if bound is None else bound.decode_step_s_bound
+    prompts_s = None if bound is None else bound.prefill_s_bound
+    if prompts_s is not None and bound is not None and bound.prefill_bound_by == "compute":
+        # The prompts of all sequences are computed, but the weights are read once for them.
+        prompts_s *= batch
+    passed = pairs_cached(seq) - pairs_cached(prompt - 1)
+    return (
+        _cost(opened, lengths, weights, (of_step, 1), (of_steps, seq), read, step_s),
+        _cost(opened, lengths, weights, (of_pass, seq), (of_passes, passed), 0, prompts_s),
     )
-    roles, encoder = opened.dtypes.roles, lengths.encoder_tokens
-    read = lengths.batch * cache_bytes_read(opened.stack, roles, seq=lengths.seq, encoder_tokens=encoder)
-    seconds = None if bound is None else bound.decode_step_s_bound
-    return _cost(lengths, weights, last=(*last, 1), every=(*every, lengths.seq), read=read, seconds=seconds)
 
 
-def _recomputed(opened: Occupancy, lengths: Lengths, weights: _Weights | None, bound: SpeedInfo | None) -> Cost:
-    count, seq, encoder = _Counted(opened=opened, lengths=lengths), lengths.seq, lengths.encoder_tokens
-    last = count.of("step", lambda kind, told: prefill_work(kind, seq, encoder, selected=told))
-    every = count.of("total", lambda kind, told: passes_work(kind, lengths.prompt, seq, encoder, selected=told))
-    passed = pairs_cached(seq) - pairs_cached(lengths.prompt - 1)
-    return _cost(lengths, weights, last=(*last, seq), every=(*every, passed), read=0, seconds=_prompts_s(bound, lengths.batch))
-
-
-def _prompts_s(bound: SpeedInfo | None, batch: int) -> float | None:
-    """The least seconds for the prompts of all sequences: those of a prompt, times ``batch`` if computing bounds it."""
-    if bound is None or bound.prefill_s_bound is None:
-        return None
-    return bound.prefill_s_bound * (batch if bound.prefill_bound_by == "compute" else 1)
+Attention = Callable[[LayerKind, int | None], tuple["Work", ...]]
+"""The work of one layer of a kind for one sequence, where so many tokens are selected."""
 
 
 def _cost(
+    opened: Occupancy,
     lengths: Lengths,
     weights: _Weights | None,
-    *,
-    last: tuple[int, tuple[Step, ...], int],
-    every: tuple[int, tuple[Step, ...], int],
+    last: tuple[Attention, int],
+    every: tuple[Attention, int],
     read: int,
     seconds: float | None,
 ) -> Cost:
-    """The cost from ``last`` and ``every``: operations of attention, their steps, and the tokens of each sequence that pass the weights."""
-    passes = lengths.seq - lengths.prompt + 1
-    step_all, step_steps = _with_weights("step", last[0], last[2], 1, lengths, weights)
-    total_all, total_steps = _with_weights("total", every[0], every[2], passes, lengths, weights)
+    """The cost from the attention of the last step and of ``every`` one, and the tokens of each sequence that pass the weights in them."""
+    attention, operations = [], list[int | None]()
+    steps: tuple[Step, ...] = ()
+    for name, (work, tokens) in (("step", last), ("total", every)):
+        of_attention, own = _attention(opened, lengths, name, work)
+        attention.append(of_attention)
+        steps = (*steps, *own)
+        if weights is None:
+            operations.append(None)
+            continue
+        passes = 1 if name == "step" else lengths.seq - lengths.prompt + 1
+        terms = {
+            "sequences": lengths.batch,
+            "passed_tokens": tokens,
+            "token_operations": weights.token,
+            "passes": passes,
+            "head_operations": weights.each_pass,
+        }
+        formula = "passed_tokens x token_operations + passes x head_operations"
+        if name == "total" and weights.encoder:
+            formula, terms = f"{formula} + encoder_operations", terms | {"encoder_operations": weights.encoder}
+        of_weights = step(f"weights_{name}", f"sequences x ({formula})", unit="operations", **terms)
+        both = {f"attention_{name}": of_attention, f"weights_{name}": of_weights.expected}
+        whole = step(f"{name}_operations", " + ".join(both), unit="operations", **both)
+        operations.append(int(whole.expected))
+        steps = (*steps, of_weights, whole)
+    tokens = lengths.batch * last[1]
+    used = () if weights is None else (share for share in weights.shares if share.use is not Use.ENCODER)
     return Cost(
-        attention_step=last[0],
-        step=step_all,
-        attention_total=every[0],
-        total=total_all,
-        cache_bytes=read,
-        weight_bytes=None if weights is None else weights.read_bytes(lengths.batch * last[2]),
-        seconds=seconds,
-        steps=(*last[1], *step_steps, *every[1], *total_steps),
+        attention_flops_per_step=attention[0],
+        flops_per_step=operations[0],
+        attention_total_flops=attention[1],
+        total_flops=operations[1],
+        cache_bytes_per_step=read,
+        weight_bytes_per_step=None if weights is None else int(sum(share.touched_bytes(tokens) for share in used)),
+        step_s_bound=seconds,
+        steps=steps,
     )
 
 
-def _with_weights(
-    name: str, attention: int, tokens: int, passes: int, lengths: Lengths, weights: _Weights | None
-) -> tuple[int | None, tuple[Step, ...]]:
-    """The operations of attention and weights together, and the steps that derive them; ``None`` if the weights are unknown."""
-    if weights is None:
-        return None, ()
-    own = weights.encoder if name == "total" else 0
-    each = tokens * weights.token + passes * weights.each_pass + own
-    terms = {
-        "sequences": lengths.batch,
-        "passed_tokens": tokens,
-        "token_operations": weights.token,
-        "passes": passes,
-        "head_operations": weights.each_pass,
-    }
-    formula = "passed_tokens x token_operations + passes x head_operations"
-    if own:
-        formula, terms = f"{formula} + encoder_operations", terms | {"encoder_operations": own}
-    size = lengths.batch * each
-    first = step(f"weights_{name}", f"sequences x ({formula})", size, unit="operations", **terms)
-    both = {f"attention_{name}": attention, f"weights_{name}": size}
-    whole = step(f"{name}_operations", " + ".join(both), attention + size, unit="operations", **both)
-    return attention + size, (first, whole)
-
-
-class _Counted(Record):
-    """Counts operations of attention, kind by kind."""
-
-    opened: Occupancy
-    lengths: Lengths
-
-    def of(self, name: str, work: Callable[[LayerKind, int | None], tuple[Work, ...]]) -> tuple[int, tuple[Step, ...]]:
-        """The operations of all layers, and the steps that derive them.
-
-        ``work`` returns the work of one layer of a kind for one sequence.
-        """
-        selected, total = selected_tokens(self.opened.stack), 0
-        steps: list[Step] = []
-        for group in self.opened.stack.groups:
-            own = _joined(work(group.kind, selected))
-            size = group.count * self.lengths.batch * sum(pairs * each for pairs, each in own)
-            if not size:
-                continue
-            total += size
-            terms = {"kind_layers": group.count, "sequences": self.lengths.batch}
-            products = []
-            for number, (pairs, each) in enumerate(own):
-                again = f"_{number + 1}" if number else ""
-                terms |= {f"pairs{again}": pairs, f"pair_operations{again}": each}
-                products.append(f"pairs{again} x pair_operations{again}")
-            summed = products[0] if len(products) == 1 else f"({' + '.join(products)})"
-            label = named(f"{group.kind.name}_{name}", steps)
-            steps.append(step(label, f"kind_layers x sequences x {summed}", size, unit="operations", **terms))
-        return total, with_sum(f"attention_{name}", steps, total, "operations")
-
-
-def _joined(work: Iterable[Work]) -> tuple[Work, ...]:
-    """The work with equal operations for a pair of tokens added up."""
-    sums: dict[int, int] = {}
-    for pairs, each in work:
-        sums[each] = sums.get(each, 0) + pairs
-    return tuple((pairs, each) for each, pairs in sums.items() if pairs)
+def _attention(opened: Occupancy, lengths: Lengths, name: str, work: Attention) -> tuple[int, tuple[Step, ...]]:
+    """The operations of attention in all layers, and the steps that derive them, kind by kind."""
+    selected, total = selected_tokens(opened.stack), 0
+    steps: list[Step] = []
+    for group in opened.stack.groups:
+        # Pairs of tokens, by the operations of each.
+        pairs: dict[int, int] = {}
+        for number, each in work(group.kind, selected):
+            pairs[each] = pairs.get(each, 0) + number
+        pairs = {each: number for each, number in pairs.items() if number}
+        size = group.count * lengths.batch * sum(number * each for each, number in pairs.items())
+        if not size:
+            continue
+        total += size
+        terms = {"kind_layers": group.count, "sequences": lengths.batch}
+        products = []
+        for place, (each, number) in enumerate(pairs.items()):
+            again = f"_{place + 1}" if place else ""
+            terms |= {f"pairs{again}": number, f"pair_operations{again}": each}
+            products.append(f"pairs{again} x pair_operations{again}")
+        added = products[0] if len(products) == 1 else f"({' + '.join(products)})"
+        label = named(f"{group.kind.name}_{name}", steps)
+        steps.append(step(label, f"kind_layers x sequences x {added}", size, unit="operations", **terms))
+    return total, with_sum(f"attention_{name}", steps, total, "operations")
 
 
 def _weights(opened: Occupancy) -> _Weights | None:
-    model, request = opened.model, opened.request
-    found: tuple[WeightShare, ...] | None = model.once(
-        ("weight shares", request.setup.weights, None), lambda: weight_shares(model, request.setup.weights, None)
-    )
-    if found is None:
+    model, weights = opened.model, opened.setup.weights
+    key = ("weight shares", weights, None)
+    shares: tuple[WeightShare, ...] | None = model.once(key, lambda: weight_shares(model, weights))
+    if shares is None:
         return None
     sums = dict.fromkeys(Use, 0)
-    for share in found:
+    for share in shares:
         sums[share.use] += share.flops_per_token
-    return _Weights(
-        shares=found,
-        token=sums[Use.ALWAYS] + sums[Use.CHOSEN],
-        each_pass=sums[Use.LAST],
-        encoder=sums[Use.ENCODER] * opened.encoder_tokens,
-    )
-
-
-def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
-    """The bound on speed at the full length; ``None`` if no accelerator is named."""
-    gpu = opened.setup.hardware.gpu
-    if gpu is None:
-        return None
-    return speed_bound(
-        opened.model,
-        gpu=gpu,
-        seq=lengths.seq,
-        batch=lengths.batch,
-        roles=opened.dtypes.roles,
-        engine=opened.engine.name,
-        encoder_tokens=lengths.encoder_tokens,
-        weights=opened.setup.weights,
-    ).value
+    encoder = sums[Use.ENCODER] * opened.encoder_tokens
+    return _Weights(shares=shares, token=sums[Use.ALWAYS] + sums[Use.CHOSEN], each_pass=sums[Use.LAST], encoder=encoder)

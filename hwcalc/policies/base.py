@@ -413,7 +413,7 @@ _AIME: Final = (
     ("triattention", ((42.1, 32.9), (33.8, 19.6), (42.5, 30.0), (59.2, 49.2))),
 )
 _BUDGETS: Final[Mapping[str, tuple[tuple[str, int, float, float], ...]]] = {
-    "triattention": (("MATH-500", 1024, 68.4, 69.6), ("AIME24", 4096, 54.6, 57.1), ("AIME25", 3072, 40.8, 40.8)),
+    "triattention": (("MATH-500", 1024, 68.4, 69.6), ("AIME24", 4096, 54.6, 57.1), ("AIME25", 3072, 40.8, 40.8))
 }
 
 

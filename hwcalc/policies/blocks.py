@@ -49,12 +49,7 @@ def freed_by_compaction(tokens: int, kept: int, block: int) -> int:
 
 
 def free_of_survivors(
-    tokens: int,
-    survivors: Iterable[Iterable[int]],
-    block: int,
-    *,
-    shared: Collection[int] = (),
-    growing: bool = False,
+    tokens: int, survivors: Iterable[Iterable[int]], block: int, *, shared: Collection[int] = (), growing: bool = False
 ) -> int:
     """Blocks that are free without compaction: exact.
 

@@ -100,6 +100,11 @@ def check_unmasked(state: State) -> None:
         raise UsageError("a policy that masks must come last: the places of what it masked move.", hint="Put it at the end.")
 
 
+def untouched(chosen: Chosen, state: State, setting: Setting) -> State:
+    """The cache as it is: every token stays."""
+    return state
+
+
 def each_layer(state: State, rule: Callable[[int, int], int]) -> State:
     """Each layer cut by a rule of its number and its length. No policy can cut where pairs are masked: their places would be others."""
     counts = tuple(
@@ -122,21 +127,19 @@ def even_split(total: int, heads: int) -> tuple[int, ...]:
     return tuple(share + (head < rest) for head in range(heads))
 
 
-def mask_layers(state: State, setting: Setting, rule: Callable[[int, int], Masked]) -> State:
+def mask_layers(state: State, rule: Callable[[int, int], Masked]) -> State:
     """Pairs masked in each layer by a rule of its number and its length, in place of those masked before; nothing is freed."""
-    layers = tuple(replace(left, masked=_either(rule, number, left.stored)) for number, left in enumerate(state.layers))
-    return replace(state, layers=layers, masked_total=None)
-
-
-def _either(rule: Callable[[int, int], Masked], number: int, stored: Count) -> Masked:
-    """What is masked of a layer whose length the text decides: at both ends, and between them."""
-    most = rule(number, stored.high)
-    if stored.is_exact:
-        return most
-    least = rule(number, stored.low)
-    ends = zip((least.total, *least.heads), (most.total, *most.heads), strict=True)
-    total, *heads = (Count(low=min(one.low, other.low), high=max(one.high, other.high)) for one, other in ends)
-    return Masked(total=total, heads=tuple(heads), split=most.split)
+    layers = []
+    for number, left in enumerate(state.layers):
+        masked = rule(number, left.stored.high)
+        if not left.stored.is_exact:
+            # The text decides how long the layer is: what is masked at both ends, and between them.
+            least = rule(number, left.stored.low)
+            ends = zip((least.total, *least.heads), (masked.total, *masked.heads), strict=True)
+            total, *heads = (Count(low=min(one.low, other.low), high=max(one.high, other.high)) for one, other in ends)
+            masked = Masked(total=total, heads=tuple(heads), split=masked.split)
+        layers.append(replace(left, masked=masked))
+    return replace(state, layers=tuple(layers), masked_total=None)
 
 
 class Ends(Record):

@@ -61,7 +61,7 @@ def _adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
         protected = 0 if inner.policy.protects is None else min(tokens, inner.policy.protects(inner, ratio, tokens))
         return adaptive_mask(tokens, ratio, alpha, setting.layers[number].kv_heads, protected)
 
-    return mask_layers(state, setting, masked)
+    return mask_layers(state, masked)
 
 
 def _critical_adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -77,7 +77,7 @@ def _critical_adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
                 hint="Use a batch of 1.",
             )
     # A head may then lose more than the safeguard says.
-    return mask_layers(state, setting, lambda number, tokens: adaptive_mask(tokens, ratio, 0, setting.layers[number].kv_heads))
+    return mask_layers(state, lambda number, tokens: adaptive_mask(tokens, ratio, 0, setting.layers[number].kv_heads))
 
 
 def _made_up(layers: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...]:
@@ -122,7 +122,7 @@ def _duo(chosen: Chosen, state: State, setting: Setting) -> State:
             each = Count(low=0, high=hidden(tokens) if number else 0)
             return Masked(total=Count(low=low, high=high), heads=(each,) * heads, split=())
 
-        after = mask_layers(state, setting, unknown)
+        after = mask_layers(state, unknown)
         each = {hidden(layer.stored.high) for layer in state.layers}
         return replace(after, masked_total=Count.of(each.pop() * number)) if len(each) == 1 else after
     streams = _streaming_heads(scores, layers, number)
@@ -131,7 +131,7 @@ def _duo(chosen: Chosen, state: State, setting: Setting) -> State:
         split = tuple(hidden(tokens) * one for one in streams[layer])
         return Masked(total=Count.of(sum(split)), heads=tuple(map(Count.of, split)), split=split)
 
-    return mask_layers(state, setting, known)
+    return mask_layers(state, known)
 
 
 def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -151,7 +151,7 @@ def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
         total = Count(low=before.total.low, high=before.total.high + heads * most)
         return Masked(total=total, heads=tuple(Count(low=head.low, high=head.high + most) for head in before.heads), split=())
 
-    return mask_layers(state, setting, below)
+    return mask_layers(state, below)
 
 
 def _dms_steps(chosen: Chosen, start: Start) -> Walk:
@@ -180,7 +180,7 @@ def _whole_model(chosen: Chosen, state: State, setting: Setting) -> State:
         low = max(0, total - (sum(pairs) - pairs[layer]))
         return Masked(total=Count(low=low, high=min(pairs[layer], total)), heads=(each,) * heads, split=())
 
-    after = mask_layers(state, setting, masked)
+    after = mask_layers(state, masked)
     return after if chosen["layerwise"] else replace(after, masked_total=Count.of(total))
 
 

@@ -53,6 +53,7 @@ from hwcalc.policies.counting import (
     scorer_budget,
     searched_ratio,
     to_budget,
+    untouched,
 )
 from hwcalc.policies.scratch import SMALL, eager_scores, page_keys, similarity, window_scores
 
@@ -77,10 +78,6 @@ def _batch_out(chosen: Chosen, start: Start) -> Walk:
     if drop > chosen["budget"]:
         raise UsageError("scissorhands: drop is more than the budget.", hint="Make it smaller.")
     return CutEachStep(start=start, budget=chosen["budget"], drop=drop)
-
-
-def _rkv_steps(chosen: Chosen, start: Start) -> Walk:
-    return CutAtLengths(start=start, budget=chosen["budget"], every=chosen["divide_length"])
 
 
 def _rkv_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -153,16 +150,12 @@ def _quest(chosen: Chosen, state: State, setting: Setting) -> State:
     return replace(state, layers=tuple(replace(left, read=read(number, left)) for number, left in enumerate(state.layers)))
 
 
-def _all_queries(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    return eager_scores(tokens, setting)
-
-
 METHODS: Final = (
     Policy(
         name="h2o", press="", title="H2O: heavy hitters and recent tokens", role=Role.METHOD, effect=Effect.FREES, needs=EAGER,
         keeps="half of the budget of the tokens that got most attention so far, half of the last ones",
         formula="min(n, budget); one token out for each that comes in", kernel="eager alone: the scores of every query, in every step",
-        source="arXiv:2306.14048", prefill=_to_budget, worked=to_budget, decode=_one_out, extra=_all_queries, options=(_BUDGET, DIVIDE),
+        source="arXiv:2306.14048", prefill=_to_budget, worked=to_budget, decode=_one_out, extra=eager_scores, options=(_BUDGET, DIVIDE),
         memory="the scores of eager attention: batch x heads x n x n, and a sum for each token and head", definition=Definition.PUBLISHED,
     ),
     Policy(
@@ -180,7 +173,7 @@ METHODS: Final = (
         name="rkv", press="", title="R-KV", role=Role.METHOD, effect=Effect.FREES, source="arXiv:2505.24133; Zefan-Cai/R-KV d15c976",
         aliases=("r1kv",), keeps="important tokens that are not like others, and the last window_size", kernel="any",
         formula="min(n, budget) behind the prefill; budget again in the step behind each divide_length tokens of text",
-        prefill=_rkv_prefill, worked=to_budget, decode=_rkv_steps, extra=_rkv_extra,
+        prefill=_rkv_prefill, worked=to_budget, decode=_one_out, extra=_rkv_extra,
         memory="similarities of keys: kv_heads x n x n while a layer is cut, and the last window_size queries",
         options=(
             PolicyOption(name="budget", kind="count", default=128, help="tokens that stay", least=1),
@@ -229,10 +222,6 @@ _MOST_CUTS: Final = 20_000
 """Cuts of all layers together that are followed where each depends on the one before: about a tenth of a second."""
 _DEEPEST: Final = 1 << 20
 """Tokens of a cut up to which twenty halvings of its ratio find the target."""
-
-
-def _untouched(chosen: Chosen, state: State, setting: Setting) -> State:
-    return state
 
 
 def _both(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -406,7 +395,7 @@ DECODING: Final = (
         name="decoding", press="DecodingPress", title="a cut every so many steps, to a target", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
-        kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay, decode=_to_target, extra=_buffers, in_prefill=SMALL,
+        kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay, decode=_to_target, extra=_buffers, in_prefill=SMALL,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
         options=(
             _BASE,
@@ -417,7 +406,7 @@ DECODING: Final = (
     ),
     Policy(
         name="compressionratiodecoding", press="CompressionRatioDecodingPress", title="a cut every so many steps, to a share of the text",
-        role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay,
+        role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay,
         keeps="all of the prompt at first; then, every compression_interval steps, a share of the text so far",
         formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_to_share, extra=_buffers, in_prefill=SMALL,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
@@ -442,10 +431,6 @@ DECODING: Final = (
 
 
 _SOURCE: Final = "kvpress 0.5.5, CAMPress"
-
-
-def _cam_untouched(chosen: Chosen, state: State, setting: Setting) -> State:
-    return state
 
 
 class _Merges(Walk, Record):
@@ -522,7 +507,7 @@ MERGING: Final = (
         name="cam", press="CAMPress", title="CaM: merged values while decoding", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens, with values of dropped ones added",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
-        kernel="as the scorer inside", source="openreview.net LCTmppB165", prefill=_cam_untouched, worked=all_stay, decode=_steps, extra=_sums,
+        kernel="as the scorer inside", source="openreview.net LCTmppB165", prefill=untouched, worked=all_stay, decode=_steps, extra=_sums,
         memory="a sum of attention for each key: layers x kv_heads x n",
         options=(
             PolicyOption(name="base_press", kind="scorer", default=None, help="the scorer that cuts", required=True),

@@ -52,25 +52,31 @@ def after_prefill(chosen: Chosen | None, prompt: int, setting: Setting) -> State
     return state if chosen is None else chosen.policy.prefill(chosen, state, setting)
 
 
-def _walk(chosen: Chosen | None, start: Start) -> Iterable[tuple[int, int]]:
-    """The decode steps of one layer."""
+def _walk(
+    chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting
+) -> tuple[Start, Iterable[tuple[int, int]]]:
+    """Where decoding starts in one layer, and its steps: without a limit where their ends are known at once."""
+    start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
     decode = None if chosen is None else chosen.policy.decode
     if chosen is None or decode is None:
-        return Growing(start=start)
-    if chosen.policy.role is Role.SCORER and budgeted(chosen, start.setting, start.prompt) is None:
-        return Growing(start=start)
-    return decode(chosen, start)
+        return start, Growing(start=start)
+    if chosen.policy.role is Role.SCORER and budgeted(chosen, setting, prompt) is None:
+        return start, Growing(start=start)
+    return start, decode(chosen, start)
+
+
+def _check_steps(steps: int) -> None:
+    if steps > MOST_STEPS:
+        raise UsageError(f"decode is {steps:,} steps of a policy that cuts while decoding.", hint=f"At most {MOST_STEPS:,}.")
 
 
 def course_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting) -> Course:
     """The decode steps of one layer, followed one by one."""
-    start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
-    walk = _walk(chosen, start)
+    start, walk = _walk(chosen, length, layer, prompt, steps, setting)
     if isinstance(walk, Growing):
         last = length + steps
         return Course(last=last, most=last, most_within=last, cuts=(), lengths=range(length + 1, last + 1))
-    if steps > MOST_STEPS:
-        raise UsageError(f"decode is {steps:,} steps of a policy that cuts while decoding.", hint=f"At most {MOST_STEPS:,}.")
+    _check_steps(steps)
     followed = tuple(walk)
     ends = ends_of_steps(start, followed)
     return Course(
@@ -84,12 +90,10 @@ def course_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps
 
 def ends_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting) -> Ends:
     """What the decode steps of one layer come to. Only a policy that says nothing of that is followed step by step."""
-    start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
-    walk = _walk(chosen, start)
+    start, walk = _walk(chosen, length, layer, prompt, steps, setting)
     if isinstance(walk, Walk):
         return walk.ends()
-    if steps > MOST_STEPS:
-        raise UsageError(f"decode is {steps:,} steps of a policy that cuts while decoding.", hint=f"At most {MOST_STEPS:,}.")
+    _check_steps(steps)
     return ends_of_steps(start, walk)
 
 
@@ -124,19 +128,21 @@ def beside_of(
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
-    prompt, (at_prompt, at_cut) = state.hidden, _parts(chosen)
-    scores = _scores_prompt(chosen, state)
+    prompt, at_prompt, at_cut = state.hidden, chosen if chosen.policy.role is not Role.DECODING else None, chosen
+    if "decoding_press" in chosen.values:
+        at_prompt, at_cut = chosen["prefilling_press"], chosen["decoding_press"]
+    # The prompt is scored where something of it goes, or where it just fills the budget.
+    goes = any(left.stored.low < prompt or (left.masked is not None and left.masked.total.high) for left in state.layers)
+    scores = goes or prompt == chosen.get("budget")
     sequences, rows = (setting.batch, setting.batch * prompt) if at_once is None else at_once
-    in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
-    first = (
-        *(
-            _of_pass(one, max(1, sequences * prompt), rows) if one.by_query and rows != sequences * prompt else one
-            for one in in_pass
-            if not one.lasting and (scores or one.by_query)
-        ),
-        *(one for one in _extras(at_prompt, prompt, setting) if one.lasting),
-    )
-    later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))
+    whole = max(1, sequences * prompt)
+    first = [
+        _of_pass(one, whole, rows) if one.by_query and rows != sequences * prompt else one
+        for one in extras_of(at_prompt, prompt, replace(setting, batch=sequences))
+        if not one.lasting and (scores or one.by_query)
+    ]
+    first += [one for one in extras_of(at_prompt, prompt, setting, eager=False) if one.lasting]
+    later = [one for one in extras_of(at_cut, longest, setting, eager=False) if one.lasting or (cuts and not one.by_query)]
     attention, scoring, lasting = (
         sum(extra.bytes for extra in first if (extra.lasting, extra.by_query) == which)
         for which in ((False, True), (False, False), (True, False))
@@ -145,83 +151,66 @@ def beside_of(
     for extra in (*first, *later):
         if extra.name not in largest or largest[extra.name].bytes < extra.bytes:
             largest[extra.name] = extra
-    return Beside(
-        prefill=max(attention, scoring) + lasting, decoding=sum(extra.bytes for extra in later), extras=tuple(largest.values())
-    )
+    decoding = sum(extra.bytes for extra in later)
+    return Beside(prefill=max(attention, scoring) + lasting, decoding=decoding, extras=tuple(largest.values()))
 
 
-def _scores_prompt(chosen: Chosen, state: State) -> bool:
-    """Whether the prompt is scored: something of it goes, or it just fills the budget."""
-    if any(left.stored.low < state.hidden or (left.masked is not None and left.masked.total.high) for left in state.layers):
-        return True
-    return bool(state.hidden == chosen.get("budget"))
-
-
-def _parts(chosen: Chosen) -> tuple[Chosen | None, Chosen | None]:
-    """What acts in the prefill, and what acts while text is generated."""
-    if chosen.policy.role is not Role.DECODING:
-        return chosen, chosen
-    if "decoding_press" in chosen.values:
-        return chosen["prefilling_press"], chosen["decoding_press"]
-    return None, chosen
-
-
-def _extras(chosen: Chosen | None, tokens: int, setting: Setting, *, eager: bool = False) -> tuple[Extra, ...]:
+def extras_of(chosen: Chosen | None, tokens: int, setting: Setting, *, eager: bool = True) -> tuple[Extra, ...]:
+    """Memory beside the cache, of the policy and those inside, and with ``eager`` of eager attention."""
     found: dict[str, Extra] = {}
     for one in () if chosen is None else chosen.whole:
         for extra in () if one.policy.extra is None else one.policy.extra(one, tokens, setting):
             found.setdefault(extra.name, extra)
-    for extra in eager_scores(tokens, setting) if eager and setting.attention == EAGER else ():
+    for extra in eager_scores(None, tokens, setting) if eager and setting.attention == EAGER else ():
         found.setdefault(extra.name, extra)
     return tuple(found.values())
-
-
-def extras_of(chosen: Chosen | None, prompt: int, setting: Setting) -> tuple[Extra, ...]:
-    """Memory beside the cache, of the policy and those inside, and of eager attention."""
-    return _extras(chosen, prompt, setting, eager=True)
 
 
 def reported_ratio(chosen: Chosen | None, before: State, setting: Setting) -> float | None:
     """The ``compression_ratio`` of the press; ``None`` where it has none, or where the text decides.
 
-    ``before`` is the cache that the policy finds. Masked tokens count as dropped, and half of the zeroed channels.
+    ``before`` is the cache that the policy finds. Masked tokens count as dropped, and half of the zeroed channels. Of most presses it is
+    the option of this name, their own or that of the scorer inside.
     """
     if chosen is None:
         return 0.0
     policy = chosen.policy
     if not policy.press or policy.role is Role.DECODING or setting.rules != KVPRESS:
         return None
-    rule = _OWN.get(policy.name)
-    return chosen.ratio if rule is None else rule(chosen, before, setting)
+    match policy.name:
+        case "duoattention":
+            # The share of the streaming heads, as a float of 32 bits, times the share that one of them masks: below 0 for a short prompt.
+            heads = sum(shape.kv_heads for shape in setting.layers)
+            if not heads:
+                return None
+            sinks, recent = (chosen["_duo"] or (chosen["sink_size"], chosen["recent_size"]))[:2]
+            streaming = round(heads * chosen["head_compression_ratio"]) / heads
+            share: float = struct.unpack("f", struct.pack("f", streaming))[0]
+            return share * (1 - int(sinks + recent) / before.layers[-1].stored.high)
+        case "dms":
+            # How many pairs lie under a threshold depends on the text, unless the window spares them all.
+            spared = all(layer.stored.high <= chosen["sliding_window_size"] for layer in before.layers)
+            return 0.0 if spared and all(layer.masked is None for layer in before.layers) and not chosen["decoding"] else None
+        case "think":
+            return float(chosen["key_channel_compression_ratio"] / 2)
+        case "perlayercompression":
+            ratios: tuple[float, ...] = chosen["compression_ratios"]
+            return sum(ratios) / len(ratios)
+        case "simlayerkv":
+            return _of_lazy_layers(chosen, before)
+        case "composed":
+            shares = []
+            for inner in chosen["presses"]:
+                ratio = reported_ratio(inner, before, setting)
+                if ratio is None:
+                    return None
+                shares.append(1 - ratio)
+                before = inner.policy.prefill(inner, before, setting)
+            return 1 - prod(shares, start=1.0)
+    return chosen.ratio
 
 
-def _streaming(chosen: Chosen, before: State, setting: Setting) -> float | None:
-    """The share of the streaming heads, as a float of 32 bits, times the share that one of them masks: below 0 for a short prompt."""
-    heads = sum(shape.kv_heads for shape in setting.layers)
-    if not heads:
-        return None
-    sinks, recent = (chosen["_duo"] or (chosen["sink_size"], chosen["recent_size"]))[:2]
-    share: float = struct.unpack("f", struct.pack("f", round(heads * chosen["head_compression_ratio"]) / heads))[0]
-    return share * (1 - int(sinks + recent) / before.layers[-1].stored.high)
-
-
-def _masked(chosen: Chosen, before: State, setting: Setting) -> float | None:
-    """How many pairs lie under a threshold depends on the text, unless the window spares them all."""
-    spared = all(layer.stored.high <= chosen["sliding_window_size"] for layer in before.layers)
-    return 0.0 if spared and all(layer.masked is None for layer in before.layers) and not chosen["decoding"] else None
-
-
-def _channels(chosen: Chosen, before: State, setting: Setting) -> float:
-    ratio: float = chosen["key_channel_compression_ratio"]
-    return ratio / 2
-
-
-def _by_layer(chosen: Chosen, before: State, setting: Setting) -> float:
-    ratios: tuple[float, ...] = chosen["compression_ratios"]
-    return sum(ratios) / len(ratios)
-
-
-def _lazy(chosen: Chosen, before: State, setting: Setting) -> float | None:
+def _of_lazy_layers(chosen: Chosen, before: State) -> float | None:
     """The mean over the layers. One token is taken to stay that goes: kvpress counts with an ``n_last`` of 1."""
     threshold, first, recent, last = (chosen[name] for name in ("lazy_threshold", "n_initial", "n_recent", "n_last"))
     found = []
@@ -232,25 +221,3 @@ def _lazy(chosen: Chosen, before: State, setting: Setting) -> float | None:
             return None
         found.append((tokens - first - recent + 1) / tokens if touched else 0.0)
     return sum(found) / len(found) if found else None
-
-
-def _one_after_the_other(chosen: Chosen, before: State, setting: Setting) -> float | None:
-    shares = []
-    for inner in chosen["presses"]:
-        ratio = reported_ratio(inner, before, setting)
-        if ratio is None:
-            return None
-        shares.append(1 - ratio)
-        before = inner.policy.prefill(inner, before, setting)
-    return 1 - prod(shares, start=1.0)
-
-
-_OWN = {
-    "duoattention": _streaming,
-    "dms": _masked,
-    "think": _channels,
-    "perlayercompression": _by_layer,
-    "simlayerkv": _lazy,
-    "composed": _one_after_the_other,
-}
-"""Presses whose ratio is not the option of this name, their own or that of the scorer inside."""

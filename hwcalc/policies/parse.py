@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
@@ -47,8 +47,8 @@ _MOST_VALUES: Final = 100_000
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-def _real(value: Any, what: str, allowed: str) -> float:
-    """A finite number. A string is read as a number is written; a flag is none."""
+def _real(value: Any, what: str, allowed: str, least: float = -math.inf, most: float = math.inf) -> float:
+    """A finite number from ``least`` to ``most``. A string is read as a number is written; a flag is none."""
     written = isinstance(value, str) and re.fullmatch(_NUMBER, value.strip())
     try:
         number = math.nan if isinstance(value, (str, bool)) and not written else float(value)
@@ -56,44 +56,9 @@ def _real(value: Any, what: str, allowed: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise UsageError(f"{what} is not a number: {quoted(value)}", hint=f"Allowed: {allowed}.")
-    return number
-
-
-def _ratio(value: Any, what: str, option: PolicyOption) -> float:
-    allowed = "the share that is dropped, from 0 to below 1, such as 0.5"
-    number = _real(value, what, allowed)
-    if not 0 <= number < 1:
+    if not least <= number <= most:
         raise UsageError(f"{what} is out of range: {quoted(value)}", hint=f"Allowed: {allowed}.")
     return number
-
-
-def _share(value: Any, what: str, option: PolicyOption) -> float:
-    allowed = "a share from 0 to 1"
-    number = _real(value, what, allowed)
-    if not 0 <= number <= 1:
-        raise UsageError(f"{what} is out of range: {quoted(value)}", hint=f"Allowed: {allowed}.")
-    return number
-
-
-def _number(value: Any, what: str, option: PolicyOption) -> float:
-    allowed = f"a number from {option.least}" if option.least else "a number"
-    number = _real(value, what, allowed)
-    if option.least and number < option.least:
-        raise UsageError(f"{what} is out of range: {quoted(value)}", hint=f"Allowed: {allowed}.")
-    return number
-
-
-def _count(value: Any, what: str, option: PolicyOption) -> int:
-    return parse_tokens(value, what, minimum=option.least)
-
-
-def _flag(value: Any, what: str, option: PolicyOption) -> bool:
-    known = (
-        value if isinstance(value, bool) else _FLAGS.get(str(value).strip().lower()) if isinstance(value, (int, str)) else None
-    )
-    if known is None:
-        raise UsageError(f"{what} is neither true nor false: {quoted(value)}", hint="Allowed: true or false.")
-    return known
 
 
 def _several(value: Any, what: str) -> list[Any]:
@@ -106,20 +71,7 @@ def _several(value: Any, what: str) -> list[Any]:
     return values
 
 
-def _shares(value: Any, what: str, option: PolicyOption) -> tuple[float, ...]:
-    return tuple(_share(one, what, option) for one in _several(value, what))
-
-
-def _rows(value: Any, what: str, option: PolicyOption) -> tuple[tuple[float, ...], ...]:
-    """Rows of numbers, one for each layer."""
-    return tuple(tuple(_real(one, what, "numbers") for one in _several(row, what)) for row in _several(value, what))
-
-
-def _counts(value: Any, what: str, option: PolicyOption) -> tuple[int, ...]:
-    return tuple(parse_tokens(one, what, minimum=0) for one in _several(value, what))
-
-
-def _any(value: Any, what: str, option: PolicyOption) -> Any:
+def _any(value: Any, what: str) -> Any:
     """A value that bears on quality alone: scalars are taken as they are, and text as it would be written."""
     if not isinstance(value, (str, int, float, bool)):
         raise UsageError(f"{what} takes one value: {quoted(value)}", hint="Give a number or a word.")
@@ -133,24 +85,34 @@ def _any(value: Any, what: str, option: PolicyOption) -> Any:
     return (float(word) if not word.isdigit() else int(word)) if re.fullmatch(_NUMBER, word) else word
 
 
-KINDS: Final[Mapping[str, Callable[[Any, str, PolicyOption], Any]]] = {
-    "ratio": _ratio,
-    "share": _share,
-    "number": _number,
-    "count": _count,
-    "flag": _flag,
-    "shares": _shares,
-    "rows": _rows,
-    "counts": _counts,
-    "any": _any,
-}
-
-
 def read_value(option: PolicyOption, value: Any, policy: str) -> Any:
     """The value of an option that is no policy. ``None`` and the text ``none`` are the default, if that is nothing."""
     if option.default is None and not option.required and (value is None or value == "none"):
         return None
-    return KINDS[option.kind](value, f"{policy}: {option.name}", option)
+    what, least, share = f"{policy}: {option.name}", option.least, "a share from 0 to 1"
+    match option.kind:
+        case "ratio":
+            allowed = "the share that is dropped, from 0 to below 1, such as 0.5"
+            return _real(value, what, allowed, 0, math.nextafter(1, 0))
+        case "share":
+            return _real(value, what, share, 0, 1)
+        case "number":
+            return _real(value, what, f"a number from {least}", least) if least else _real(value, what, "a number")
+        case "count":
+            return parse_tokens(value, what, minimum=least)
+        case "flag":
+            written = str(value).strip().lower() if isinstance(value, (int, str)) else ""
+            if written not in _FLAGS:
+                raise UsageError(f"{what} is neither true nor false: {quoted(value)}", hint="Allowed: true or false.")
+            return _FLAGS[written]
+        case "shares":
+            return tuple(_real(one, what, share, 0, 1) for one in _several(value, what))
+        case "rows":
+            return tuple(tuple(_real(one, what, "numbers") for one in _several(row, what)) for row in _several(value, what))
+        case "counts":
+            return tuple(parse_tokens(one, what, minimum=0) for one in _several(value, what))
+        case _:
+            return _any(value, what)
 
 
 TABLES: Final = (
@@ -189,34 +151,18 @@ def policies() -> Mapping[str, Policy]:
     return MappingProxyType({policy.name: policy for table in tables for policy in table})
 
 
-@lru_cache(maxsize=1)
-def _by_spelling() -> Mapping[str, Policy]:
-    return MappingProxyType(
-        {
-            _bare(spelling): policy
-            for policy in policies().values()
-            for spelling in (policy.name, policy.press, *policy.aliases)
-            if spelling
-        }
-    )
-
-
 def find_policy(name: str) -> Policy:
     """The policy of this name, in any case, with ``Press`` or without. Raises :class:`~hwcalc.errors.UnknownNameError`."""
-    bare, known = _bare(name[:200]), _by_spelling()
+    table, bare = policies().values(), _bare(name[:200])
+    known = {_bare(one): policy for policy in table for one in (policy.name, policy.press, *policy.aliases) if one}
     if bare in known:
         return known[bare]
     if bare in NOT_COUNTED:
-        raise UnknownNameError(
-            f"policy {shown(name, 40)} is known, but not what it keeps: {NOT_COUNTED[bare]}.",
-            option="policy",
-            hint=f"Counted: {', '.join(policies())}.",
-        )
+        message = f"policy {shown(name, 40)} is known, but not what it keeps: {NOT_COUNTED[bare]}."
+        raise UnknownNameError(message, option="policy", hint=f"Counted: {', '.join(policies())}.")
     near = get_close_matches(bare, known, n=1, cutoff=0.75)
-    meant = f"Did you mean {known[near[0]].name}? " if near else ""
-    raise UnknownNameError(
-        f"policy {shown(name, 40)} is not known.", option="policy", hint=f"{meant}Known: {', '.join(policies())}."
-    )
+    hint = f"{f'Did you mean {known[near[0]].name}? ' if near else ''}Known: {', '.join(policies())}."
+    raise UnknownNameError(f"policy {shown(name, 40)} is not known.", option="policy", hint=hint)
 
 
 _DEEPEST: Final = 8
@@ -239,53 +185,41 @@ def parse_policy(given: object) -> Chosen | None:
 
 
 def _policy(given: object, depth: int) -> Chosen:
+    """The policy with the given options and the defaults of the others."""
     if depth > _DEEPEST:
         raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=WRITE)
     if isinstance(given, Chosen):
         return given
-    if isinstance(given, str):
-        name, options = _split(given)
-    elif isinstance(given, (list, tuple)) and 1 <= len(given) <= 2 and isinstance(given[0], str):
-        name, options = given[0], given[1] if len(given) > 1 and given[1] is not None else {}
-    else:
-        name, options = "", None
+    name, options = _split(given) if isinstance(given, str) else _pair(given)
     if not isinstance(options, Mapping):
         raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{WRITE}. In Python also: ["snapkv", {{...}}]')
     policy = find_policy(name)
-    return _with_values(policy, options, depth)
-
-
-def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen:
-    """The policy with these options and the defaults of the others."""
     known = {option.name: option for option in policy.options}
-    unknown = [name for name in given if name not in known]
+    unknown = [key for key in options if key not in known]
     if unknown:
-        listed = [name for name in known if not name.startswith("_")]
+        listed = [key for key in known if not key.startswith("_")]
         wrong = unknown[0] if isinstance(unknown[0], str) else ""
-        meant = _meant(wrong[:40], listed)
-        near = f"Did you mean {meant}? " if meant else ""
-        hint = f"{near}Its options: {', '.join(listed) or 'none'}."
+        # An option that the word resembles, or whose name has it as a part, such as ``ratio``.
+        part = wrong[:40].lower().replace("-", "_").strip("_ ")
+        holding = [key for key in listed if len(part) > 2 and part in key]
+        meant = [*holding, *get_close_matches(part, listed, n=1, cutoff=0.6)][:1]
+        hint = f"{f'Did you mean {meant[0]}? ' if meant else ''}Its options: {', '.join(listed) or 'none'}."
         raise UsageError(f"{policy.name} has no option {shown(wrong, 40) if wrong else quoted(unknown[0], 40)}.", hint=hint)
-    values = {
-        name: _value(policy, option, given[name], depth) if name in given else option.default for name, option in known.items()
-    }
-    missing = [name for name, option in known.items() if option.required and values[name] is None]
-    if missing:
-        raise UsageError(f"{policy.name} needs {missing[0]}: {known[missing[0]].help}.", hint=_example(policy, known[missing[0]]))
+    values = {key: _value(policy, one, options[key], depth) if key in options else one.default for key, one in known.items()}
+    for key, one in known.items():
+        if one.required and values[key] is None:
+            raise UsageError(f"{policy.name} needs {key}: {one.help}.", hint=_example(policy, one))
     chosen = Chosen(policy=policy, values=values)
     if policy.check_chosen is not None:
         policy.check_chosen(chosen)
     return chosen
 
 
-def _meant(word: str, known: list[str]) -> str:
-    """The option that a word resembles, or whose name has it as a part, such as ``ratio``; else empty."""
-    from difflib import get_close_matches
-
-    part = word.lower().replace("-", "_").strip("_ ")
-    holding = [name for name in known if len(part) > 2 and part in name]
-    near = holding or get_close_matches(part, known, n=1, cutoff=0.6)
-    return near[0] if near else ""
+def _pair(given: object) -> tuple[str, Any]:
+    """The name and the options of a list of them; no options where it is none."""
+    if not isinstance(given, (list, tuple)) or not 1 <= len(given) <= 2 or not isinstance(given[0], str):
+        return "", None
+    return given[0], given[1] if len(given) > 1 and given[1] is not None else {}
 
 
 def _example(policy: Policy, option: PolicyOption) -> str:
@@ -303,13 +237,15 @@ def _value(policy: Policy, option: PolicyOption, value: Any, depth: int) -> Any:
     if value is None:
         return None
     if option.kind != "prefills":
-        return _fitting(policy, option, _policy(_unbracketed(value), depth + 1))
-    parts = _listed(value) if isinstance(value, str) else value
+        return _fitting(policy, option, value, depth)
+    parts = value
+    if isinstance(value, str):
+        bare = value.strip()
+        parts = list(split_at(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
     if not isinstance(parts, (list, tuple)) or not 1 <= len(parts) <= _MOST_PARTS:
-        raise UsageError(
-            f"{policy.name}: {option.name} is not a list of policies: {quoted(value)}", hint=_example(policy, option)
-        )
-    return tuple(_fitting(policy, option, _policy(_unbracketed(part), depth + 1)) for part in parts)
+        hint = _example(policy, option)
+        raise UsageError(f"{policy.name}: {option.name} is not a list of policies: {quoted(value)}", hint=hint)
+    return tuple(_fitting(policy, option, part, depth) for part in parts)
 
 
 def fitting_inside(option: PolicyOption) -> tuple[str, ...]:
@@ -320,37 +256,23 @@ def fitting_inside(option: PolicyOption) -> tuple[str, ...]:
     return tuple(one.name for one in policies().values() if one.role in roles or (option.kind == "base" and one.decodes))
 
 
-def _fitting(policy: Policy, option: PolicyOption, inner: Chosen) -> Chosen:
-    """The policy inside, if it is of a kind that the one outside takes."""
+def _fitting(policy: Policy, option: PolicyOption, value: Any, depth: int) -> Chosen:
+    """The policy inside, which may stand in brackets, if it is of a kind that the one outside takes."""
+    if isinstance(value, str):
+        value = value.strip()
+        value = value[1:-1] if value.startswith("(") and value.endswith(")") else value
+    inner = _policy(value, depth + 1)
     names = fitting_inside(option)
     if inner.policy.name not in names:
-        words, _ = _NESTED[option.kind]
-        raise UsageError(
-            f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {', '.join(names)}."
-        )
+        message = f"{policy.name}: {option.name} takes {_NESTED[option.kind][0]}, not {inner.policy.name}."
+        raise UsageError(message, hint=f"Known: {', '.join(names)}.")
     if inner.policy.has_delimiter:
-        raise UsageError(
-            f"{inner.policy.name} does not work inside {policy.name}: it takes its delimiter out of the prompt.",
-            hint="Use it alone.",
-        )
+        message = f"{inner.policy.name} does not work inside {policy.name}: it takes its delimiter out of the prompt."
+        raise UsageError(message, hint="Use it alone.")
     for part in (inner, *inner.inner):
         if part.get("budget") is not None:
             raise UsageError(f"{part.policy.name} has no budget inside {policy.name}.", hint="Give it a compression_ratio.")
     return inner
-
-
-def _unbracketed(value: Any) -> Any:
-    """Text without the brackets around it."""
-    if isinstance(value, str):
-        text = value.strip()
-        return text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    return value
-
-
-def _listed(text: str) -> list[str]:
-    """The parts of ``[a,b]``."""
-    bare = text.strip()
-    return list(split_at(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
 
 
 def _split(text: str) -> tuple[str, Any]:
@@ -358,7 +280,13 @@ def _split(text: str) -> tuple[str, Any]:
     if len(text) > LONGEST:
         raise UsageError(f"the policy is longer than {LONGEST:,} characters.", hint=WRITE)
     if text.strip().startswith("["):
-        return _from_json(text)
+        try:
+            found = _pair(json.loads(text, object_pairs_hook=_once))
+        except (ValueError, RecursionError):
+            found = "", None
+        if found[1] is None:
+            raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)
+        return found
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
     for word in split_at(rest, ",") if rest.strip() else ():
@@ -378,16 +306,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _from_json(text: str) -> tuple[str, Any]:
-    try:
-        found = json.loads(text, object_pairs_hook=_once)
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
-        return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
-    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)
-
-
 _SEVERAL: Final = "Write: --policy snapkv:compression_ratio=0.5,window_size=64,knorm:compression_ratio=0.5,none"
 
 
@@ -399,19 +317,16 @@ def policy_list(given: object) -> tuple[Chosen | None, ...]:
     >>> [one and one.text for one in policy_list("snapkv:compression_ratio=0.5,window_size=32,none")]
     ['snapkv:compression_ratio=0.5,window_size=32', None]
     """
+    entries: Sequence[Any] = () if given is None else (given,)
+    # ``["snapkv", {...}]`` is a policy with its options.
+    if isinstance(given, (list, tuple)) and not (len(given) == 2 and isinstance(given[1], Mapping)):
+        entries = given
     found: dict[str, Chosen | None] = {}
-    for entry in () if given is None else _entries(given):
+    for entry in entries:
         for each in policy_texts(entry) if isinstance(entry, str) else (entry,):
             chosen = parse_policy(each)
             found.setdefault("" if chosen is None else chosen.text, chosen)
     return tuple(found.values())
-
-
-def _entries(given: object) -> Sequence[Any]:
-    """A list as it is, and a single policy as a list of one: ``["snapkv", {...}]`` is a policy with its options."""
-    if not isinstance(given, (list, tuple)) or (len(given) == 2 and isinstance(given[1], Mapping)):
-        return (given,)
-    return given
 
 
 def policy_texts(text: str) -> tuple[str, ...]:
@@ -421,28 +336,18 @@ def policy_texts(text: str) -> tuple[str, ...]:
     """
     if len(text) > LONGEST:
         raise UsageError(f"the list of policies is longer than {LONGEST:,} characters.", hint=WRITE)
-    return tuple(_joined(text))
-
-
-def _joined(text: str) -> Iterator[str]:
-    policy = ""
+    found: list[str] = []
     for word in (part.strip() for part in split_at(text, ",")):
         if not word:
             raise UsageError(f"policy has an empty entry: {shown(text, 60)}", hint=_SEVERAL)
-        if not _is_option(word):
-            if policy:
-                yield policy
-            policy = word
-        elif not policy:
+        # An option has ``=`` first of the signs that end a name.
+        if next((letter for letter in word if letter in ":=(["), "") != "=":
+            found.append(word)
+        elif not found:
             raise UsageError(f"{shown(word, 60)} is an option, and stands before any policy.", hint=_SEVERAL)
         else:
-            policy += f"{',' if ':' in policy else ':'}{word}"
-    yield policy
-
-
-def _is_option(word: str) -> bool:
-    """Whether ``=`` is the first of the signs that end a name."""
-    return next((letter for letter in word if letter in ":=(["), "") == "="
+            found[-1] += f"{',' if ':' in found[-1] else ':'}{word}"
+    return tuple(found)
 
 
 _TRUTH_VALUES: Final = ("true", "false")
@@ -468,31 +373,26 @@ def _of_policy(text: str, names: Iterable[str]) -> list[str]:
         policy = find_policy(name)
     except UnknownNameError:
         return []
-    place = _last_part(rest)
-    return [f"{name}:{rest[:place]}{one}" for one in _of_option(policy, rest[:place], rest[place:])]
-
-
-def _of_option(policy: Policy, before: str, text: str) -> list[str]:
-    """How the last option goes on; ``before`` are those before it."""
-    key, sign, value = text.partition("=")
+    *before, last = _parts(rest)
+    key, sign, value = last.partition("=")
+    begun = text[: len(text) - len(last)]
     if not sign:
-        given = {part.partition("=")[0].strip() for part in _parts(before)}
-        shown = [option.name for option in policy.options if not option.name.startswith("_")]
-        return [f"{name}=" for name in shown if name.startswith(key) and name not in given]
+        given = {part.partition("=")[0].strip() for part in before}
+        known = [one.name for one in policy.options if not one.name.startswith("_") and one.name not in given]
+        return [f"{begun}{one}=" for one in known if one.startswith(key)]
     option = next((one for one in policy.options if one.name == key), None)
-    return [] if option is None else [f"{key}={one}" for one in _of_value(option, value)]
+    return [] if option is None else [f"{begun}{key}={one}" for one in _of_value(option, value)]
 
 
 def _of_value(option: PolicyOption, value: str) -> list[str]:
     inside = fitting_inside(option)
     if not inside:
         default = () if option.default is None else (f"{option.default}",)
-        known = _TRUTH_VALUES if option.kind == "flag" else default
-        return [one for one in known if one.startswith(value)]
-    if option.kind == "prefills" and value.startswith("["):
-        place = 1 + _last_part(value[1:])
-        return [value[:place] + one for one in _bracketed(value[place:], inside)]
-    return [f"[{one}" for one in _bracketed("", inside)] if option.kind == "prefills" and not value else _bracketed(value, inside)
+        return [one for one in (_TRUTH_VALUES if option.kind == "flag" else default) if one.startswith(value)]
+    if option.kind == "prefills" and (not value or value.startswith("[")):
+        last = _parts(value[1:])[-1]
+        return [f"{value[: len(value) - len(last)] or '['}{one}" for one in _bracketed(last, inside)]
+    return _bracketed(value, inside)
 
 
 def _bracketed(text: str, names: Iterable[str]) -> list[str]:
@@ -500,11 +400,6 @@ def _bracketed(text: str, names: Iterable[str]) -> list[str]:
     if text and not text.startswith("("):
         return [one for one in names if one.startswith(text)]
     return [f"({one}" for one in _of_policy(text[1:], names)]
-
-
-def _last_part(text: str) -> int:
-    """Where the part begins that is not closed yet."""
-    return len(text) - len(_parts(text)[-1])
 
 
 def _parts(text: str) -> list[str]:

@@ -132,18 +132,6 @@ def _one_query(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setti
     return window_tensors(1, keys, shape, setting)
 
 
-def _statistics(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
-    return statistics_bytes(chosen, queries, shape, setting)
-
-
-def _all_queries(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    return eager_scores(tokens, setting)
-
-
-def _chunks(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    return chunk_scores(chosen["chunk_size"], tokens, setting)
-
-
 def scorer(name: str, press: str, title: str, source: str, *options: PolicyOption, **facts: Any) -> Policy:
     """A scorer: what is not said is that of most."""
     common: dict[str, Any] = {
@@ -183,7 +171,7 @@ SCORERS: Final = (
         memory="copies of the keys and values of a layer", in_prefill=AT_LEAST,
     ),
     scorer(
-        "expectedattention", "ExpectedAttentionPress", "Expected Attention", "arXiv:2510.00636", *_FUTURE, in_prefill=InPrefill(bytes=_statistics),
+        "expectedattention", "ExpectedAttentionPress", "Expected Attention", "arXiv:2510.00636", *_FUTURE, in_prefill=InPrefill(bytes=statistics_bytes),
         check=more_than_sinks, protects=_sinks, extra=query_statistics, memory=_STATISTICS, aliases=("expected",),
     ),
     scorer(
@@ -199,7 +187,7 @@ SCORERS: Final = (
         memory="scores of one query: heads x n",
     ),
     scorer(
-        "observedattention", "ObservedAttentionPress", "observed attention", "arXiv:2306.14048", check=check_model_scores, extra=_all_queries, in_prefill=SMALL,
+        "observedattention", "ObservedAttentionPress", "observed attention", "arXiv:2306.14048", check=check_model_scores, extra=eager_scores, in_prefill=SMALL,
         keeps="the tokens to which all queries of the prompt paid most, as H2O counts", needs=EAGER, kernel="eager alone",
         memory="the scores of eager attention: batch x heads x n x n",
     ),
@@ -220,12 +208,12 @@ SCORERS: Final = (
     ),
     scorer(
         "noncausalattn", "NonCausalAttnPress", "non-causal attention in chunks", "arXiv:2507.08143", _CHUNK,
-        check=_prompt_only, extra=_chunks, memory="scores of chunks: heads x n x chunk_size",
+        check=_prompt_only, extra=chunk_scores, memory="scores of chunks: heads x n x chunk_size",
     ),
     scorer(
         "compactor", "CompactorPress", "Compactor", "arXiv:2507.08143", PolicyOption(name="sink_size_start", kind="count", default=8, help="tokens at that end that stay"), PolicyOption(name="sink_size_end", kind="count", default=4, help="tokens at that end that stay"),
         _CHUNK, quality("sketch_dimension", 48), quality("blending", None), check=_between_sinks,
-        extra=_chunks, memory="scores of chunks: heads x n x chunk_size",
+        extra=chunk_scores, memory="scores of chunks: heads x n x chunk_size",
     ),
     Policy(
         name="criticalkv", press="CriticalKVPress", title="CriticalKV", role=Role.SCORER, effect=Effect.FREES,

@@ -35,7 +35,7 @@ def window_tensors(window: int, keys: int, shape: LayerShape, setting: Setting) 
     repeated = batch * keys * shape.heads * shape.head_dim * size if repeats(shape) else 0
     scores = batch * shape.heads * window * keys
     rows = batch * window * shape.heads * shape.head_dim * size
-    return rows + repeated + max(3 * scores * size + _INDEX + size, scores * window_bytes(size))
+    return rows + repeated + max(3 * scores * size + _INDEX + size, scores * (size + weight_bytes(size)))
 
 
 def _window(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
@@ -61,17 +61,12 @@ def weight_bytes(element_bytes: int) -> int:
     return 2 * element_bytes if element_bytes >= 4 else element_bytes + 8
 
 
-def window_bytes(element_bytes: int) -> int:
-    """Bytes of a score of a window with its weight: as :func:`weight_bytes`, and the score with a mask on it."""
-    return element_bytes + weight_bytes(element_bytes)
-
-
 def repeats(shape: LayerShape) -> bool:
     """Whether keys are copied for each query head. A single one is looked at from all heads."""
     return 1 < shape.kv_heads < shape.heads
 
 
-def statistics_bytes(chosen: Chosen, queries: int, shape: LayerShape, setting: Setting) -> int:
+def statistics_bytes(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
     """What Expected Attention makes of the queries of so many tokens: their mean and covariance, and rotations of positions to come."""
     size, batch, dim = setting.element_bytes, setting.batch, shape.head_dim
     ahead: int = chosen["n_future_positions"]
@@ -81,7 +76,7 @@ def statistics_bytes(chosen: Chosen, queries: int, shape: LayerShape, setting: S
     return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
 
 
-def eager_scores(tokens: int, setting: Setting) -> tuple[Extra, ...]:
+def eager_scores(chosen: Chosen | None, tokens: int, setting: Setting) -> tuple[Extra, ...]:
     """The scores, their softmax and a mask that eager attention makes in a layer, each tokens x tokens.
 
     In fp32 that is 8 bytes a head and 4 of a mask, in 16 bits 10 and 2.
@@ -114,7 +109,8 @@ def window_scores(window: int, tokens: int, setting: Setting) -> tuple[Extra, ..
         return ()
     window = min(window, tokens)
     size, widest = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads)
-    a_score = window_bytes(size)
+    # The score with a mask on it, and its weight.
+    a_score = size + weight_bytes(size)
     repeated = widest.head_dim * size if repeats(widest) else 0
     keys = f" + {widest.head_dim:,} x {size}" if repeated else ""
     return (
@@ -140,7 +136,7 @@ def query_statistics(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Ext
     return (
         Extra(
             name="statistics of queries",
-            bytes=statistics_bytes(chosen, tokens, widest, setting),
+            bytes=statistics_bytes(chosen, tokens, tokens, widest, setting),
             formula=f"batch x heads x head_dim x {size} x ({rows}) + {turned}",
             when="in the prefill, one layer at a time",
             definition=Definition.ESTIMATE,
@@ -150,11 +146,11 @@ def query_statistics(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Ext
     )
 
 
-def chunk_scores(chunk: int, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+def chunk_scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
     """Scores of the tokens of each chunk of a prompt with each other, without a mask, and the queries and repeated keys that make them."""
     if not setting.layers:
         return ()
-    size, widest = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads)
+    size, widest, chunk = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads), chosen["chunk_size"]
     padded, copies = ceil(tokens / chunk) * chunk, 2 if repeats(widest) else 1
     numbers = f"{chunk:,} x {weight_bytes(size)} + {copies} x head_dim x {size}"
     return (
@@ -229,103 +225,65 @@ class Peak(Record):
 def peak_of(chosen: Chosen | None, prompt: int, state: State, setting: Setting, widths: Widths) -> Peak | None:
     """The peak of the prefill; ``None`` where kvpress has no such policy, or where what the policy itself makes was not counted."""
     parts = () if chosen is None else chosen.whole
-    if (
-        not setting.layers
-        or setting.rules != KVPRESS
-        or any(not one.policy.press or one.get("budget") is not None for one in parts)
-    ):
-        return None
-    made = [one.policy.in_prefill for one in parts]
-    if None in made:
+    foreign = any(not one.policy.press or one.get("budget") is not None for one in parts)
+    made = [one.policy.in_prefill for one in parts if one.policy.in_prefill is not None]
+    if not setting.layers or setting.rules != KVPRESS or foreign or len(made) < len(parts):
         return None
     tokens = prompt - (chosen is not None and chosen.policy.has_delimiter)
-    known = setting.element_bytes == 4 and all(one is not None and one.complete for one in made)
-    low, high = (
-        _Prefill(chosen=chosen, tokens=tokens, ends=ends, setting=setting, widths=widths).peak
-        for ends in (
-            tuple((left.stored.low, left.masked.total.low if left.masked else 0) for left in state.layers),
-            tuple((left.stored.high, left.masked.total.high if left.masked else 0) for left in state.layers),
-        )
-    )
-    return Peak(low=low, high=high, definition=Definition.MEASURED if known else Definition.ESTIMATE)
+    known = setting.element_bytes == 4 and all(one.complete for one in made)
+    sizes = []
+    for end in ("low", "high"):
+        left = [(getattr(one.stored, end), getattr(one.masked.total, end) if one.masked else 0) for one in state.layers]
+        sizes.append(_peak_bytes(chosen, tokens, left, setting, widths))
+    return Peak(low=sizes[0], high=sizes[1], definition=Definition.MEASURED if known else Definition.ESTIMATE)
 
 
-class _Prefill(Record):
-    """One prefill of so many tokens. ``ends`` are the tokens left of each layer, and the pairs masked in it."""
+def _peak_bytes(chosen: Chosen | None, tokens: int, left: list[tuple[int, int]], setting: Setting, widths: Widths) -> int:
+    """The most of all layers: in the attention, behind it where the policy works, and in the MLP.
 
-    chosen: Chosen | None
-    tokens: int
-    ends: tuple[tuple[int, int], ...]
-    setting: Setting
-    widths: Widths
+    ``left`` are the tokens left of each layer, and the pairs masked in it.
+    """
+    size, batch, eager = setting.element_bytes, setting.batch, setting.attention == EAGER
+    # One number of each token.
+    row = batch * tokens * size
+    # Embeddings, positions, the two rotary tables, and the mask of eager attention.
+    always = row * widths.hidden + tokens * (_INDEX + 2 * setting.layers[0].head_dim * size) + (row * tokens if eager else 0)
+    parts = () if chosen is None else chosen.whole
+    made = [one.policy.in_prefill for one in parts if one.policy.in_prefill is not None]
+    key_scores, befores = sum(one.key_scores for one in made), list(_before(chosen, tokens, setting))
+    most, cached = 0, 0
+    for number, (shape, (stays, pairs)) in enumerate(zip(setting.layers, left, strict=True)):
+        # The first layer's input is the embeddings.
+        own = row * widths.hidden if number else 0
+        held, whole = always + cached + own, 2 * row * shape.kv_heads * shape.head_dim
+        most = max(most, held + whole + _attention_bytes(tokens, shape, setting, widths))
+        # Behind the attention there are its input and its output; a policy sees the layer as the one before it left it.
+        weights = row * shape.heads * tokens if eager else 0
+        behind = held + 2 * row * widths.hidden + weights
+        for one, lengths in befores:
+            keys, looks = lengths[number], one.policy.in_prefill
+            scores = 0 if looks is None or looks.bytes is None else looks.bytes(one, tokens, keys, shape, setting)
+            most = max(most, behind + whole // tokens * keys + scores)
+        # Scores of keys stay behind a layer.
+        cached += whole // tokens * stays + 3 * _INDEX * pairs * batch + key_scores * row * shape.kv_heads
+        # The scores of eager attention live until the layer ends.
+        most = max(most, always + cached + own + weights + row * (2 * widths.hidden + 3 * widths.mlp))
+    return most + sum(one.head_bytes for one in made) * sum(shape.kv_heads for shape in setting.layers)
 
-    @property
-    def row(self) -> int:
-        """Bytes of one number of each token."""
-        return self.setting.batch * self.tokens * self.setting.element_bytes
 
-    @property
-    def always(self) -> int:
-        """Embeddings, positions, the two rotary tables, and the mask of eager attention."""
-        size, shape = self.setting.element_bytes, self.setting.layers[0]
-        tables = self.tokens * (_INDEX + 2 * shape.head_dim * size)
-        mask = self.row * self.tokens if self.setting.attention == EAGER else 0
-        return self.row * self.widths.hidden + tables + mask
-
-    @property
-    def peak(self) -> int:
-        """The most of all layers: in the attention, behind it where the policy works, and in the MLP."""
-        most, cached = 0, 0
-        befores = list(_before(self.chosen, self.tokens, self.setting))
-        for number, (shape, (stays, pairs)) in enumerate(zip(self.setting.layers, self.ends, strict=True)):
-            # The first layer's input is the embeddings.
-            held = self.always + cached + (self.row * self.widths.hidden if number else 0)
-            whole = 2 * self.row * shape.kv_heads * shape.head_dim
-            most = max(most, held + whole + self._attention(shape))
-            # Behind the attention there are its input and its output; a policy sees the layer as the one before it left it.
-            weights = self.row * shape.heads * self.tokens if self.setting.attention == EAGER else 0
-            behind = held + 2 * self.row * self.widths.hidden + weights
-            for one, lengths in befores:
-                keys = lengths[number]
-                most = max(most, behind + whole // self.tokens * keys + self._scores(one, shape, keys))
-            cached += whole // self.tokens * stays + 3 * _INDEX * pairs * self.setting.batch + self._buffered(shape)
-            held = self.always + cached + (self.row * self.widths.hidden if number else 0)
-            # The scores of eager attention live until the layer ends.
-            most = max(most, held + weights + self.row * (2 * self.widths.hidden + 3 * self.widths.mlp))
-        return most + self._for_heads
-
-    def _attention(self, shape: LayerShape) -> int:
-        """Inside the attention: its input and queries, and scores with their softmax, or the tiles of torch's own kernel."""
-        size, batch, queries = self.setting.element_bytes, self.setting.batch, self.row * shape.heads * shape.head_dim
-        own = self.row * self.widths.hidden + queries
-        if self.setting.attention == EAGER:
-            scores = batch * shape.heads * self.tokens * self.tokens
-            copies = 2 * queries if repeats(shape) else 0
-            return own + copies + max(2 * scores * size + _INDEX + size, scores * weight_bytes(size))
-        rows = next(rows for least, rows in _FLASH_QUERIES if self.tokens >= least)
-        rows, columns = min(rows, self.tokens), min(_FLASH_KEYS, self.tokens)
-        tiles = 4 * rows * (columns + 2 + shape.head_dim) + (0 if size >= 4 else size * rows * (columns + columns % 2))
-        return own + queries + 4 * batch * shape.heads * self.tokens + tiles
-
-    def _scores(self, one: Chosen, shape: LayerShape, keys: int) -> int:
-        """What a policy makes while it looks at so many keys of a layer."""
-        made = one.policy.in_prefill
-        return 0 if made is None or made.bytes is None else made.bytes(one, self.tokens, keys, shape, self.setting)
-
-    def _buffered(self, shape: LayerShape) -> int:
-        """Scores of keys that stay behind a layer."""
-        return sum(made.key_scores for made in self._made) * self.row * shape.kv_heads
-
-    @property
-    def _for_heads(self) -> int:
-        """What is there for each head all the time."""
-        return sum(made.head_bytes for made in self._made) * sum(shape.kv_heads for shape in self.setting.layers)
-
-    @property
-    def _made(self) -> tuple[InPrefill, ...]:
-        """What the policies make."""
-        parts = () if self.chosen is None else self.chosen.whole
-        return tuple(one.policy.in_prefill for one in parts if one.policy.in_prefill is not None)
+def _attention_bytes(tokens: int, shape: LayerShape, setting: Setting, widths: Widths) -> int:
+    """Inside the attention: its input and queries, and scores with their softmax, or the tiles of torch's own kernel."""
+    size, batch = setting.element_bytes, setting.batch
+    queries = batch * tokens * size * shape.heads * shape.head_dim
+    own = batch * tokens * size * widths.hidden + queries
+    if setting.attention == EAGER:
+        scores = batch * shape.heads * tokens * tokens
+        copies = 2 * queries if repeats(shape) else 0
+        return own + copies + max(2 * scores * size + _INDEX + size, scores * weight_bytes(size))
+    rows = next(rows for least, rows in _FLASH_QUERIES if tokens >= least)
+    rows, columns = min(rows, tokens), min(_FLASH_KEYS, tokens)
+    tiles = 4 * rows * (columns + 2 + shape.head_dim) + (0 if size >= 4 else size * rows * (columns + columns % 2))
+    return own + queries + 4 * batch * shape.heads * tokens + tiles
 
 
 def _before(chosen: Chosen | None, tokens: int, setting: Setting) -> Iterable[tuple[Chosen, tuple[int, ...]]]:

@@ -26,7 +26,16 @@ from hwcalc.policies.base import (
     State,
     quality,
 )
-from hwcalc.policies.counting import all_stay, check_scores, check_unmasked, each_layer, kept, scorer_budget, share_or_budget
+from hwcalc.policies.counting import (
+    all_stay,
+    check_scores,
+    check_unmasked,
+    each_layer,
+    kept,
+    scorer_budget,
+    share_or_budget,
+    untouched,
+)
 from hwcalc.policies.scorers import SHARE_FORMULA, sink_ranges
 from hwcalc.policies.scratch import AT_LEAST, SMALL, looking, window_scores, window_tensors
 
@@ -131,11 +140,6 @@ def _lazy_window(chosen: Chosen, queries: int, keys: int, shape: LayerShape, set
     return 0 if chosen["lazy_threshold"] == 1 else window_tensors(chosen["n_last"], keys, shape, setting)
 
 
-def _channels(chosen: Chosen, state: State, setting: Setting) -> State:
-    """Channels of keys are set to zero; no token goes."""
-    return state
-
-
 WRAPPERS: Final = (
     Policy(
         name="keyrerotation", press="KeyRerotationPress", title="re-rotated keys", role=Role.PREFILL, effect=Effect.FREES,
@@ -181,7 +185,7 @@ WRAPPERS: Final = (
         name="think", press="ThinKPress", title="ThinK", role=Role.PREFILL, effect=Effect.ZEROES, kernel="any",
         keeps="all tokens; the channels of keys that matter least are set to zero",
         formula="n; int(head_dim x key_channel_compression_ratio) channels of each key are zero and stored", source="arXiv:2407.21018",
-        prefill=_channels, worked=all_stay, in_prefill=SMALL, memory="norms of channels: heads x head_dim",
+        prefill=untouched, worked=all_stay, in_prefill=SMALL, memory="norms of channels: heads x head_dim",
         options=(
             PolicyOption(name="key_channel_compression_ratio", kind="ratio", default=0.0, help="share of the channels of keys"),
             quality("window_size", 32),

@@ -342,7 +342,7 @@ def budget_rows(
     if budget is None:
         message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
         return [], None, [Note(code="budget-unknown", message=message)]
-    pool = occupancy.pool(max(0, budget))
+    pool = occupancy.told(occupancy.pool(max(0, budget)))
     if pool is None:
         return [], None, []
     rows: list[Row] = []

@@ -15,6 +15,7 @@ from typing import Any, Final
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.engines.memory import Section
+from hwcalc.engines.models import follows_output
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.record import Record
@@ -203,7 +204,8 @@ class Family(Record):
         """All columns but length and batch."""
         tokens, sequences = self._accepted(piece)
         # What one more token adds to a sequence, while the encoder's input stays the same.
-        encoder: Any = self.opened.growing_encoder_tokens
+        opened = self.opened
+        encoder: Any = None if follows_output(opened.model, opened.load) else opened.encoder_tokens
         grown: Any = 0
         for span, size in self.grown.items():
             stairs = span.stairs(tokens if encoder is None else encoder)

@@ -10,6 +10,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -150,7 +151,8 @@ def test_a_field_that_nobody_reads_changes_nothing(engine: str) -> None:
 class ReadingDeployment(ReferenceDeployment):
     """A server that keeps its cache in the format that the new field names."""
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         assert isinstance(self.setup, NewSetup)
         dtype = known_dtype(self.setup.unheard_of)
         return Noted(Dtypes(kv=dtype.name, roles=MappingProxyType(dict.fromkeys(Role, dtype))))

@@ -222,7 +222,6 @@ def test_a_policy(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Captu
     monkeypatch.setattr(parse, "TABLES", (*parse.TABLES, ("halves", "POLICIES")))
     config = {"model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 256}
     parse.policies.cache_clear()
-    parse._by_spelling.cache_clear()
     try:
         assert keep(config, "EveryOther", prompt=17, decode=2).after_decode_per_layer == [11, 11, 11]
         assert keep(config, "composed:presses=[everyother,everyother]", prompt=17).per_layer == [5, 5, 5]
@@ -231,7 +230,6 @@ def test_a_policy(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Captu
     finally:
         monkeypatch.undo()
         parse.policies.cache_clear()
-        parse._by_spelling.cache_clear()
 
 
 def test_a_report_format(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

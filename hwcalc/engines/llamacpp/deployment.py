@@ -73,7 +73,8 @@ class LlamacppDeployment(GeneralDeployment):
         """The options of the context."""
         return ContextOptions.of(self.setup)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         dtypes = dtypes_of(*self.context.types)
         named = not is_auto(self.setup.dtype) or {"type_k", "type_v"} & self.setup.options.keys()
         message = f"KV dtype {dtypes.kv}: llama.cpp's default. Set it with --dtype."

@@ -173,7 +173,8 @@ class LlamacppOccupancy(GeneralOccupancy):
     def stored_bytes(self) -> int:
         return self.layout.total_bytes
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         return self.layout.needed_bytes
 
     def holding(self, counts: Mapping[int, int]) -> Self:
@@ -265,7 +266,7 @@ class LlamacppOccupancy(GeneralOccupancy):
 
         return form_with(self)
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pool: the cells of the context, which do not follow from the budget."""
         needed = self.needed_bytes
         one = self.settings
@@ -305,7 +306,8 @@ class LlamacppOccupancy(GeneralOccupancy):
         """Bytes of the cache after the prompt: those of all cells, which a context has from the start."""
         return self.needed_bytes
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         from hwcalc.engines.llamacpp.policies import sharing_support
 
         return sharing_support(self)
@@ -332,7 +334,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
         return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
         from hwcalc.engines.stored import allocations_of
 
@@ -345,7 +347,7 @@ class LlamacppOccupancy(GeneralOccupancy):
     def placement(self) -> Placement | None:
         return self.layout.placement if self.deployment.knows_devices else None
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         deployment = self.deployment
         if deployment.weighed is None:
             return Noted(None, deployment.weight_parts().notes)

@@ -135,7 +135,8 @@ class LmdeployDeployment(PooledDeployment):
         )
         return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
         dtype = known_dtype(settings.model_dtype)
         named = _ROLE_FORMATS[settings.form.name]
@@ -291,18 +292,19 @@ class LmdeployOccupancy(PooledOccupancy):
         padding = layout.slot_bytes - layout.state_layers * sum(piece.bytes for piece in layout.states)
         return (self._slots("state_padding", Role.STATE, "uint8", padding),) if padding and slots else ()
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         pool = self.block_pool
         return self.blocks_for(self.request.replica_requests) * pool.block_bytes + pool.state_bytes
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The pool, with as many blocks as fit into the budget, or those of the planned sequences and the reserved one; and the slots of states."""
         from hwcalc.engines.pool import Allocation
 
         size, pool, settings = self.setup.hardware.kv_memory, self.block_pool, self.deployment.settings
         if size is None and self.setup.hardware.gpu is not None:
             size = None if self.budget is None else max(0, self.budget.expected)
-        made = None if size is None and settings.num_gpu_blocks is None else self.pool(size or 0)
+        made = None if size is None and settings.num_gpu_blocks is None else self.told(self.pool(size or 0))
         blocks = self.blocks_for(self.request.replica_requests) + settings.reserved_blocks
         blocks = blocks if made is None or made.blocks is None else made.blocks
         buffers = (("kv_pool", blocks, pool.block_bytes, blocks), ("state_pool", settings.slots, pool.slot_bytes, None))
@@ -312,7 +314,8 @@ class LmdeployOccupancy(PooledOccupancy):
             if count * width
         )
 
-    def block_groups(self) -> tuple[PoolGroup, ...]:
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
         """The layers with keys and values, which share one block table."""
         from hwcalc.engines.pool import PoolGroup
 
@@ -373,7 +376,7 @@ class LmdeployOccupancy(PooledOccupancy):
     def most_sequences(self) -> tuple[int, str]:
         return self.deployment.settings.max_batch_size * self.setup.parallel.dp, "max_batch_size"
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         return self.deployment.budget_of_gpu
 
     def forward_tokens(self) -> tuple[int, int, int]:
@@ -404,7 +407,8 @@ class LmdeployOccupancy(PooledOccupancy):
             total_once_bytes=parallel.tp * parallel.dp * pool.state_bytes,
         )
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         settings, apart = self.deployment.settings, "every sequence is computed and kept by itself"
         if self.load.sharing.beams > 1:
             how = f"LMDeploy has no beam search: {apart}"

@@ -190,7 +190,8 @@ class MistralDeployment(PooledDeployment):
             for groups in stage_groups(shortest)
         )
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         plain = self.model_format
         kept = known_dtype("fp8_e4m3") if self.settings.fp8 else plain
         roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX), kept)
@@ -299,15 +300,16 @@ class MistralOccupancy(PooledOccupancy):
         """The tensors of a layer on one rank; pages that the layer does not use are as narrow as the others of the rank."""
         return self.tensors(shard, self.setup.parallel.tp)
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         pool, unlike = self.deployment.block_pool, self.unlike_blocks
         if pool is None:
-            return super().fullest_bytes()
+            return super().needed_bytes
         blocks = pool.demand(self.tokens, self.request.replica_batch) if unlike is None else unlike
         return max(blocks * block_bytes + state_bytes for block_bytes, state_bytes in self.deployment.stages)
 
-    def plan_budget(self) -> Noted[Budget | None]:
-        return plan_budget(self) if self.deployment.settings.paged else super().plan_budget()
+    def _plan_budget(self) -> Noted[Budget | None]:
+        return plan_budget(self) if self.deployment.settings.paged else super()._plan_budget()
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
         assert isinstance(pool, MistralPool)
@@ -357,7 +359,8 @@ class MistralOccupancy(PooledOccupancy):
             return super().form()
         return form_with(self, lambda: paged_parts(self, self.chunks()[1]), pools=self.deployment.block_pool)
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """Source: paged_attention/kv_cache_manager.rs get_computed_blocks; prefix_cacher.rs copies a cache without pages."""
         how = "a kept prefix is copied for each sequence"
         if self.deployment.settings.paged:

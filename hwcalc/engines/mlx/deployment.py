@@ -82,7 +82,8 @@ class MlxDeployment(GeneralDeployment):
             start=self.number("quantized_kv_start", 5000),
         )
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         """The dtypes of the cache: that of the activations, which is that of the weights, or of the scales of quantised weights.
 
         The cache follows a dtype that ``--dtype`` names for the model.
@@ -293,7 +294,8 @@ class MlxOccupancy(GeneralOccupancy):
             return alone, "ChunkedKVCache"
         return alone * self.deployment.number("decode_concurrency", _DECODE_CONCURRENCY), "decode_concurrency"
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """Source: server.py LRUPromptCache, generate.py BatchGenerator."""
         how = "the server's prompt cache saves time and no memory: every request gets a copy of what is kept"
         if self.load.sharing.branches > 1:

@@ -126,7 +126,8 @@ class SglangDeployment(GeneralDeployment):
 
         return plan_budget(self, self.at(Load(seq=1)))
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
         cache, state = (
             known_dtype(_DTYPES.get(settings.kv_dtype, settings.kv_dtype)),
@@ -292,7 +293,8 @@ class SglangOccupancy(GeneralOccupancy):
         numbers = range(1, figures.running // self.load.sharing.branches + 1)
         return bisect_left(numbers, x=True, key=lambda number: not rules.holds(figures, single.sized(batch=number).held))
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         """Bytes of the smallest pools of a rank that hold the planned sequences of a replica.
 
         Where no budget does, because SGLang runs fewer requests or was allowed fewer tokens, it is what the sequences themselves take.
@@ -313,7 +315,7 @@ class SglangOccupancy(GeneralOccupancy):
     def extras(self) -> tuple[StoredTensor, ...]:
         return extras(self)
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         return allocations(self, stage)
 
     def prefill_bytes(self, stage: int) -> int:
@@ -325,7 +327,7 @@ class SglangOccupancy(GeneralOccupancy):
         most = _MOST_REQUESTS if settings.own_requests is None else settings.own_requests
         return most * self.setup.parallel.dp, "max_running_requests"
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
         from hwcalc.engines.sglang.memory import fraction_steps
 
@@ -363,7 +365,7 @@ class SglangOccupancy(GeneralOccupancy):
         )
         return Noted(info)
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         """The budget, which is the same for all lengths and batches unless a draft has a cache."""
         if self.setup.draft is None:
             return self.deployment.budget_alone
@@ -392,7 +394,8 @@ class SglangOccupancy(GeneralOccupancy):
         if computes_fp8(self.setup.hardware.gpu):
             yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """Whether sequences share their beginnings: the radix cache keeps them once, in whole pages; states are not shared."""
         if not self.settings.radix:
             return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")

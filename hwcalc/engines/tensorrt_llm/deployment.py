@@ -151,7 +151,8 @@ class TensorrtDeployment(GeneralDeployment):
         """What so many sequences of so many tokens take of the pools of a replica."""
         return Needs.alike(self.layout(tokens), tokens, sequences)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
         kv = "fp8_e4m3" if settings.kv_dtype in ("fp8", "fp8_ds_mla") else settings.kv_dtype
         roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), known_dtype(kv))
@@ -298,10 +299,11 @@ class TensorrtOccupancy(GeneralOccupancy):
         one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in self.needs.storages)
         yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         return self.replica.needs.most
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
         settings, given, sizes = self.settings, self.setup.hardware.kv_memory, dict[str, tuple[int, ...]]()
         layout, needs = self.replica.layout, self.replica.needs
@@ -327,7 +329,8 @@ class TensorrtOccupancy(GeneralOccupancy):
             if prod(shape)
         )
 
-    def block_groups(self) -> tuple[PoolGroup, ...]:
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
         """The pools as a plan reports them, each with the layers that have it, and the states."""
         layout, size, infos = self.layout, self.settings.block, list[PoolGroup]()
         windows: dict[int | None, list[int]] = {}
@@ -355,7 +358,7 @@ class TensorrtOccupancy(GeneralOccupancy):
             infos.append(info)
         return tuple(infos)
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         return Noted(plan_pool(self, budget_bytes))
 
     def holds(self, budget_bytes: int) -> bool:
@@ -364,7 +367,7 @@ class TensorrtOccupancy(GeneralOccupancy):
     def most_sequences(self) -> tuple[int, str]:
         return self.settings.sequences * self.setup.parallel.dp, "max_batch_size"
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.tensorrt_llm.memory import plan_budget
 
         return plan_budget(self)
@@ -386,7 +389,8 @@ class TensorrtOccupancy(GeneralOccupancy):
 
         return plan_form(self)
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """Block reuse, and beams that fork from one prompt."""
         settings, sharing = self.settings, self.load.sharing
         if settings.reuse:

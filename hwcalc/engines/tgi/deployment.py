@@ -155,7 +155,8 @@ class TgiDeployment(PooledDeployment):
         window = self.model.config.get("sliding_window")
         return window if self.vendor == "amd" and isinstance(window, int) and window >= 0 else None
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
         # The dtype of a model without `--dtype`, whatever its config says (`default_dtype` in models/__init__.py).
         bf16 = "bf16" in self.words and self.quantization_method not in _FP16_METHODS
@@ -307,9 +308,9 @@ class TgiOccupancy(PooledOccupancy):
         tokens = self.deployment.settings.prefill_tokens
         return tokens, tokens, tokens
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         if self.deployment.block_pool is None:
-            return super().plan_budget()
+            return super()._plan_budget()
         # The cache of a draft is as long as the planned sequences; all else is the same under every load: the warm-up has one long prompt.
         key = ("budget", self.setup.parallel.dp)
         return self._warm_budget() if self.setup.draft is not None else self.shared(key, self._warm_budget)
@@ -342,7 +343,8 @@ class TgiOccupancy(PooledOccupancy):
         curve, window = super().curve(), self.deployment.prompt_window
         return curve if curve is None or window is None else replace(curve, most_tokens=window + 1)
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """Source: backends/v3/src/radix.rs."""
         how = "every request has its own blocks"
         if self.deployment.settings.prefix_caching:

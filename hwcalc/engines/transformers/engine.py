@@ -124,7 +124,8 @@ class TransformersDeployment(GeneralDeployment):
             residual_length=integer_option(1)("residual_length", options.get("residual_length", "128")),
         )
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         """The dtypes of the cache: the one that the model runs in, which ``--dtype`` sets."""
         model, setup = self.model, self.setup
         dtype, notes = model_dtype(model, setup.dtype)
@@ -286,9 +287,10 @@ class TransformersOccupancy(GeneralOccupancy):
             if width
         )
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         if cache_class(self) != "offloaded":
-            return super().fullest_bytes()
+            return super().needed_bytes
         return fullest_rank_bytes(self, self.gpu_groups())
 
     def gpu_groups(self) -> tuple[tuple[Group, ...], ...]:
@@ -314,15 +316,16 @@ class TransformersOccupancy(GeneralOccupancy):
         largest = max(sum(tensor.bytes_per_position(dtype) for tensor in shard.tensors()) for shard in shards)
         return stage_prefill_bytes(self, stage) + self.request.replica_batch * self.load.prompt_tokens * largest
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
             raise UnsupportedError(
                 "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
                 hint="Use: --engine-option cache=dynamic",
             )
-        return super().stage_allocation(stage)
+        return super().allocation(stage)
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
         sharing = self.load.sharing
         how = "every row of the batch has its own cache"

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from hwcalc.engines.options import AUTO, is_on
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, first_release, made_of_published
+from hwcalc.engines.vllm.rules import NEWEST, since
 from hwcalc.engines.vllm.settings import DRAFTED, model_and_tokens
-from hwcalc.engines.vllm.versions import NEWEST, since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
@@ -222,7 +222,7 @@ def _weights(requested: str, version: str) -> list[str]:
 
 def _lora(text: str, version: str) -> list[str]:
     from hwcalc.engines.options import parse_lora
-    from hwcalc.engines.vllm.lora import slot_rank
+    from hwcalc.engines.vllm.weights import slot_rank
 
     lora = parse_lora(text)
     return [

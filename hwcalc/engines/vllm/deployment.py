@@ -13,15 +13,15 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
-from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.classes import check_architecture
+from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
+from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.settings import VllmSettings, batch_is_chunked, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
-from hwcalc.engines.vllm.supported import check_supported
+from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
     from hwcalc.policies.base import Chosen
 
@@ -114,7 +113,8 @@ class VllmDeployment(Deployment):
     def check_class(self) -> None:
         check_architecture(self.model, self.version)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
         roles = formats.role_formats(
             settings.kv_dtype,
@@ -148,7 +148,7 @@ class VllmDeployment(Deployment):
     def deals_experts(self) -> bool:
         from hwcalc.engines.vllm.command import FLAGS
 
-        return planned_version(self.version) >= versions.since(FLAGS["dp"].since)
+        return planned_version(self.version) >= since(FLAGS["dp"].since)
 
     def policy_support(self, chosen: Chosen) -> Support:
         from hwcalc.engines.vllm.policies import policy_support
@@ -227,7 +227,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.by_kind.request_bytes(self.tokens)
+        return self.by_kind.taken(lambda group: self.by_kind.blocks(group, self.tokens))
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
@@ -243,9 +243,11 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
-        if not self.together.unlike:
-            return self.request_bytes.times(self.batch)
-        return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.together.unlike:
+            return self.by_kind.taken(lambda group: self.held_in(group).total)
+        if self.batch == 1:
+            return self.request_bytes
+        return self.by_kind.taken(lambda group: self.batch * self.by_kind.blocks(group, self.tokens))
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
@@ -256,7 +258,8 @@ class VllmOccupancy(Occupancy):
             caches[kinds[cache.kind]].append((cache, spec, blocks, held))
         return caches
 
-    def support_of_sharing(self) -> Support:
+    @cached_property
+    def sharing_support(self) -> Support:
         return sharing_support(self.settings, self.request)
 
     def shared_tokens(self) -> tuple[int, int]:
@@ -295,10 +298,11 @@ class VllmOccupancy(Occupancy):
         )
         return (*extras, *_prompt_blocks(self, width))
 
-    def fullest_bytes(self) -> int:
+    @cached_property
+    def needed_bytes(self) -> int:
         return self.blocks_for(self.request.replica_requests) * max(self.layout.stage_bytes, default=0)
 
-    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The buffers of the pool, with as many blocks as fit into the budget of the plan.
 
         Without a budget there are the blocks of the planned sequences and the null block.
@@ -340,7 +344,8 @@ class VllmOccupancy(Occupancy):
 
         return savings(self, short_bytes)
 
-    def block_groups(self) -> tuple[PoolGroup, ...]:
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
         return group_infos(self.held, self.tokens)
 
     def prefill_bytes(self, stage: int) -> int:
@@ -362,7 +367,7 @@ class VllmOccupancy(Occupancy):
 
         return paged_groups(self.layout, self.held, self, self.evicted)
 
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         settings, layout = self.settings, self.layout
         notes: tuple[Note, ...] = ()
         if settings.override is not None and settings.override * max(layout.stage_bytes, default=0) > budget_bytes:
@@ -385,7 +390,7 @@ class VllmOccupancy(Occupancy):
             return True
         return starts_with(self.layout, self.settings, budget_bytes, self.tokens)
 
-    def plan_budget(self) -> Noted[Budget | None]:
+    def _plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.vllm.memory import plan_budget
 
         settings = self.settings
@@ -437,7 +442,7 @@ def _blocks_of_budget(occupancy: VllmOccupancy) -> int:
     size = occupancy.setup.hardware.kv_memory
     if size is None and occupancy.setup.hardware.gpu is not None:
         size = None if occupancy.budget is None else max(0, occupancy.budget.expected)
-    pool = None if size is None else occupancy.pool(size)
+    pool = None if size is None else occupancy.told(occupancy.pool(size))
     needed = occupancy.blocks_for(occupancy.request.replica_requests) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, number_option
-from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.layer_specs import KINDS
+from hwcalc.engines.vllm.rules import VERSIONS, resolve
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Vllm(Engine):
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4"))
-    versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
+    versions: ClassVar[tuple[str, ...]] = VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
@@ -77,7 +77,7 @@ class Vllm(Engine):
     scatters: ClassVar[bool] = True
 
     def resolve_version(self, requested: str) -> str:
-        return versions.resolve(requested)
+        return resolve(requested)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         from hwcalc.engines.vllm.settings import draft_named

@@ -27,8 +27,7 @@ from hwcalc.formulas.stairs import Stair
 if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.vllm.deployment import VllmDeployment
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import PoolLayout, Sums
+    from hwcalc.engines.vllm.layout import BlockGroup, PoolLayout, Sums
 
 LIMITED_BY: Final = "max_num_seqs"
 """What limits the sequences that run at once, whatever the memory."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from hwcalc.engines.models import known_dtype
-from hwcalc.engines.vllm.versions import since
+from hwcalc.engines.vllm.rules import since
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 _FP8: Final = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
 _NVFP4: Final = frozenset({"nvfp4", "nvfp4_4over6"})
 _TURBOQUANT: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {
-        "turboquant_k8v4": (8, 4),
-        "turboquant_4bit_nc": (4, 4),
-        "turboquant_k3v4_nc": (3, 4),
-        "turboquant_3bit_nc": (3, 3),
-    }
+    {"turboquant_k8v4": (8, 4), "turboquant_4bit_nc": (4, 4), "turboquant_k3v4_nc": (3, 4), "turboquant_3bit_nc": (3, 3)}
 )
 """KV dtype -> bits of a key element and of a value element."""
 _PER_TOKEN_HEAD: Final[Mapping[str, int]] = MappingProxyType(

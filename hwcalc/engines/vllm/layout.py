@@ -1,14 +1,20 @@
 """The layers of a model in the blocks of the pool: where their caches are, their groups, and the blocks that a sequence takes.
 
+Layers of a group share a block table, and all groups share one pool. Every block of the pool is as large as the pages of the largest
+group, so that it can serve any group. Six windowed layers and two full ones form four groups of two, [SS][SS][SS][FF], and a block holds
+two pages.
+
 Layers of one kind have caches of one sort, and a model of very many layers has few sorts. What follows from a sort is worked out once, and
 where the caches lie does not depend on formats or ranks, so that the model keeps it.
+
+Source: vLLM 0.33, v1/core/kv_cache_planning.py.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, repeat
 from types import MappingProxyType
@@ -18,10 +24,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.pool import Allocation
-from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder
-from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
-from hwcalc.errors import UsageError
+from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, Limits, ceil_div
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 from hwcalc.formulas.arithmetic import largest
 from hwcalc.formulas.attention import AttentionKind
@@ -32,10 +37,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.steps import Step
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.engines.vllm.settings import Speculation, VllmSettings
-    from hwcalc.formulas import Stack
     from hwcalc.model import ModelSpec
 
 _BOUNDARY: Final = 2
+"""How many layers at each end turboquant does not pack."""
 _ATTENTION_FIRST: Final = frozenset({"zamba2"})
 """Model types whose attention is shared by layers, and built before them."""
 
@@ -53,10 +58,6 @@ class LayerCache(Struct, frozen=True):
     outer: bool
 
 
-LayerSort = tuple[int, bool]
-"""The index of a kind's group in the stack, and whether the layer is one that turboquant does not pack."""
-
-
 class Sorted(Struct, frozen=True):
     """The sort of each cache of a sequence, and the caches of each sort by number. Sorts are numbered in order of first appearance."""
 
@@ -64,7 +65,7 @@ class Sorted(Struct, frozen=True):
     members: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, sorts: Sequence[int], count: int) -> Sorted:
+    def of(cls, sorts: Sequence[int], count: int) -> Self:
         """Of caches with these sorts, of which there are so many."""
         if count == 1:
             return cls(tuple(sorts), (tuple(range(len(sorts))),))
@@ -73,63 +74,35 @@ class Sorted(Struct, frozen=True):
             members[sort].append(number)
         return cls(tuple(sorts), tuple(map(tuple, members)))
 
-    def with_more(self, count: int) -> Sorted:
-        """These caches with ``count`` more at the end, each of a sort of its own."""
-        sorts, members = len(self.members), len(self.sorts)
-        added = tuple((members + number,) for number in range(count))
-        return Sorted((*self.sorts, *range(sorts, sorts + count)), (*self.members, *added)) if count else self
-
-    def part(self, members: Sequence[int]) -> tuple[tuple[int, ...], Sorted]:
-        """Some of the caches alone, and their sorts as they are numbered here."""
-        sorts = [self.sorts[member] for member in members]
-        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sorts))}
-        return tuple(numbers), Sorted.of([numbers[sort] for sort in sorts], len(numbers))
-
 
 class Placed(Struct, frozen=True):
-    """The caches of all layers, and what each of their sorts is: the sort of a layer, and which of its caches."""
+    """The caches of all layers, and of each of their sorts the number of the kind, whether it is packed, and which cache of the layer it is."""
 
     caches: tuple[LayerCache, ...]
     sorted: Sorted
-    sorts: tuple[tuple[LayerSort, int], ...]
-
-    def stages(self, layers: Sequence[int]) -> tuple[int, ...]:
-        """The pipeline stage of each cache, where stages have so many layers."""
-        if len(layers) == 1:
-            return (0,) * len(self.caches)
-        of_layer = list(chain.from_iterable(map(repeat, range(len(layers)), layers)))
-        return tuple([of_layer[cache.layer] for cache in self.caches])
+    sorts: tuple[tuple[int, bool, int], ...]
 
 
-class LayerSorts(Struct, frozen=True):
-    """The sorts of each layer, and each sort once, in order of first appearance."""
-
-    layers: tuple[tuple[LayerSort, ...], ...]
-    distinct: tuple[LayerSort, ...]
-
-
-def sorts_of_layers(model: ModelSpec, *, outer: bool) -> LayerSorts:
-    """The sorts of the model's layers. With ``outer``, turboquant does not pack the first and last ones."""
-    return model.once(("vllm sorts", outer), lambda: _sorts_of_layers(model.stack_for("vllm"), outer=outer))
-
-
-def _sorts_of_layers(stack: Stack, *, outer: bool) -> LayerSorts:
+def place_caches(model: ModelSpec, names: Sequence[Sequence[str]], *, outer: bool) -> Placed:
+    """The caches of all layers. ``names`` are those of the caches of each kind. With ``outer``, turboquant does not pack the outer layers."""
+    stack = model.stack_for("vllm")
     numbers = {group.kind: number for number, group in enumerate(stack.groups)}
     # Looked up by identity first: layers share their kinds, and comparing kinds is slow.
-    known: dict[tuple[int, ...], tuple[LayerSort, ...]] = {}
-    layer_sorts = []
-    for kinds in stack.layers:
-        identity = tuple(map(id, kinds))
-        if identity not in known:
-            known[identity] = tuple([(numbers[kind], False) for kind in kinds])
-        layer_sorts.append(known[identity])
-    if outer:
-        last = len(layer_sorts) - _BOUNDARY
-        layer_sorts = [
-            tuple((kind, True) for kind, _ in sorts) if layer < _BOUNDARY or layer >= last else sorts
-            for layer, sorts in enumerate(layer_sorts)
-        ]
-    return LayerSorts(tuple(layer_sorts), tuple(dict.fromkeys(chain.from_iterable(layer_sorts))))
+    known: dict[int, int] = {}
+    placed: list[tuple[LayerCache, int]] = []
+    for layer, kinds in enumerate(stack.layers):
+        unpacked = outer and not _BOUNDARY <= layer < len(stack.layers) - _BOUNDARY
+        for kind in kinds:
+            number = known.get(id(kind), -1)
+            if number < 0:
+                number = known[id(kind)] = numbers[kind]
+            for place, name in enumerate(names[number]):
+                placed.append((LayerCache(name, layer, number, unpacked), place))
+    if model.model_type in _ATTENTION_FIRST:
+        placed.sort(key=lambda one: one[0].name == "state")
+    of_cache = [(cache.kind, cache.outer, place) for cache, place in placed]
+    sorts = {sort: number for number, sort in enumerate(dict.fromkeys(of_cache))}
+    return Placed(tuple([cache for cache, _ in placed]), Sorted.of([sorts[sort] for sort in of_cache], len(sorts)), tuple(sorts))
 
 
 def stage_layers(layers: int, pp: int, rules: Rules) -> list[int]:
@@ -148,25 +121,180 @@ def stage_layers(layers: int, pp: int, rules: Rules) -> list[int]:
     return counts
 
 
-def place_caches(model: ModelSpec, layers: LayerSorts, names: Sequence[tuple[str, ...]]) -> Placed:
-    """The caches of all layers. ``names`` are those of the caches of each distinct sort."""
-    key = ("vllm caches", layers.distinct, tuple(names))
-    return model.once(key, lambda: _place(layers, names, attention_first=model.model_type in _ATTENTION_FIRST))
+class BlockGroup(Struct, frozen=True):
+    """One group. ``members`` are indices of layer caches, ``specs`` are the specs of the members, and ``distinct`` has each spec once."""
+
+    members: tuple[int, ...]
+    specs: tuple[LayerSpec, ...]
+    distinct: tuple[LayerSpec, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of a block: a page of each member."""
+        if len(self.distinct) == 1:
+            return len(self.specs) * self.distinct[0].page
+        return sum([spec.page for spec in self.specs])
+
+    def with_whole_sequences(self, tokens: int) -> BlockGroup:
+        """The group with blocks of so many tokens where a block holds a whole sequence."""
+        named = {spec: replace(spec, block_size=tokens) if spec.block_size == WHOLE_SEQUENCE else spec for spec in self.distinct}
+        return BlockGroup(self.members, tuple([named[spec] for spec in self.specs]), tuple(named.values()))
+
+    @property
+    def form(self) -> str:
+        """The names of the members' rules."""
+        return "+".join(dict.fromkeys(spec.form for spec in self.distinct))
 
 
-def _place(layers: LayerSorts, names: Sequence[tuple[str, ...]], *, attention_first: bool) -> Placed:
-    of_sort = {
-        sort: tuple(((sort, place), (name, *sort)) for place, name in enumerate(own))
-        for sort, own in zip(layers.distinct, names, strict=True)
-    }
-    layer_caches = [(layer, each) for layer, sorts in enumerate(layers.layers) for sort in sorts for each in of_sort[sort]]
-    if attention_first:
-        layer_caches.sort(key=lambda one: one[1][1][0] == "state")
-    numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sort for _, (sort, _) in layer_caches))}
-    return Placed(
-        tuple([LayerCache(name, layer, kind, outer) for layer, (_, (name, kind, outer)) in layer_caches]),
-        Sorted.of([numbers[sort] for _, (sort, _) in layer_caches], len(numbers)),
-        tuple(numbers),
+def form_groups(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules, *, hybrid: bool, packed: bool) -> list[BlockGroup]:
+    """Group the caches of all layers, given in the order of layers. ``specs`` are those of their sorts.
+
+    If ``hybrid`` is false, windowed layers are kept whole in models that also have full layers. ``packed`` allows pages of different
+    sizes side by side in a block (DeepSeek-V4). Raises :class:`~hwcalc.errors.UnsupportedError` where vLLM would refuse the model.
+    """
+    if not specs:
+        return []
+    whole_chunks = rules.chunks == "whole" and any(isinstance(spec, ChunkSpec) for spec in specs)
+    chosen = _promoted(specs, rules) if not hybrid or not rules.groups_layers or whole_chunks else list(specs)
+    distinct, pages = set(chosen), {spec.page for spec in chosen}
+    alike = len({spec.family for spec in distinct}) == 1 and (rules.sums_page_sizes or len(pages) == 1)
+    if len(distinct) == 1 or alike:
+        return [_group(range(len(caches.sorts)), chosen, caches)]
+    if packed and len(pages) > 1:
+        return _packed(chosen, caches, rules) if rules.packed == "pages" else _tuples(chosen, caches)
+    unified = {spec: spec.widened(max(pages), rules) for spec in distinct}
+    of_one_size = [unified[spec] for spec in chosen]
+    if None not in of_one_size:
+        return _uniform_page([spec for spec in of_one_size if spec is not None], caches, rules)
+    full = _promoted(chosen, rules) if rules.promotes_latents and any(spec.is_latent for spec in distinct) else chosen
+    if len({spec.family for spec in full}) > 1 or not rules.sums_page_sizes:
+        raise _unequal_pages()
+    return [_group(range(len(caches.sorts)), full, caches)]
+
+
+def _unequal_pages() -> UnsupportedError:
+    return UnsupportedError(
+        "vLLM cannot bring the pages of these layers to one size.", hint="Use another --dtype, block size or version."
+    )
+
+
+def _group(members: Sequence[int], specs: Sequence[LayerSpec], caches: Sorted) -> BlockGroup:
+    if len(specs) == 1:
+        return BlockGroup(tuple(members), (specs[0],) * len(members), (specs[0],))
+    sorts = [caches.sorts[member] for member in members]
+    distinct = tuple(dict.fromkeys(specs[sort] for sort in dict.fromkeys(sorts)))
+    return BlockGroup(tuple(members), tuple([specs[sort] for sort in sorts]), distinct)
+
+
+def _members(caches: Sorted, sorts: Sequence[int]) -> Sequence[int]:
+    """The caches of several sorts, in their order."""
+    return caches.members[sorts[0]] if len(sorts) == 1 else sorted(chain.from_iterable(caches.members[sort] for sort in sorts))
+
+
+def _promoted(specs: Sequence[LayerSpec], rules: Rules) -> list[LayerSpec]:
+    """The specs with windowed layers kept whole, as vLLM does without its hybrid KV cache manager."""
+    distinct = set(specs)
+    if len({spec.family for spec in distinct}) == 1:
+        return list(specs)
+    sizes = {spec.block_size for spec in distinct if isinstance(spec, FullSpec)}
+    size = next(iter(sizes)) if len(sizes) == 1 and (rules.promoted_block or any(spec.is_latent for spec in distinct)) else None
+    new = {spec: spec.whole(size) if sizes else spec for spec in distinct}
+    if len({spec.family for spec in new.values()}) > 1:
+        raise UnsupportedError(
+            "vLLM cannot run this model without its hybrid KV cache manager: its layers do not become one kind.",
+            hint="Leave out: --engine-option disable_hybrid_kv_cache_manager=true"
+            if rules.groups_layers
+            else "Use a newer version: --engine vllm",
+        )
+    return [new[spec] for spec in specs]
+
+
+def _uniform_page(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> list[BlockGroup]:
+    """Groups of equal pages. A group has as many layers as the rarest kind, or as the commonest if that has only a few more."""
+    sorts: dict[LayerSpec, list[int]] = {}
+    for sort, spec in enumerate(specs):
+        sorts.setdefault(spec, []).append(sort)
+    buckets = {spec: _members(caches, own) for spec, own in sorts.items()}
+    least, most = min(map(len, buckets.values())), max(map(len, buckets.values()))
+    size = least
+    if most > least:
+        from fractions import Fraction
+
+        size = most if most < least * Fraction(rules.group_ratio) else least
+    groups = []
+    for spec, members in buckets.items():
+        count = ceil_div(len(members), size)
+        for start in range(count):
+            # Take every count-th layer, so that each pipeline stage has layers of each group.
+            own = tuple(members[start::count] if rules.strided_groups else members[start * size : (start + 1) * size])
+            groups.append(BlockGroup(members=own, specs=(spec,) * len(own), distinct=(spec,)))
+    return groups
+
+
+_Pages = dict[tuple[object, ...], dict[int, Sequence[int]]]
+
+
+def _by_page(families: Sequence[tuple[object, ...]], specs: Sequence[LayerSpec], caches: Sorted) -> _Pages:
+    """The caches of each family, by the size of their pages. ``families`` are those of the sorts."""
+    buckets: dict[tuple[object, ...], dict[int, list[int]]] = {}
+    for sort, (family, spec) in enumerate(zip(families, specs, strict=True)):
+        buckets.setdefault(family, {}).setdefault(spec.page, []).append(sort)
+    return {family: {page: _members(caches, sorts) for page, sorts in pages.items()} for family, pages in buckets.items()}
+
+
+def _packed(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> list[BlockGroup]:
+    """Groups for pages of different sizes side by side. A family of layers that repeats one pattern is split into groups of equal size."""
+    buckets = _by_page([spec.family for spec in specs], specs, caches)
+    balanced = {family: len({len(members) for members in pages.values()}) == 1 for family, pages in buckets.items()}
+    repeats = {family: max(map(len, pages.values())) for family, pages in buckets.items()}
+    floor = max((repeats[family] for family, pages in buckets.items() if balanced[family] and len(pages) > 1), default=0)
+    size = _least_padding([repeats[family] for family in buckets if balanced[family]], floor) if floor else 0
+    groups = []
+    for family, pages in buckets.items():
+        count = ceil_div(repeats[family], size) if size and balanced[family] else 1
+        if count == 1:
+            groups.append(_group(sorted(chain.from_iterable(pages.values())), specs, caches))
+        else:
+            groups += _strided(pages, count, specs, caches)
+    return groups
+
+
+def _tuples(specs: Sequence[LayerSpec], caches: Sorted) -> list[BlockGroup]:
+    """The groups: one of all full layers, and windowed layers in groups of about as many tuples, each of one page of every size.
+
+    A windowed page is as large as the next larger page of a full layer. vLLM asserts that there is one.
+    """
+    sizes = sorted({spec.page for spec in specs if isinstance(spec, FullSpec)})
+    if not sizes or max(spec.page for spec in specs) > sizes[-1]:
+        raise _unequal_pages()
+    specs = [
+        spec if isinstance(spec, FullSpec) else replace(spec, page=next(page for page in sizes if page >= spec.page))
+        for spec in specs
+    ]
+    buckets = _by_page([("full",) if isinstance(spec, FullSpec) else spec.family for spec in specs], specs, caches)
+    full = buckets.pop(("full",))
+    counts = [max(map(len, pages.values())) for pages in (full, *buckets.values())]
+    size = _least_padding(counts, counts[0])
+    groups = [_group(sorted(chain.from_iterable(full.values())), specs, caches)]
+    for pages in buckets.values():
+        if len({len(members) for members in pages.values()}) > 1:  # vLLM asserts that each size has as many layers
+            raise _unequal_pages()
+        groups += _strided(pages, ceil_div(max(map(len, pages.values())), size), specs, caches)
+    return groups
+
+
+def _strided(pages: Mapping[int, Sequence[int]], count: int, specs: Sequence[LayerSpec], caches: Sorted) -> Iterator[BlockGroup]:
+    """So many groups of one family, each with every ``count``-th of its patterns, which have a page of each size."""
+    patterns = list(zip(*pages.values(), strict=True))
+    return (_group(list(chain.from_iterable(patterns[start::count])), specs, caches) for start in range(count))
+
+
+def _least_padding(counts: Sequence[int], least: int) -> int:
+    """The group size, at least ``least``, to which all counts round up with the least padding; the larger one if two are equal."""
+    return min(
+        range(max(1, least), max(counts) + 1),
+        key=lambda size: (sum(-count % size for count in counts), -size),
+        default=least,
     )
 
 
@@ -210,7 +338,7 @@ def longest(taken: Callable[[int], int], most: int, bound: int) -> int:
 
 
 class RequestBytes(Struct, frozen=True):
-    """What one request takes. ``kinds`` has one layer of each kind with its blocks; it is a packed layer if there is one.
+    """What requests take. ``kinds`` has one layer of each kind with its blocks; it is a packed layer if there is one.
 
     The other fields are bytes: ``layers`` of all layers as if packed, ``outer`` what unpacked layers take on top, ``drafts`` of drafts.
     """
@@ -219,24 +347,6 @@ class RequestBytes(Struct, frozen=True):
     layers: int
     outer: int
     drafts: int
-
-    def times(self, requests: int) -> RequestBytes:
-        """What so many requests take that have nothing in common."""
-        if requests == 1:
-            return self
-        kinds = tuple((cache, spec, requests * blocks) for cache, spec, blocks in self.kinds)
-        return RequestBytes(kinds, requests * self.layers, requests * self.outer, requests * self.drafts)
-
-
-class _Pages(Struct, frozen=True):
-    """The pages of a layout. ``kinds`` has a layer of each kind, with the number of its group and how many layers there are of the kind.
-
-    ``layers`` and ``drafts`` are bytes of a block in each group.
-    """
-
-    kinds: tuple[tuple[int, LayerCache, LayerSpec, int], ...]
-    layers: tuple[int, ...]
-    drafts: tuple[int, ...]
 
 
 class PoolLayout(Record):
@@ -289,25 +399,21 @@ class PoolLayout(Record):
     def _has_whole_sequences(self) -> bool:
         return any(spec.block_size == WHOLE_SEQUENCE for group in self.groups for spec in group.distinct)
 
-    def request_bytes(self, length: int) -> RequestBytes:
-        """What one request of ``length`` tokens takes on one rank of every stage, all stages together."""
-        return self.taken(lambda group: self.blocks(group, length))
-
     def taken(self, count: Callable[[BlockGroup], int]) -> RequestBytes:
         """What so many blocks of each group take on one rank of every stage, all stages together."""
-        pages = self._pages
+        kinds, layers, drafts = self._pages
         blocks = [count(group) for group in self.groups]
-        total = sum(number * size for number, size in zip(blocks, pages.layers, strict=True))
-        packed = sum(layers * spec.page * blocks[group] for group, _, spec, layers in pages.kinds)
+        packed = sum(layers_of_kind * spec.page * blocks[group] for group, _, spec, layers_of_kind in kinds)
         return RequestBytes(
-            kinds=tuple((cache, spec, blocks[group]) for group, cache, spec, _ in pages.kinds),
+            kinds=tuple((cache, spec, blocks[group]) for group, cache, spec, _ in kinds),
             layers=packed,
-            outer=total - packed,
-            drafts=sum(number * size for number, size in zip(blocks, pages.drafts, strict=True)),
+            outer=sum(number * size for number, size in zip(blocks, layers, strict=True)) - packed,
+            drafts=sum(number * size for number, size in zip(blocks, drafts, strict=True)),
         )
 
     @cached_property
-    def _pages(self) -> _Pages:
+    def _pages(self) -> tuple[Sequence[tuple[int, LayerCache, LayerSpec, int]], Sequence[int], Sequence[int]]:
+        """A layer of each kind with the number of its group and how many there are of the kind; bytes of a block of layers and of drafts."""
         kinds: dict[tuple[int, str], tuple[int, LayerCache, LayerSpec]] = {}
         counts: Counter[tuple[int, str]] = Counter()
         layers, drafts = [0] * len(self.groups), [0] * len(self.groups)
@@ -322,7 +428,7 @@ class PoolLayout(Record):
                 counts[key] += 1
                 if key not in kinds or kinds[key][1].outer:
                     kinds[key] = (number, cache, spec)
-        return _Pages(tuple((*found, counts[key]) for key, found in kinds.items()), tuple(layers), tuple(drafts))
+        return [(*first, counts[key]) for key, first in kinds.items()], layers, drafts
 
     def blocks(self, group: BlockGroup, length: int) -> int:
         """Blocks of one request of ``length`` tokens in one group: as many as the member that needs most."""
@@ -332,18 +438,16 @@ class PoolLayout(Record):
 
     def counted(self, group: BlockGroup, length: int) -> Step:
         """The step of :meth:`blocks`, with the formula of the layer that needs most."""
-        if not self.cut:
-            most = (
-                group.distinct[0]
-                if len(group.distinct) == 1
-                else max(group.distinct, key=lambda spec: spec.blocks(length, self.limits))
-            )
-            return most.counted(length, self.limits)
-        uncut = {spec: None for member, spec in zip(group.members, group.specs, strict=True) if member not in self.cut}
-        counted_specs = [self.cut[member] for member in group.members if member in self.cut]
+        uncut: Sequence[LayerSpec] = group.distinct
+        steps: list[Step] = []
+        if self.cut:
+            members = zip(group.members, group.specs, strict=True)
+            uncut = list(dict.fromkeys(spec for member, spec in members if member not in self.cut))
+            steps = [self.cut[member] for member in group.members if member in self.cut]
         if uncut:
-            counted_specs.append(max(uncut, key=lambda spec: spec.blocks(length, self.limits)).counted(length, self.limits))
-        return max(counted_specs, key=lambda counted: counted.expected)
+            most = uncut[0] if len(uncut) == 1 else max(uncut, key=lambda spec: spec.blocks(length, self.limits))
+            steps.append(most.counted(length, self.limits))
+        return max(steps, key=lambda counted: counted.expected)
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""
@@ -389,35 +493,121 @@ class PoolLayout(Record):
         return self.stage_groups[0] if self.stage_groups[0] == self.groups else self.groups
 
     @cached_property
-    def _checked_widths(self) -> tuple[int | None, ...]:
-        return tuple(map(self._checked_width, range(len(self.stage_bytes))))
-
-    def _checked_width(self, stage: int) -> int | None:
-        """The bytes of a block by the check before start-up, on a rank of one stage; ``None`` if it counts layer by layer."""
+    def _checked_widths(self) -> Sequence[int | None]:
+        """The bytes of a block by the check before start-up, on a rank of each stage; ``None`` if it counts layer by layer."""
         if self.rules.check == "layers":
-            return None
+            return [None] * len(self.stage_bytes)
         if self.rules.check == "model":
-            return max(group.block_bytes for group in self.groups)
-        if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
-            return _tuple_bytes(self._full_first(self.stage_pages[stage]))
-        return self.stage_bytes[stage]
-
-    def _full_first(self, pages: StagePages) -> StagePages:
-        """The pages of the groups, those of full layers first."""
-        return [
-            own
-            for _, own in sorted(
-                zip(self.groups, pages, strict=True), key=lambda pair: not isinstance(pair[0].specs[0], FullSpec)
-            )
-        ]
+            return [max(group.block_bytes for group in self.groups)] * len(self.stage_bytes)
+        if not self.packed or len(self.groups) == 1 or self.rules.checks_packed_width:
+            return self.stage_bytes
+        # Groups of full layers come first.
+        order = sorted(range(len(self.groups)), key=lambda number: not isinstance(self.groups[number].specs[0], FullSpec))
+        return [_tuple_bytes([pages[number] for number in order]) for pages in self.stage_pages]
 
     def longest_checked(self, budget: int, bound: int, stage: int) -> int:
         """The longest request, up to ``bound`` tokens, that the check before start-up accepts in ``budget`` bytes of a rank of one stage."""
         return longest(lambda length: self.needed(length, stage), budget, bound)
 
 
-def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
-    """Raise an error where the groups of two stages are of different kinds: the releases that group by stage do not start then."""
+def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
+    """The kinds of the draft's layers, in order; empty for n-gram lookup.
+
+    A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window.
+    """
+    if speculation is None or speculation.method == "ngram":
+        return ()
+    if speculation.model is not None:
+        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
+    modules, stack = model.facts.mtp_modules, model.stack_for("vllm")
+    if modules is None:
+        raise UsageError(
+            f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
+        )
+    for layer in reversed(stack.layers):
+        for kind in layer:
+            if isinstance(kind, CompressedAttention):
+                heads = kind.num_attention_heads
+                return [CompressedAttention(num_attention_heads=heads, head_dim=kind.head_dim, window=kind.window)] * modules
+        kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
+        if kinds:
+            # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
+            indexers = [group.kind for group in stack.groups if isinstance(group.kind, SparseIndexer)]
+            return (kinds + indexers[:1]) * modules
+    raise UsageError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")
+
+
+def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
+    """The caches of all layers in groups, where a batch is full.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` for layers that vLLM does not run.
+    """
+    stack, rules, pp = model.stack_for("vllm"), settings.rules, settings.pp
+    builder = SpecBuilder(model, settings, stack)
+    outer, stage_sizes = builder.leaves_outer, stage_layers(len(stack), pp, rules)
+    built = {(number, False): builder.specs(group.kind) for number, group in enumerate(stack.groups)}
+    names = tuple(tuple(name for name, _ in own) for own in built.values())
+    placed = model.once(("vllm caches", outer, names), lambda: place_caches(model, names, outer=outer))
+    if outer:
+        built |= {(number, True): builder.specs(group.kind, outer=True) for number, group in enumerate(stack.groups)}
+    drafts = draft_layers(model, settings.speculation)
+    of_drafts = [named for kind in drafts for named in builder.specs(kind)]
+    specs = [*(built[kind, outer][place][1] for kind, outer, place in placed.sorts), *(spec for _, spec in of_drafts)]
+    caches, every, stages = placed.caches, placed.sorted, (0,) * len(placed.caches)
+    if pp > 1:
+        of_layer = list(chain.from_iterable(map(repeat, range(pp), stage_sizes)))
+        stages = tuple([of_layer[cache.layer] for cache in caches])
+    if of_drafts:
+        # Draft layers are on the last stage, each of a sort of its own.
+        caches, stages = (
+            (*caches, *(LayerCache(name, -1, -1, outer=False) for name, _ in of_drafts)),
+            stages + (pp - 1,) * len(of_drafts),
+        )
+        every = Sorted.of((*every.sorts, *range(len(placed.sorts), len(specs))), len(specs))
+    packed = any(name == "window_latent" for name, _ in chain(of_drafts, *built.values()))
+    groups = tuple(form_groups(specs, every, rules, hybrid=settings.hybrid, packed=packed))
+    stage_groups = (groups,) * pp
+    if rules.groups_by_stage and pp > 1:
+        stage_groups = _groups_by_stage(stages, every, specs, settings, packed=packed)
+    # Stages have the same groups, or each its own.
+    known = {id(own): [_pages(stages, group, pp) for group in own] for own in stage_groups}
+    pages = tuple(tuple(each.get(stage, {}) for each in known[id(own)]) for stage, own in enumerate(stage_groups))
+    encoder_tokens = None if rules.whole_encoder else model.encoder_tokens
+    limits = Limits(
+        batches=settings.concurrent_batches,
+        batched_tokens=settings.batched_tokens,
+        retained=settings.speculated - 1 if len(drafts) > 1 and settings.speculated > 1 else 0,
+        dcp=settings.dcp,
+        encoder_tokens=settings.batched_tokens if encoder_tokens is None else encoder_tokens,
+    )
+    return PoolLayout(
+        caches=caches,
+        stages=stages,
+        groups=groups,
+        block_size=builder.block,
+        limits=limits,
+        rules=rules,
+        stage_bytes=tuple(_stage_bytes(*own, rules, packed=packed) for own in zip(pages, stage_groups, strict=True)),
+        stage_groups=stage_groups,
+        stage_pages=pages,
+        packed=packed,
+        declared=tuple(map(specs.__getitem__, every.sorts)),
+        encodes=builder.encodes,
+        model_encoder_tokens=encoder_tokens,
+    )
+
+
+def _groups_by_stage(
+    stages: Sequence[int], every: Sorted, specs: Sequence[LayerSpec], settings: VllmSettings, *, packed: bool
+) -> tuple[tuple[BlockGroup, ...], ...]:
+    """The groups of the caches of each stage alone. The releases that group so do not start where two stages have groups of other kinds."""
+    stage_groups = []
+    for stage in range(settings.pp):
+        members = [number for number, own in enumerate(stages) if own == stage]
+        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(every.sorts[member] for member in members))}
+        part = Sorted.of([numbers[every.sorts[member]] for member in members], len(numbers))
+        groups = form_groups([specs[sort] for sort in numbers], part, settings.rules, hybrid=settings.hybrid, packed=packed)
+        stage_groups.append(tuple(replace(group, members=tuple(members[index] for index in group.members)) for group in groups))
     kinds = [
         sorted((spec.form, spec.block_size, spec.page) for spec in (group.specs[0] for group in own)) for own in stage_groups
     ]
@@ -426,112 +616,11 @@ def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
             "This release forms groups of layers on each pipeline stage, and those of two stages differ.",
             hint="Use another --pp, or --engine vllm@0.11",
         )
-
-
-def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
-    """The kinds of the draft's layers, in order; empty for n-gram lookup."""
-    if speculation is None or speculation.method == "ngram":
-        return ()
-    if speculation.model is not None:
-        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
-    return [kind for _ in range(_modules(model)) for kind in _predictor(model)]
-
-
-def _modules(model: ModelSpec) -> int:
-    if model.facts.mtp_modules is None:
-        raise UsageError(
-            f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
-        )
-    return model.facts.mtp_modules
-
-
-def _predictor(model: ModelSpec) -> Sequence[LayerKind]:
-    """A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window."""
-    for layer in reversed(model.stack_for("vllm").layers):
-        for kind in layer:
-            if isinstance(kind, CompressedAttention):
-                return [
-                    CompressedAttention(num_attention_heads=kind.num_attention_heads, head_dim=kind.head_dim, window=kind.window)
-                ]
-        kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
-        if kinds:
-            # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
-            groups = model.stack_for("vllm").groups
-            return kinds + [group.kind for group in groups if isinstance(group.kind, SparseIndexer)][:1]
-    raise UsageError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")
-
-
-def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
-    """The caches of all layers in groups. Raises :class:`~hwcalc.errors.UnsupportedError` for layers that vLLM does not run."""
-    stack = model.stack_for("vllm")
-    builder = SpecBuilder(model, settings, stack)
-    rules, pp = settings.rules, settings.pp
-    stage_sizes, layers = stage_layers(len(stack), pp, rules), sorts_of_layers(model, outer=builder.leaves_outer)
-    built = {sort: builder.specs(stack.groups[sort[0]].kind, outer=sort[1]) for sort in layers.distinct}
-    placed = place_caches(model, layers, [tuple(name for name, _ in own) for own in built.values()])
-    drafts = draft_layers(model, settings.speculation)
-    of_drafts = [named for kind in drafts for named in builder.specs(kind)]
-    specs = [*(built[sort][place][1] for sort, place in placed.sorts), *(spec for _, spec in of_drafts)]
-    caches = (*placed.caches, *(LayerCache(name, -1, -1, outer=False) for name, _ in of_drafts))
-    # Draft layers are on the last stage.
-    stages = placed.stages(stage_sizes) + (pp - 1,) * len(of_drafts)
-    every = placed.sorted.with_more(len(of_drafts))
-    packed = any(name == "window_latent" for name, _ in chain(of_drafts, *built.values()))
-    groups = tuple(form_groups(specs, every, rules, hybrid=settings.hybrid, packed=packed))
-    stage_groups = (groups,) * pp
-    if rules.groups_by_stage and pp > 1:
-        stage_groups = tuple(
-            _groups_of(own, every, specs, settings, packed=packed)
-            for own in ([number for number, own in enumerate(stages) if own == stage] for stage in range(pp))
-        )
-        _check_stages(stage_groups)
-    pages = _pages_of_stages(stages, stage_groups)
-    return PoolLayout(
-        caches=caches,
-        stages=stages,
-        groups=groups,
-        block_size=builder.block,
-        limits=_limits(model, settings, modules=len(drafts)),
-        rules=rules,
-        stage_bytes=tuple(_stage_bytes(*own, rules, packed=packed) for own in zip(pages, stage_groups, strict=True)),
-        stage_groups=stage_groups,
-        stage_pages=pages,
-        packed=packed,
-        declared=tuple(map(specs.__getitem__, every.sorts)),
-        encodes=builder.encodes,
-        model_encoder_tokens=None if rules.whole_encoder else model.encoder_tokens,
-    )
-
-
-def _groups_of(
-    members: Sequence[int], every: Sorted, specs: Sequence[LayerSpec], settings: VllmSettings, *, packed: bool
-) -> tuple[BlockGroup, ...]:
-    """The groups of these caches alone."""
-    sorts, part = every.part(members)
-    groups = form_groups([specs[sort] for sort in sorts], part, settings.rules, hybrid=settings.hybrid, packed=packed)
-    return tuple(replace(group, members=tuple(members[index] for index in group.members)) for group in groups)
-
-
-def _limits(model: ModelSpec, settings: VllmSettings, *, modules: int) -> Limits:
-    """The limits of a full batch, for a sequence that fits into it."""
-    encoder_tokens = None if settings.rules.whole_encoder else model.encoder_tokens
-    return Limits(
-        batches=settings.concurrent_batches,
-        batched_tokens=settings.batched_tokens,
-        retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,
-        dcp=settings.dcp,
-        encoder_tokens=settings.batched_tokens if encoder_tokens is None else encoder_tokens,
-    )
-
-
-def _pages_of_stages(stages: Sequence[int], stage_groups: Sequence[Sequence[BlockGroup]]) -> tuple[StagePages, ...]:
-    """How many pages of each size the layers of each group have on each stage."""
-    # Stages have the same groups, or each its own.
-    known = {id(groups): [_pages(stages, group, len(stage_groups)) for group in groups] for groups in stage_groups}
-    return tuple(tuple(pages.get(stage, {}) for pages in known[id(groups)]) for stage, groups in enumerate(stage_groups))
+    return tuple(stage_groups)
 
 
 def _pages(stages: Sequence[int], group: BlockGroup, count: int) -> Mapping[int, Mapping[int, int]]:
+    """How many pages of each size the layers of a group have on each of so many stages."""
     if count == len(group.distinct) == 1:
         return {0: {group.distinct[0].page: len(group.members)}}
     own = map(stages.__getitem__, group.members)
@@ -597,14 +686,18 @@ def pool_buffers(layout: PoolLayout, blocks: int, stage: int) -> tuple[Allocatio
                 layers.append([])
             pages[place] = max(pages[place], page)
             layers[place].append(layer)
+    names, sizes = [f"pool.{place}" for place in range(len(pages))], pages
     if sum(pages) != width:
         # The pages of the groups do not match one by one, so the groups share whole blocks.
-        return (_buffer("pool", -1, blocks, width),)
+        names, sizes, layers = ["pool"], [width], [[]]
     return tuple(
-        _buffer(f"pool.{place}", layers[place][0] if len(layers[place]) == 1 else -1, blocks, page)
-        for place, page in enumerate(pages)
+        Allocation(
+            name=name,
+            layer=own[0] if len(own) == 1 else -1,
+            dtype="int8",
+            shape=(blocks, page),
+            bytes=blocks * page,
+            blocks=blocks,
+        )
+        for name, page, own in zip(names, sizes, layers, strict=True)
     )
-
-
-def _buffer(name: str, layer: int, blocks: int, page: int) -> Allocation:
-    return Allocation(name=name, layer=layer, dtype="int8", shape=(blocks, page), bytes=blocks * page, blocks=blocks)

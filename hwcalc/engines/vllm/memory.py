@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.devices import Cost, Saving, compute_capability, computes_fp8, host_holds
 from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, estimated, exact, loaded, ranked, workspaces
 from hwcalc.engines.options import is_on
-from hwcalc.engines.rank_weights import expert_width, layer_width
+from hwcalc.engines.rank_weights import expert_width, layer_width, rank_weight_bytes
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.formats import runs_weights
@@ -40,9 +40,9 @@ from hwcalc.engines.vllm.weights import (
     absorbed_bytes_rank,
     encoder_cache_bytes,
     padded_expert_bytes_rank,
-    param_bytes_rank,
     resident,
     stage_weights,
+    vllm_lora_bytes_rank,
 )
 from hwcalc.formulas import SparseIndexer
 from hwcalc.formulas.formats import FLOATS
@@ -146,7 +146,7 @@ def _weight_parts(
     sizes = VLLM.sizes(model, parallel)
     stages = model.once(
         ("vllm", "weights", weight_dtype, weight_format, *sizes),
-        lambda: param_bytes_rank(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
+        lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=VLLM),
     )
     if stages is None or not known:
         return _from_files(model, setup, stages)
@@ -177,8 +177,6 @@ def _extras(
     """Adapter slots, the weights of a draft, and encoder outputs that are cached for the decoder."""
     sizes: dict[str, tuple[Section, RankBytes | None]] = {}
     if setup.lora is not None:
-        from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
-
         sizes["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, setup.lora, setup.parallel)
     if speculation is not None and speculation.method != "ngram":
         sizes["draft weights"] = Section.WEIGHTS, _draft_bytes(model, setup, speculation)
@@ -228,7 +226,7 @@ def _from_files(model: ModelSpec, setup: Setup, stages: tuple[int, ...] | None) 
         return Noted(None, (Note(code="weights-unknown", message=message),))
     published = model.weights.total_bytes
     estimate = runtime_profile().estimate("uncounted_weights")
-    alone = None if stages is None else param_bytes_rank(model)
+    alone = None if stages is None else rank_weight_bytes(model, rules=VLLM)
     if stages is not None and alone is not None:
         each = published * max(stages) // sum(alone)
         low, expected, high = each, each, ceil(each * estimate.high)

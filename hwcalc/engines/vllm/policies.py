@@ -24,8 +24,8 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import PagedGroup, Support
 from hwcalc.engines.vllm.layout import longest
+from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.specs import FullSpec
-from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
+    from hwcalc.engines.vllm.layout import BlockGroup, LayerCache, PoolLayout
     from hwcalc.engines.vllm.pool import BlockPool
     from hwcalc.formulas import Stack
 

@@ -22,7 +22,7 @@ from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmOccupancy
-    from hwcalc.engines.vllm.groups import BlockGroup
+    from hwcalc.engines.vllm.layout import BlockGroup
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.engines.vllm.settings import VllmSettings
 

@@ -1,4 +1,4 @@
-"""The rules of vLLM's planner that changed between releases: one table of what held from which release on.
+"""The releases of vLLM, how they are spelled, and one table of the rules of its planner that changed between them.
 
 Each row was read in the Python of the releases and run there (``tests/golden/vllm_versions.json``). The newest entry of a rule is what
 the rest of this package describes; an older one is a difference to it.
@@ -6,21 +6,78 @@ the rest of this package describes; an older one is a difference to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from hwcalc.engines.vllm.versions import since
+from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.record import Record
+from hwcalc.profiles.engines import Version, planned_version
+from hwcalc.text import brief
 
-if TYPE_CHECKING:
-    from hwcalc.profiles.engines import Version
+VERSIONS: Final = tuple(f"0.{number}" for number in range(33, 5, -1))
+NEWEST: Final = VERSIONS[0]
+RELEASES: Final = (
+    *("0.6.0", "0.6.1", "0.6.2", "0.6.3", "0.6.4", "0.6.5", "0.6.6", "0.7.0", "0.7.1", "0.7.2", "0.7.3"),
+    *("0.8.0", "0.8.1", "0.8.2", "0.8.3", "0.8.4", "0.8.5", "0.9.0", "0.9.0.1", "0.9.1", "0.9.2"),
+    *("0.10.0", "0.10.1", "0.10.1.1", "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.13.0", "0.14.0", "0.14.1"),
+    *("0.15.1", "0.16.0", "0.17.0", "0.17.1", "0.18.0", "0.18.1", "0.19.0", "0.19.1", "0.20.0", "0.20.1", "0.20.2"),
+    *("0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0"),
+    *("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
+)
+"""The releases whose code was read for the rules, oldest first."""
+_UNRELEASED: Final = r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?(?:\+[\w.]+)?"
+"""A candidate, a development version or a build with a local label."""
+
+
+@lru_cache(maxsize=256)
+def since(text: str) -> Version:
+    """The first release that a version of two numbers means: ``(0, 20)`` comes before every 0.20.x."""
+    return tuple(int(part) for part in text.split("."))
+
+
+@lru_cache(maxsize=256)
+def resolve(requested: str) -> str:
+    """The release that a spelling names: ``0.20.1`` for ``v0.20.1``, and ``0.20``, its last patch, for ``0.20``."""
+    parts = requested.removeprefix("v").split(".")
+    if parts[-1].startswith("post"):
+        parts.pop()
+    if 2 <= len(parts) <= 4 and all(part.isdecimal() and len(part) < 4 for part in parts):
+        version = [int(part) for part in parts]
+        if f"{version[0]}.{version[1]}" in VERSIONS:
+            return ".".join(map(str, version))
+    unreleased = re.fullmatch(_UNRELEASED, requested)
+    released = unreleased[1] if unreleased and unreleased[1].rpartition(".")[0] in VERSIONS else None
+    raise UnknownNameError(
+        f"--engine vllm@{brief(requested, 20)}: no rules for that version.",
+        option="engine",
+        hint=f"{f'Use: --engine vllm@{released}. ' if released else ''}Known: {VERSIONS[-1]} to {VERSIONS[0]}.",
+    )
+
+
+@lru_cache(maxsize=256)
+def nearest_release(version: str) -> str | None:
+    """The release whose rules hold for a version that was not read; ``None`` for one that was, and for one without a patch.
+
+    >>> nearest_release("0.20.99"), nearest_release("0.15.0"), nearest_release("0.20.1"), nearest_release("0.20")
+    ('0.20.2', '0.15.1', None, None)
+    """
+    if version in RELEASES or version in VERSIONS:
+        return None
+    planned = planned_version(version)
+    same_line = [release for release in RELEASES if planned_version(release)[:2] == planned[:2]]
+    return next((release for release in reversed(same_line) if planned_version(release) <= planned), same_line[0])
+
 
 _UTILS: Final = "v1/core/kv_cache_utils.py"
 _SPECS: Final = "v1/kv_cache_interface.py"
 _MODELS: Final = "model_executor/models/config.py"
+_ORACLE: Final = "engine/arg_utils.py _is_v1_supported_oracle"
+_CHECK: Final = f"{_UTILS} check_enough_kv_cache_memory"
+_CUDA: Final = "platforms/cuda.py check_and_update_config"
+_RUNNER: Final = "v1/worker/gpu_model_runner.py get_kv_cache_spec"
 
 
 class Rules(Record):
@@ -198,16 +255,6 @@ class Rule(Struct, frozen=True):
     source: str
 
 
-class Period(Struct, frozen=True):
-    """An entry of the table with both its ends: it holds from ``since`` until before ``until``."""
-
-    rule: str
-    value: Any
-    since: str
-    until: str | None
-    source: str
-
-
 def _on(name: str, since: str, source: str) -> Rule:
     return Rule(name, ((since, True), ("0.0", False)), source)
 
@@ -217,7 +264,7 @@ def _off(name: str, since: str, source: str) -> Rule:
 
 
 TABLE: Final[tuple[Rule, ...]] = (
-    Rule("engine", (("0.8", "V1"), ("0.0", "V0")), "engine/arg_utils.py _is_v1_supported_oracle"),
+    Rule("engine", (("0.8", "V1"), ("0.0", "V0")), _ORACLE),
     Rule(
         "v0_where",
         (
@@ -227,13 +274,9 @@ TABLE: Final[tuple[Rule, ...]] = (
             ("0.8", ("capability", "fp8", "draft", "fp32")),
             ("0.0", ()),
         ),
-        "engine/arg_utils.py _is_v1_supported_oracle",
+        _ORACLE,
     ),
-    Rule(
-        "v1_asked",
-        (("0.10.2", ()), ("0.9", ("states",)), ("0.8", ("stages", "drafts", "amd")), ("0.0", ())),
-        "engine/arg_utils.py _is_v1_supported_oracle",
-    ),
+    Rule("v1_asked", (("0.10.2", ()), ("0.9", ("states",)), ("0.8", ("stages", "drafts", "amd")), ("0.0", ())), _ORACLE),
     Rule("v0_multimodal", (("0.6.3", 5120), ("0.0", 4096)), "config.py SchedulerConfig"),
     Rule("v0_chunk", (("0.6.5", 2048), ("0.0", 512)), "config.py SchedulerConfig"),
     _on("expert_buffers_kept", "0.13", "v1/worker/workspace.py"),
@@ -242,8 +285,8 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("latent_row_alignment", (("0.8", 1), ("0.7.2", 256), ("0.0", 1)), "worker/cache_engine.py get_cache_block_size"),
     _on("kimi_k2_latents", "0.10", "config/__init__.py is_deepseek_mla"),
     _on("latent_fp8", "0.10.2", "v1/attention/backends/mla/flashmla.py"),
-    Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
-    _off("states_follow_cache", "0.10.1", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
+    Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), _RUNNER),
+    _off("states_follow_cache", "0.10.1", _RUNNER),
     Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
     Rule("logs_own_blocks", (("0.11.1", False), ("0.8", True), ("0.0", False)), f"{_UTILS} get_kv_cache_configs"),
     Rule("logged_block", (("0.11", "group"), ("0.0", "config")), f"{_UTILS} _get_kv_cache_config_uniform_type"),
@@ -255,8 +298,8 @@ TABLE: Final[tuple[Rule, ...]] = (
     ),
     _on("null_block_reserved", "0.29", f"{_UTILS} get_kv_cache_configs"),
     Rule("override_checked", (("0.20.1", True), ("0.8", False), ("0.0", True)), f"{_UTILS} get_kv_cache_configs"),
-    Rule("estimate", (("0.9.1", "told"), ("0.8.4", "cut"), ("0.0", "none")), f"{_UTILS} check_enough_kv_cache_memory"),
-    Rule("gib_unit", (("0.8.3", "GiB"), ("0.0", "GB")), f"{_UTILS} check_enough_kv_cache_memory"),
+    Rule("estimate", (("0.9.1", "told"), ("0.8.4", "cut"), ("0.0", "none")), _CHECK),
+    Rule("gib_unit", (("0.8.3", "GiB"), ("0.0", "GB")), _CHECK),
     Rule("gib_digits", (("0.14", "short"), ("0.0", "fixed")), f"{_UTILS} _check_enough_kv_cache_memory"),
     Rule("possessive", (("0.22", "model's"), ("0.0", "models's")), f"{_UTILS} _check_enough_kv_cache_memory"),
     _on("groups_layers", "0.9.1", f"{_UTILS} get_kv_cache_config"),
@@ -270,11 +313,9 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
     _on("promotes_latents", "0.27", f"{_UTILS} _try_get_full_allocation_fallback_groups"),
     _on("promoted_block", "0.27", f"{_UTILS} _promote_local_kv_cache_specs"),
-    _on("windows", "0.8.3", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
+    _on("windows", "0.8.3", _RUNNER),
     Rule(
-        "chunks",
-        (("0.14", "groups"), ("0.10.1", "whole"), ("0.10", "groups"), ("0.0", "full")),
-        "config/vllm.py __post_init__",
+        "chunks", (("0.14", "groups"), ("0.10.1", "whole"), ("0.10", "groups"), ("0.0", "full")), "config/vllm.py __post_init__"
     ),
     Rule(
         "value_width",
@@ -290,11 +331,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("checks_packed_width", "0.29", f"{_UTILS} _max_memory_usage_bytes_from_groups"),
     Rule("batches", (("0.29", "stages"), ("0.26", "runner"), ("0.0", "one")), "config/vllm.py max_concurrent_batches"),
     _on("hybrid_caching", "0.28", "engine/arg_utils.py _set_default_chunked_prefill_and_prefix_caching_args"),
-    Rule(
-        "state_caching",
-        (("0.28", "last"), ("0.15", "both"), ("0.11.1", "all"), ("0.0", "no")),
-        f"{_MODELS} MambaModelConfig",
-    ),
+    Rule("state_caching", (("0.28", "last"), ("0.15", "both"), ("0.11.1", "all"), ("0.0", "no")), f"{_MODELS} MambaModelConfig"),
     Rule(
         "attention_free_block",
         (("0.18", "block"), ("0.15", "asked"), ("0.12", "user"), ("0.0", "length")),
@@ -326,18 +363,10 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("gated_delta_dtype", "0.17", "model_executor/layers/mamba/mamba_utils.py"),
     _on("kimi_delta_dtype", "0.30", "models/kimi_k3/nvidia/kda.py"),
     _on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
-    Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), "platforms/cuda.py check_and_update_config"),
-    Rule(
-        "latent_block_forced",
-        (("0.18", "no"), ("0.11.1", "multiple"), ("0.8", "equal"), ("0.0", "no")),
-        "platforms/cuda.py check_and_update_config",
-    ),
-    _off("sparse_block_forced", "0.18", "platforms/cuda.py check_and_update_config"),
-    Rule(
-        "latent_block_sm10x",
-        (("0.18", 0), ("0.15", 64), ("0.10.1", 128), ("0.0", 16)),
-        "platforms/cuda.py check_and_update_config",
-    ),
+    Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), _CUDA),
+    Rule("latent_block_forced", (("0.18", "no"), ("0.11.1", "multiple"), ("0.8", "equal"), ("0.0", "no")), _CUDA),
+    _off("sparse_block_forced", "0.18", _CUDA),
+    Rule("latent_block_sm10x", (("0.18", 0), ("0.15", 64), ("0.10.1", 128), ("0.0", 16)), _CUDA),
     Rule("wide_head_step", (("0.18", 16), ("0.11.1", 32), ("0.0", 16)), f"{_MODELS} HybridAttentionMambaModelConfig"),
     Rule("wide_fp8_block", (("0.31", 64), ("0.0", 16)), "v1/attention/backends/flash_attn.py"),
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
@@ -352,15 +381,6 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("states_checked", "0.20", "config/compilation.py"),
     _off("multiplies_yarn", "0.30", "config/model.py _get_and_verify_max_len"),
 )
-
-
-def periods() -> Iterator[Period]:
-    """Every entry of the table with the release in which it ended."""
-    for rule in TABLE:
-        until: str | None = None
-        for first, value in rule.entries:
-            yield Period(rule.name, value, first, until, rule.source)
-            until = first
 
 
 @lru_cache(maxsize=64)

@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import compute_capability
+from hwcalc.engines.options import is_on
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.classes import expands_latents
-from hwcalc.engines.vllm.layer_specs import (
-    STATE_KINDS,
-    caching_of_states,
-    default_state_dtype,
-    hears_state_dtype,
-    sparse_kv_dtype,
-)
+from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.specs import ceil_div
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
     LatentAttention,
     LayerKind,
     Role,
@@ -52,6 +48,14 @@ if TYPE_CHECKING:
 # vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
 _IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
 _DEAF_BEFORE: Final = frozenset({"MiMoV2FlashForCausalLM"})
+
+# Prefixes of model classes whose config may name the format of the state; else it is that of convolutions.
+_NAMED_STATES: Final = ("Qwen3_5", "Qwen4Exp")
+# Model classes with the mixin SupportsMambaPrefixCaching, in 0.11.1 to 0.27.
+_EVERY_STATE: Final = frozenset({
+    "BambaForCausalLM", "FalconH1ForCausalLM", "FalconMambaForCausalLM", "GraniteMoeHybridForCausalLM", "JambaForCausalLM",
+    "Mamba2ForCausalLM", "MambaForCausalLM", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "Zamba2ForCausalLM",
+})  # fmt: skip
 
 _BFLOAT16: Final = 80
 """The least compute capability with bf16."""
@@ -117,7 +121,7 @@ class VllmSettings(Record):
     def for_length(self, tokens: int, setup: Setup) -> VllmSettings:
         """The settings where the longest sequence has so many tokens: a default batch has no more tokens than all sequences."""
         if self.rules.engine == "V0":
-            sequences, batched = _v0_batches(setup, self.version, tokens, whole_from=self.whole_from)
+            sequences, batched, _ = _batches(setup, self.version, tokens, self.whole_from)
         elif self.full_batch is None:
             return self
         else:
@@ -137,18 +141,27 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
 
     Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value.
     """
-    options = setup.options
-    rules = rules_of(planned_version(version))
-    capability = compute_capability(setup.hardware.gpu)
-    model_dtype = _model_dtype(model, options.get("dtype"), setup.hardware.gpu, rules)
-    kinds = cached_kinds(model)
-    whole_from = _whole_from(setup, model, kinds, rules)
-    sequences, batched, full_batch = _batches(setup, version, whole_from=whole_from)
+    options, parallel = setup.options, setup.parallel
+    rules, kinds = rules_of(planned_version(version)), cached_kinds(model)
+    capability = delta_capability = compute_capability(setup.hardware.gpu)
+    if options.get("gdn_prefill_backend", "auto") != "auto":
+        delta_capability = _FLASHINFER if options["gdn_prefill_backend"] == "flashinfer" else 0
+    model_dtype = _model_dtype(model, options, setup.hardware.gpu, rules)
+    drafts, whole_from = "speculative" in options or setup.draft is not None, None
+    # V0 cuts no prompts of windowed and multimodal models, nor those with adapters or drafts.
+    if rules.engine == "V0" and model.counted is not None and model.counted.has_towers:
+        whole_from = rules.v0_multimodal
+    elif rules.engine == "V0" and (SlidingAttention in kinds or setup.lora is not None or drafts):
+        whole_from = 0
+    sequences, batched, full_batch = _batches(setup, version, 0, whole_from)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(setup, model, kinds, rules)
     speculation = read_speculation(options.get("speculative"), setup.draft, setup.option_draft)
     # The hybrid KV cache manager does not take chunks with a draft that reads the target's hidden states.
     chunks_drafted = ChunkedAttention in kinds and speculation is not None and speculation.reads_hidden_states
+    ahead = is_on(options.get("async_scheduling", "true"))
+    if rules.batches == "runner" and parallel.pp > 1 and not runs_second_runner(model, version, quantized=False):
+        ahead = False
     return VllmSettings(
         kv_dtype=_kv_dtype(model, setup.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
@@ -156,135 +169,108 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
         state=_state_dtype(options, model, conv, rules),
         capability=capability,
         version=version,
-        tp=setup.parallel.tp,
-        pp=setup.parallel.pp,
-        dcp=setup.parallel.dcp,
-        block_size=_number(options.get("block_size"), "block_size"),
+        tp=parallel.tp,
+        pp=parallel.pp,
+        dcp=parallel.dcp,
+        block_size=_number(options, "block_size"),
         batched_tokens=batched,
         full_batch=full_batch,
         whole_from=whole_from,
         sequences=sequences,
         prefix_caching=prefix_caching,
         state_caching=state_caching,
-        concurrent_batches=_concurrent_batches(options, model, version, setup.parallel.pp),
-        hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False) and not chunks_drafted,
-        override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
+        concurrent_batches=1 if rules.batches == "one" else parallel.pp + ahead,
+        hybrid=not is_on(options.get("disable_hybrid_kv_cache_manager")) and not chunks_drafted,
+        override=_number(options, "num_gpu_blocks_override"),
         speculation=speculation,
-        delta_capability=_delta_capability(options.get("gdn_prefill_backend"), capability),
+        delta_capability=delta_capability,
     )
 
 
 def _state_dtype(options: Mapping[str, str], model: ModelSpec, conv: str, rules: Rules) -> str:
-    """The format of recurrent states. Some kinds ignored the option ``mamba_ssm_cache_dtype`` in older releases."""
-    default = default_state_dtype(model, conv, rules)
+    """The format of recurrent states. ``conv`` is the format of convolutions, which is the default of most models."""
+    kinds = {type(group.kind) for group in model.stack_for("vllm").groups}
+    architecture, default = model.architecture or "", conv
+    if KimiDeltaAttention in kinds:
+        default = "fp32"
+    elif architecture.startswith("NemotronH"):
+        default = conv if rules.nemotron_states == "conv" else model.state_dtype or rules.nemotron_states
+    elif architecture.startswith(_NAMED_STATES) and rules.config_states:
+        default = model.state_dtype or conv
     requested = _dtype_option(options, "mamba_ssm_cache_dtype", default)
-    return requested if hears_state_dtype(model, rules) else default
+    # Older releases ignored the option for some kinds.
+    deaf = (GatedDeltaNet in kinds and not rules.gated_delta_dtype) or (
+        KimiDeltaAttention in kinds and not rules.kimi_delta_dtype
+    )
+    return default if deaf else requested
 
 
 def _prefix_caching(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
-    """Whether prefixes are cached, and what is kept of recurrent states. The default is off for models without attention."""
+    """Whether prefixes are cached, and what is kept of recurrent states: ``all`` of them, the last ones (``align``), or ``none``.
+
+    The default is off for models without attention. Where no states can be kept, vLLM turns prefix caching off for the whole model.
+    """
     states = bool(kinds & set(STATE_KINDS))
     default = not states or (rules.hybrid_caching and not kinds <= set(STATE_KINDS))
-    requested = _flag(setup.options.get("enable_prefix_caching"), default=default)
+    requested = is_on(setup.options.get("enable_prefix_caching", "true" if default else "false"))
+    if not requested or not states:
+        return requested, "none"
+    caching = {"no": "none", "last": "align", "all": "none", "both": "align"}[rules.state_caching]
     drafts = "speculative" in setup.options or setup.draft is not None
-    caching = caching_of_states(model, rules, drafts=drafts) if requested and states else "none"
-    return requested and (not states or caching != "none"), caching
-
-
-def _concurrent_batches(options: Mapping[str, str], model: ModelSpec, version: str, pp: int) -> int:
-    """Batches that are scheduled and not finished: one a stage, and one more with async scheduling."""
-    rules = rules_of(planned_version(version))
-    if rules.batches == "one":
-        return 1
-    ahead = _flag(options.get("async_scheduling"), default=True)
-    if rules.batches == "runner" and pp > 1 and not runs_second_runner(model, version, quantized=False):
-        ahead = False
-    return pp + ahead
-
-
-def _delta_capability(back_end: str | None, capability: int) -> int:
-    if back_end in (None, "auto"):
-        return capability
-    return _FLASHINFER if back_end == "flashinfer" else 0
+    if rules.state_caching in ("all", "both") and model.architecture in _EVERY_STATE:
+        caching = caching if drafts and rules.speculated_all == "align" else "all"
+    return caching != "none", caching
 
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     """The kinds of layers that have a cache which no other layer uses."""
     groups = model.stack_for("vllm").groups
     found: frozenset[type[LayerKind]] = model.once(
-        "vllm cached kinds",
-        lambda: frozenset({type(group.kind) for group in groups if group.kind.tensors()} - {SharedCache}),
+        "vllm cached kinds", lambda: frozenset({type(group.kind) for group in groups if group.kind.tensors()} - {SharedCache})
     )
     return found
 
 
-def _whole_from(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
-    """:attr:`VllmSettings.whole_from`: V0 cuts no prompts of windowed and multimodal models, nor those with adapters or drafts."""
-    if rules.engine != "V0":
-        return None
-    if model.counted is not None and model.counted.has_towers:
-        return rules.v0_multimodal
-    drafts = "speculative" in setup.options or setup.draft is not None
-    return 0 if SlidingAttention in kinds or setup.lora is not None or drafts else None
+def _batches(setup: Setup, version: str, tokens: int, whole_from: int | None) -> tuple[int, int, int | None]:
+    """``max_num_seqs`` and ``max_num_batched_tokens`` by default, or what options say; and :attr:`VllmSettings.full_batch`.
 
-
-def _batches(setup: Setup, version: str, *, whole_from: int | None) -> tuple[int, int, int | None]:
-    """``max_num_seqs``, ``max_num_batched_tokens`` for long sequences, and :attr:`VllmSettings.full_batch`."""
-    rules = rules_of(planned_version(version))
+    The default batch of V0 is a whole prompt of ``tokens``; that of V1 is for long sequences.
+    """
+    rules, full_batch = rules_of(planned_version(version)), None
     if rules.engine == "V0":
-        return *_v0_batches(setup, version, 0, whole_from=whole_from), None
-    sequences, batched, named = _with_options(setup, *batch_defaults(setup.hardware.gpu, version))
-    return sequences, batched, None if named or not rules.batch_within_lengths else batched
-
-
-def _v0_batches(setup: Setup, version: str, tokens: int, *, whole_from: int | None) -> tuple[int, int]:
-    """``max_num_seqs`` and ``max_num_batched_tokens`` of V0, whose default batch is a whole prompt of ``tokens``."""
-    batched = max(v0_batch(tokens, version, whole=whole_from is not None), whole_from or 0)
-    return _with_options(setup, V0_SEQUENCES, batched)[:2]
-
-
-def _with_options(setup: Setup, sequences: int, batched: int) -> tuple[int, int, bool]:
-    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens``, or what options say; and whether one names the batch."""
-    user_sequences = _number(setup.options.get("max_num_seqs"), "max_num_seqs")
-    user_batched = _number(setup.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
+        sequences, batched = V0_SEQUENCES, max(v0_batch(tokens, version, whole=whole_from is not None), whole_from or 0)
+    else:
+        sequences, batched = batch_defaults(setup.hardware.gpu, version)
+        full_batch = batched if rules.batch_within_lengths else None
+    user_sequences, user_batched = (_number(setup.options, name) for name in ("max_num_seqs", "max_num_batched_tokens"))
     sequences = user_sequences or sequences
     if user_batched is None:
-        return sequences if user_sequences is not None else min(sequences, batched), batched, False
+        return sequences if user_sequences is not None else min(sequences, batched), batched, full_batch
     if user_sequences is not None and user_sequences > user_batched:
         raise UsageError(
             f"max_num_seqs={user_sequences:,} is more than max_num_batched_tokens={user_batched:,}.", hint="vLLM refuses that."
         )
-    return min(sequences, user_batched), user_batched, True
+    return min(sequences, user_batched), user_batched, None
 
 
-def _model_dtype(model: ModelSpec, requested: str | None, gpu: Gpu | None, rules: Rules) -> str:
+def _model_dtype(model: ModelSpec, options: Mapping[str, str], gpu: Gpu | None, rules: Rules) -> str:
     """The dtype that the model runs in. fp32 checkpoints are loaded in 16 bits unless the option says ``dtype=float32``."""
     default = model.dtype if model.dtype in ("bf16", "fp16") else "bf16"
-    if requested in (None, "auto"):
+    if options.get("dtype", "auto") == "auto":
         lacking = gpu is not None and gpu.vendor.lower() == "nvidia" and 0 < compute_capability(gpu) < _BFLOAT16
         # The releases before 0.9 that kvplan plans on such a GPU refuse bf16 there, and must be told float16.
         if default == "fp16" or not lacking or rules.engine == "V0":
             return default
         return "fp32" if model.model_type in _UNSTABLE_IN_FP16 else "fp16"
-    dtype = find_dtype(requested or "")
-    if dtype is None or dtype.name not in FLOATS:
-        raise UsageError(
-            f"engine option dtype={brief(requested or '', 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
-        )
-    return dtype.name
+    return _dtype_option(options, "dtype", default)
 
 
 def _kv_dtype(
-    model: ModelSpec,
-    requested: str | None,
-    model_dtype: str,
-    capability: int,
-    kinds: frozenset[type[LayerKind]],
-    rules: Rules,
+    model: ModelSpec, requested: str | None, model_dtype: str, capability: int, kinds: frozenset[type[LayerKind]], rules: Rules
 ) -> str:
     """The KV dtype as vLLM resolves it; ``auto`` is the model dtype."""
     kv_dtype = formats.read_kv_dtype(requested or "auto")
-    float_name = formats.float_name(kv_dtype)
+    float_name, family = formats.float_name(kv_dtype), capability // 10
     if float_name is not None:
         if float_name != model_dtype:
             raise UsageError(
@@ -293,13 +279,8 @@ def _kv_dtype(
         kv_dtype = "auto"
     elif kv_dtype == "auto":
         kv_dtype = formats.checkpoint_kv_dtype(model.quantization) or "auto"
-        if (
-            kv_dtype == "auto"
-            and rules.glm_sparse_fp8
-            and capability // 10 == 10
-            and model.architecture == "GlmMoeDsaForCausalLM"
-        ):
-            kv_dtype = "fp8_e4m3"
+        glm = rules.glm_sparse_fp8 and family == 10 and model.architecture == "GlmMoeDsaForCausalLM"
+        kv_dtype = "fp8_e4m3" if glm and kv_dtype == "auto" else kv_dtype
     if CompressedAttention in kinds:
         if float_name is None and (kv_dtype == "auto" or kv_dtype.startswith("fp8")):
             kv_dtype = "fp8_ds_mla"
@@ -308,7 +289,14 @@ def _kv_dtype(
             kv_dtype = rules.sparse_auto
         if rules.sparse_fp8 == "own" and kv_dtype.startswith("fp8"):
             kv_dtype = "fp8_ds_mla"
-        kv_dtype = sparse_kv_dtype(kv_dtype, capability, keep=kv_dtype in ("auto", "nvfp4_ds_mla"))
+        if family not in (9, 10, 12):
+            raise UnsupportedError(
+                f"vLLM has no sparse latent attention for compute capability {capability / 10:.1f}.",
+                hint="Use a GPU of compute capability 9.0, 10.x or 12.x.",
+            )
+        # Sparse backends use DeepSeek's own fp8 layout on SM90 and SM12x, ordinary fp8 on SM10x.
+        if family == 12 or (family == 9 and kv_dtype not in ("auto", "nvfp4_ds_mla")):
+            kv_dtype = "fp8_ds_mla"
     if model.architecture in _IGNORE_KV_DTYPE or (model.architecture in _DEAF_BEFORE and not rules.mimo_v2_dtype):
         return "auto"
     if expands_latents(model, rules):
@@ -318,27 +306,21 @@ def _kv_dtype(
 
 
 def _dtype_option(options: Mapping[str, str], name: str, default: str) -> str:
-    value = options.get(name)
-    if value in (None, "auto"):
+    value = options.get(name, "auto")
+    if value == "auto":
         return default
-    dtype = find_dtype(str(value))
+    dtype = find_dtype(value)
     if dtype is None or dtype.name not in FLOATS:
         raise UsageError(
-            f"engine option {name}={brief(str(value), 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+            f"engine option {name}={brief(value, 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
     return dtype.name
 
 
-def _number(value: str | None, name: str) -> int | None:
-    return None if value is None else parse_tokens(value, f"engine option {name}")
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    return parse_tokens(options[name], f"engine option {name}") if name in options else None
 
 
-def _flag(value: str | None, *, default: bool) -> bool:
-    return default if value is None else value.lower() in ("true", "1", "on", "yes")
-
-
-H100_BYTES: Final = 79 * GIB
-"""What programs see of the memory of an H100, within a GiB: batches are larger from 70 and 160 GiB on."""
 _LONGEST_WHOLE: Final = 32_768
 """V0 cuts longer prompts into chunks by default (engine/arg_utils.py create_engine_config)."""
 _V0_LEAST: Final = 2048
@@ -352,15 +334,15 @@ def batch_defaults(gpu: Gpu | None, version: str) -> tuple[int, int]:
     GPUs with at least 160 GiB have 1,024 and 16,384; those with at least 70 GiB have 1,024 and 8,192, except A100 and GB10; all others
     have 256 and 2,048.
     """
-    if gpu is None:
-        return _batch_class(version, H100_BYTES, "h100", "9.0")
-    return _batch_class(version, total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or "")
+    # What programs see of the memory of an H100, within a GiB.
+    memory, name, capability = 79 * GIB, "h100", "9.0"
+    if gpu is not None:
+        from hwcalc.profiles.gpus import visible_memory
 
-
-@lru_cache(maxsize=256)
-def _batch_class(version: str, memory: int, name: str, capability: str) -> tuple[int, int]:
-    planned = planned_version(version)
-    classes = [entry for entry in vllm_profile().batch_classes if entry.holds(planned)]
+        visible = visible_memory(gpu)
+        memory, name = 0 if visible is None else visible.expected_bytes, f"{gpu.id} {gpu.name}".lower()
+        capability = gpu.compute_capability or ""
+    classes = [entry for entry in vllm_profile().batch_classes if entry.holds(planned_version(version))]
     for entry in classes:
         excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
         if memory >= entry.least_gib * GIB and not excepted:
@@ -400,15 +382,6 @@ def batch_is_chunked(seq: int, batched_tokens: int) -> bool:
     return batched_tokens < seq
 
 
-def total_bytes(gpu: Gpu) -> int | None:
-    """Bytes of memory that torch sees, measured or estimated (:func:`hwcalc.profiles.gpus.visible_memory`)."""
-    from hwcalc.profiles.gpus import visible_memory
-
-    visible = visible_memory(gpu)
-    return None if visible is None else visible.expected_bytes
-
-
-_WITHOUT_MODEL: Final = ("ngram", "mtp")
 DRAFTED: Final = ("eagle", "dflash", "draft")
 """The methods with a model of their own."""
 
@@ -449,7 +422,7 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
     if draft is not None:
         raise UsageError("--draft and the engine option speculative both name a draft.", hint="Give one of them.")
     method, _, rest = value.partition(":")
-    if method in _WITHOUT_MODEL:
+    if method in ("ngram", "mtp"):
         return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
     if method in DRAFTED and rest:
         name, tokens = model_and_tokens(rest)

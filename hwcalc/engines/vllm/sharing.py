@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.setup import Request
     from hwcalc.engines.vllm.deployment import VllmOccupancy
-    from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import PoolLayout
+    from hwcalc.engines.vllm.layout import BlockGroup, PoolLayout
     from hwcalc.engines.vllm.pool import BlockPool
     from hwcalc.engines.vllm.settings import VllmSettings
 

@@ -1,18 +1,27 @@
-"""What a release of vLLM accepts: model classes, GPUs and parallel sizes."""
+"""What a release of vLLM accepts: classes of models, GPUs and parallel sizes.
+
+``architectures.json`` has the classes that releases from 0.6 on list: ``since`` is the first release whose registry lists the class
+(``model_executor/models/registry.py``), ``until`` the last one, and ``v1`` the first whose V1 engine runs it, if V0 alone did before
+(the mixin ``SupportsV0Only``). A class that is gone, but runs through the Transformers backend, has no ``until``. ``transformers``
+is the first release that ran the class through this backend before its own registry had it, where that was seen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.data import data_file
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.stored import check_heads
-from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import check_weights, first_release, read_kv_dtype
-from hwcalc.engines.vllm.layer_specs import STATE_KINDS
+from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
+from hwcalc.engines.vllm.rules import nearest_release, rules_of, since
 from hwcalc.engines.vllm.settings import cached_kinds
-from hwcalc.engines.vllm.versions import nearest_release, since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -22,6 +31,19 @@ from hwcalc.profiles.engines import planned_version
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Parallel
     from hwcalc.engines.vllm.deployment import VllmDeployment
+
+# Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
+_NEVER: Final = frozenset({
+    "BigBirdForCausalLM", "CodeGenForCausalLM", "CpmAntForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM",
+    "MegatronBertForCausalLM", "MiniMaxM3ForCausalLM", "OpenAIGPTLMHeadModel", "ReformerModelWithLMHead", "RemBertForCausalLM",
+    "RoFormerForCausalLM", "Step3p7FlashForCausalLM", "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
+})  # fmt: skip
+# Prefixes of the classes with cross attention that the V1 engine still runs.
+_CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
+_CROSS_UNTIL: Final = 10
+_PLAIN_HYBRIDS: Final = "0.10"
+"""The first release that runs windowed layers and hybrids without further options."""
+_NEVER_ON_V1: Final = "never"
 
 _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _VENDORS: Final = ("nvidia", "amd")
@@ -33,26 +55,84 @@ _LATENT_SINCE: Final = (0, 7, 1)
 _NO_METHODS: Final = frozenset({"bitnet"})
 
 
+@lru_cache(maxsize=1)
+def _releases() -> Mapping[str, Mapping[str, str]]:
+    return MappingProxyType(json.loads(data_file(__file__, "architectures.json").read_text("utf-8")))
+
+
+def check_architecture(model: ModelSpec, version: str) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not run the class of the model."""
+    release, name = planned_version(version), model.architecture or ""
+    known = _releases().get(name, {})
+    cross = any(isinstance(group.kind, CrossAttention) for group in model.stack_for("vllm").groups)
+    lost = cross and bool(name) and release[1] > _CROSS_UNTIL and not name.startswith(_CROSS)
+    if name in _NEVER or (lost and "until" not in known):
+        raise UnsupportedError(f"vLLM does not run {name}.", hint="Use: --engine transformers")
+    if "until" in known and release[:2] > since(known["until"])[:2]:
+        last = known["until"]
+        raise UnsupportedError(
+            f"vLLM {version} does not run {name}: needs vLLM <= {last}.",
+            hint=f"Use: --engine vllm@{last.rpartition('.')[0]}, or another engine.",
+        )
+    if "since" in known and release < since(known.get("transformers", known["since"])):
+        raise UnsupportedError(
+            f"vLLM {version} does not know {name}: needs vLLM >= {known['since']}.", hint=_newer_release(model, known["since"])
+        )
+    first = known.get("v1")
+    if rules_of(release).engine == "V1" and first is not None and (first == _NEVER_ON_V1 or release < since(first)):
+        raise UnsupportedError(
+            f"vLLM {version} runs {name} on its older engine (V0), whose pool kvplan does not compute for this model.",
+            hint=_newer_release(model, first),
+        )
+
+
+def _newer_release(model: ModelSpec, first: str) -> str:
+    """What to type for the first release whose V1 engine runs the class of the model: ``first``, if V0 never ran it alone."""
+    first = _releases().get(model.architecture or "", {}).get("v1", first)
+    if first == _NEVER_ON_V1:
+        return "Use: --engine transformers"
+    first = max(first, _PLAIN_HYBRIDS, key=since) if rules_of(since(first)).hybrid_by_hand else first
+    return f"Use: --engine vllm@{first}, or a newer version."
+
+
 def check_supported(deployment: VllmDeployment) -> Noted[None]:
     """Raise an error for a model, a GPU or parallel sizes that this release does not support. Notes say what is assumed."""
-    model, gpu = deployment.model, deployment.setup.hardware.gpu
+    model, setup, version, rules = deployment.model, deployment.setup, deployment.version, deployment.settings.rules
+    gpu = setup.hardware.gpu
     if (model.architecture or "").startswith(_OWN_CACHES):
         raise UnsupportedError(
             f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
             hint="Use: --engine reference",
         )
-    if deployment.settings.rules.engine == "V0":
+    if rules.engine == "V0":
         _check_v0(deployment)
-    _check_engine(deployment)
-    _check_ranks(model, deployment.setup.parallel)
-    _check_method(deployment)
-    _check_release(deployment)
-    notes = [*_asked_for(deployment), *check_weights(deployment)]
-    nearest = nearest_release(deployment.version)
-    if nearest is not None:
-        message = (
-            f"The code of vLLM {deployment.version} was not read: the rules of the nearest release that was, {nearest}, are used."
+    _check_runs_v1(deployment)
+    _check_ranks(model, setup.parallel)
+    method = str((model.quantization or {}).get("quant_method", "")).lower()
+    if method in _NO_METHODS and setup.weights is None:
+        # No release reads it (layers/quantization/__init__.py).
+        raise UnsupportedError(
+            f"vLLM has no quantisation method {method}: it refuses the checkpoint.",
+            hint="Use: --engine transformers, or --weights bf16 for a checkpoint that is not quantised.",
         )
+    _check_release(deployment)
+    _check_hybrid(deployment)
+    notes = []
+    reasons = {
+        "states": bool(cached_kinds(model) & set(STATE_KINDS)),
+        "drafts": deployment.settings.speculation is not None,
+        "amd": gpu is not None and gpu.vendor.lower() == "amd",
+        "stages": setup.parallel.pp > 1,
+    }
+    refused = [each for each in rules.v1_asked if reasons[each]]
+    if refused:
+        how = "with Ray (--distributed-executor-backend ray)" if "stages" in refused else "if VLLM_USE_V1=1 is set"
+        message = f"This is the V1 engine, which vLLM {version} runs here only {how}; else it runs V0."
+        notes.append(Note(code="engine-asked", message=message))
+    notes += check_weights(deployment)
+    nearest = nearest_release(version)
+    if nearest is not None:
+        message = f"The code of vLLM {version} was not read: the rules of the nearest release that was, {nearest}, are used."
         notes.append(Note(code="version-unknown", message=message))
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
@@ -75,7 +155,7 @@ def _check_v0(deployment: VllmDeployment) -> None:
     if not plain or len({spec.page for spec in deployment.layout.declared}) != 1:
         raise UnsupportedError(
             f"vLLM {deployment.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
-            hint=newer_release(deployment.model, PLAIN_HYBRIDS),
+            hint=_newer_release(deployment.model, _PLAIN_HYBRIDS),
         )
     if any(isinstance(kind, LatentAttention) for kind in kinds) and planned_version(deployment.version) < _LATENT_SINCE:
         raise UnsupportedError(
@@ -84,7 +164,7 @@ def _check_v0(deployment: VllmDeployment) -> None:
         )
 
 
-def _check_engine(deployment: VllmDeployment) -> None:
+def _check_runs_v1(deployment: VllmDeployment) -> None:
     """Raise an error where a release of V1 runs V0 for this GPU, dtype or draft: V0's rules are known for releases before 0.8."""
     settings, gpu = deployment.settings, deployment.setup.hardware.gpu
     if not settings.rules.v0_where:
@@ -106,127 +186,93 @@ def _check_engine(deployment: VllmDeployment) -> None:
         )
 
 
-def _asked_for(deployment: VllmDeployment) -> Iterator[Note]:
-    """A note where a release runs V1 only if it is told to."""
-    gpu, where = deployment.setup.hardware.gpu, deployment.settings.rules.v1_asked
-    if not where:
-        return
-    reasons = {
-        "states": bool(cached_kinds(deployment.model) & set(STATE_KINDS)),
-        "drafts": deployment.settings.speculation is not None,
-        "amd": gpu is not None and gpu.vendor.lower() == "amd",
-        "stages": deployment.setup.parallel.pp > 1,
-    }
-    refused = [each for each in where if reasons[each]]
-    if refused:
-        how = "with Ray (--distributed-executor-backend ray)" if "stages" in refused else "if VLLM_USE_V1=1 is set"
-        yield Note(
-            code="engine-asked",
-            message=f"This is the V1 engine, which vLLM {deployment.version} runs here only {how}; else it runs V0.",
-        )
-
-
-def _check_method(deployment: VllmDeployment) -> None:
-    """Raise an error for a checkpoint in a format that no release reads (layers/quantization/__init__.py)."""
-    method = str((deployment.model.quantization or {}).get("quant_method", "")).lower()
-    if method in _NO_METHODS and deployment.setup.weights is None:
-        raise UnsupportedError(
-            f"vLLM has no quantisation method {method}: it refuses the checkpoint.",
-            hint="Use: --engine transformers, or --weights bf16 for a checkpoint that is not quantised.",
-        )
-
-
 def _check_release(deployment: VllmDeployment) -> None:
-    """Raise an error for what this release does not have yet."""
-    model, parallel, options = deployment.model, deployment.setup.parallel, deployment.setup.options
-    rules, version, kinds = deployment.settings.rules, deployment.version, cached_kinds(deployment.model)
-    first = None if is_auto(deployment.setup.dtype) else first_release(read_kv_dtype(deployment.setup.dtype or ""))
+    """Raise an error for formats and parallel sizes that this release does not have yet."""
+    model, setup, settings, version = deployment.model, deployment.setup, deployment.settings, deployment.version
+    rules, kinds = settings.rules, cached_kinds(model)
+    first = None if is_auto(setup.dtype) else first_release(read_kv_dtype(setup.dtype or ""))
     if first is not None and planned_version(version) < since(first):
         raise UnsupportedError(
-            f"vLLM {version} does not know --kv-cache-dtype {deployment.setup.dtype}.",
-            hint=f"Use: --engine vllm@{first}, or --dtype fp8",
+            f"vLLM {version} does not know --kv-cache-dtype {setup.dtype}.", hint=f"Use: --engine vllm@{first}, or --dtype fp8"
         )
-    if parallel.dcp > 1 and not rules.dcp:
+    if setup.parallel.dcp > 1 and not rules.dcp:
         raise UnsupportedError(
             f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2"
         )
     latent = LatentAttention in kinds and not expands_latents(model, rules)
-    if latent and deployment.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
+    if latent and settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
-    if CompressedAttention in kinds and not rules.compressed_auto and deployment.setup.dtype in (None, "auto"):
+    if CompressedAttention in kinds and not rules.compressed_auto and setup.dtype in (None, "auto"):
         raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
-    last = deployment.settings.state_caching == "align"
-    speculates = rules.hybrid_speculation == "all" or (rules.hybrid_speculation == model.model_type and not last)
-    if deployment.settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
+    speculates = rules.hybrid_speculation == "all" or (
+        rules.hybrid_speculation == model.model_type and settings.state_caching != "align"
+    )
+    if settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
         raise UnsupportedError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
-    if CompressedAttention in kinds and parallel.pp > 1 and not rules.compressed_pp:
+    if CompressedAttention in kinds and setup.parallel.pp > 1 and not rules.compressed_pp:
         raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
-    if model.model_type == "lfm2_moe" and last and not rules.lfm2_moe_caching:
+
+
+def _check_hybrid(deployment: VllmDeployment) -> None:
+    """Raise an error for what this release does not have yet of recurrent states, and of the models that have them."""
+    model, settings, version, options = deployment.model, deployment.settings, deployment.version, deployment.setup.options
+    rules, architecture = settings.rules, model.architecture or ""
+    if model.model_type == "lfm2_moe" and settings.state_caching == "align" and not rules.lfm2_moe_caching:
         raise UnsupportedError(
             f"vLLM {version} has no prefix caching for {model.architecture}.", hint="Leave out: enable_prefix_caching=true"
         )
-    if (model.architecture or "").startswith("KimiLinear") and deployment.settings.state != "fp32":
+    if architecture.startswith("KimiLinear") and settings.state != "fp32":
         raise UnsupportedError(
-            f"vLLM {version} runs {model.architecture} only with mamba_ssm_cache_dtype=float32.",
+            f"vLLM {version} runs {architecture} only with mamba_ssm_cache_dtype=float32.",
             hint="Leave out: mamba_ssm_cache_dtype",
         )
-    if (model.architecture or "").startswith("NemotronH") and not rules.nemotron_head_dim and _has_own_head_dim(model):
+    own_head_dim = (
+        isinstance(kind, AttentionKind) and kind.head_dim * kind.num_attention_heads != model.hidden_size
+        for kind in (group.kind for group in model.stack_for("vllm").groups)
+    )
+    if architecture.startswith("NemotronH") and not rules.nemotron_head_dim and any(own_head_dim):
         raise UnsupportedError(
             f"vLLM {version} builds heads of hidden_size / num_attention_heads, which this checkpoint's do not fit.",
             hint="Use: --engine vllm@0.10.1, or a newer version.",
         )
     by_hand = is_on(options.get("enforce_eager")) and not is_on(options.get("enable_prefix_caching", "true"))
-    if rules.hybrid_by_hand and kinds & set(STATE_KINDS) and not by_hand:
+    if rules.hybrid_by_hand and cached_kinds(model) & set(STATE_KINDS) and not by_hand:
         raise UnsupportedError(
             f"vLLM {version} runs {model.architecture} only without CUDA graphs and prefix caching.",
             hint="Use: --engine-option enforce_eager=true --engine-option enable_prefix_caching=false, or --engine vllm@0.10",
         )
 
 
-def _has_own_head_dim(model: ModelSpec) -> bool:
-    kinds = (group.kind for group in model.stack_for("vllm").groups)
-    return any(
-        isinstance(kind, AttentionKind) and kind.head_dim * kind.num_attention_heads != model.hidden_size for kind in kinds
-    )
-
-
-def _distinct_heads(attention: Iterable[AttentionKind | LatentAttention]) -> tuple[LayerKind, ...]:
-    """The first layer of each number of heads."""
-    first: dict[tuple[int, int | None], LayerKind] = {}
-    for kind in attention:
-        first.setdefault((kind.num_attention_heads, kind.num_key_value_heads if isinstance(kind, AttentionKind) else None), kind)
-    return tuple(first.values())
-
-
 def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
     """Raise an error for parallel sizes that vLLM refuses when it starts."""
+    tp, dcp, ranks = parallel.tp, parallel.dcp, parallel.tp * parallel.dp
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
-    # Layers with as many heads are refused alike.
-    for kind in model.once("vllm heads", lambda: _distinct_heads(attention)):
-        check_heads("vLLM", kind, parallel.tp)
-    if parallel.ep not in (1, parallel.tp * parallel.dp):
+    # Layers with as many heads are refused alike: the first of them counts.
+    heads: dict[tuple[int, int | None], LayerKind] = {}
+    for kind in attention:
+        heads.setdefault((kind.num_attention_heads, kind.num_key_value_heads if isinstance(kind, AttentionKind) else None), kind)
+    for each in heads.values():
+        check_heads("vLLM", each, tp)
+    if parallel.ep not in (1, ranks):
         raise UsageError(
-            f"ep {parallel.ep} is not tp x dp: vLLM deals experts out over all {parallel.tp * parallel.dp} ranks.",
-            hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
+            f"ep {parallel.ep} is not tp x dp: vLLM deals experts out over all {ranks} ranks.",
+            hint=f"Use --ep {ranks}, or leave it out.",
         )
-    if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
+    if parallel.ep == 1 and ranks > 1:
         from hwcalc.engines.vllm.weights import check_experts
 
-        check_experts(model, parallel.tp * parallel.dp)
-    if parallel.dcp == 1:
+        check_experts(model, ranks)
+    if dcp == 1:
         return
-    if parallel.tp % parallel.dcp:
-        raise UsageError(f"dcp {parallel.dcp} does not divide tp {parallel.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
+    if tp % dcp:
+        raise UsageError(f"dcp {dcp} does not divide tp {tp}.", hint="dcp reuses the ranks of tp: add --tp.")
     if any(isinstance(kind, (SlidingAttention, ChunkedAttention, CompressedAttention)) for kind in kinds):
         raise UsageError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
     for kind in attention:
-        if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):
-            continue
-        most = parallel.tp // kind.num_key_value_heads
-        if most < parallel.dcp:
+        if isinstance(kind, AttentionKind) and not isinstance(kind, CrossAttention) and tp // kind.num_key_value_heads < dcp:
             raise UsageError(
-                f"dcp {parallel.dcp} needs {parallel.dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
-                f"tp {parallel.tp} has {most}.",
-                hint=f"Use --tp {parallel.dcp * kind.num_key_value_heads}, or leave out --dcp.",
+                f"dcp {dcp} needs {dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
+                f"tp {tp} has {tp // kind.num_key_value_heads}.",
+                hint=f"Use --tp {dcp * kind.num_key_value_heads}, or leave out --dcp.",
             )

@@ -8,12 +8,15 @@ or fewer tensors whole. Weights of multi-token prediction are loaded only for sp
 (vLLM 0.33, ``model_executor/offloader/uva.py``). It moves parameters of the decoder's layers (``models/utils.py`` make_layers) and of
 the towers (``models/interfaces.py`` _mark_tower_model), but not embedding or head. The limit is in GiB per GPU. ``kv_offloading_size``
 is only host memory: it is a second level of the cache (``config/cache.py``) and changes nothing on the GPU.
+
+Adapters lie beside the weights: :func:`vllm_lora_bytes_rank`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
@@ -26,41 +29,32 @@ from hwcalc.engines.rank_weights import (
     Rules,
     Sharding,
     Tables,
+    adapted,
+    adapter_numbers,
     block_bytes,
     cut_blocks,
     expert_width,
     module_of,
+    most_on_a_stage,
     on_stages,
-    rank_weight_bytes,
     stages_of,
 )
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.errors import UsageError
-from hwcalc.formulas import LatentAttention, pipeline_stages
+from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.options import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
 
 _REPLICATED: Final = Rank.replicated | {
-    "fc1_latent_proj",
-    "fc2_latent_proj",
-    "project_in",
-    "project_out",
-    "b_layernorm",
-    "merging_layer",
-    "tid2eid",
-    "lambda_1",
-    "lambda_2",
-    "routed_expert_down_proj",
-    "routed_expert_up_proj",
-    "self_attention_res_proj",
-    "mlp_res_proj",
-    "output_attn_res_proj",
-}
+    "fc1_latent_proj", "fc2_latent_proj", "project_in", "project_out", "b_layernorm", "merging_layer", "tid2eid", "lambda_1", "lambda_2",
+    "routed_expert_down_proj", "routed_expert_up_proj", "self_attention_res_proj", "mlp_res_proj", "output_attn_res_proj",
+}  # fmt: skip
 """Modules of class ReplicatedLinear and single parameters, by the last part of their path."""
 _REPLICATED_INSIDE: Final = Rank.replicated_inside | {"attn_hc", "ffn_hc", "hc_head", "patch_embed"}
 _REPLICATED_IN: Final = {
@@ -81,25 +75,22 @@ def check_experts(model: ModelSpec, ranks: int) -> None:
 
     Without expert parallelism all ranks of tp and dp divide each expert; FusedMoE asserts this when the model is built.
     """
-    widths = model.once("inner widths of experts", lambda: _expert_widths(model))
-    uneven = sorted(width for width in widths if width % ranks)
+
+    def inner_widths() -> frozenset[int]:
+        blocks = () if model.counted is None else model.counted.blocks
+        weights = (weight for block in blocks if block.part is Part.LANGUAGE for weight in block.weights)
+        return frozenset(
+            weight.shape[-1]
+            for weight in weights
+            if weight.copies > 1 and len(weight.shape) > 1 and module_of(weight) in ROW_PARALLEL
+        )
+
+    uneven = sorted(width for width in model.once("inner widths of experts", inner_widths) if width % ranks)
     if uneven:
         raise UsageError(
             f"vLLM cannot split experts of an inner width of {uneven[0]:,} over tp x dp = {ranks:,} ranks.",
             hint=f"Deal them out whole: --ep {ranks}.",
         )
-
-
-def _expert_widths(model: ModelSpec) -> frozenset[int]:
-    """The inner widths of the experts of all layers."""
-    blocks = () if model.counted is None else model.counted.blocks
-    return frozenset(
-        weight.shape[-1]
-        for block in blocks
-        if block.part is Part.LANGUAGE
-        for weight in block.weights
-        if weight.copies > 1 and len(weight.shape) > 1 and module_of(weight) in ROW_PARALLEL
-    )
 
 
 class VllmRank(Rank):
@@ -152,100 +143,33 @@ class VllmRank(Rank):
         return groups // self.tp if groups % self.tp == 0 else 1
 
 
-HASHED: Final = "hashed moe"
-"""The kind of the first blocks of DeepSeek-V4, which are routed by a table."""
-
-layers_of_stages: Final = pipeline_stages
-"""vLLM 0.33, ``distributed/utils.py`` get_pp_indices: the remainder goes to the stages before the last."""
-
-_TABLES_EVERYWHERE: Final = frozenset(
-    {
-        "bloom",
-        "chatglm",
-        "cohere",
-        "cohere2",
-        "dbrx",
-        "falcon",
-        "falcon_mamba",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "gemma3_text",
-        "gemma4",
-        "gemma4_text",
-        "gpt2",
-        "gpt_oss",
-        "gptj",
-        "granitemoe",
-        "granitemoehybrid",
-        "granitemoeshared",
-        "internlm2",
-        "jamba",
-        "mamba",
-        "minicpm",
-        "mixtral",
-        "molmo",
-        "nemotron_h",
-        "olmo_hybrid",
-        "olmoe",
-        "opt",
-        "orion",
-        "phimoe",
-        "qwen2_moe",
-        "qwen3_moe",
-        "stablelm",
-    }
-)
+_TABLES_EVERYWHERE: Final = frozenset({
+    "bloom", "chatglm", "cohere", "cohere2", "dbrx", "falcon", "falcon_mamba", "gemma", "gemma2", "gemma3", "gemma3_text",
+    "gemma4", "gemma4_text", "gpt2", "gpt_oss", "gptj", "granitemoe", "granitemoehybrid", "granitemoeshared", "internlm2",
+    "jamba", "mamba", "minicpm", "mixtral", "molmo", "nemotron_h", "olmo_hybrid", "olmoe", "opt", "orion", "phimoe", "qwen2_moe",
+    "qwen3_moe", "stablelm",
+})  # fmt: skip
 """Model types whose embedding, last norm and head are built on every pipeline stage."""
-_TABLES_BUT_NO_NORM: Final = frozenset({"qwen3_next"})
-_EMBEDDING_EVERYWHERE: Final = frozenset({"lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe"})
-
-TABLES: Final = Tables(all=_TABLES_EVERYWHERE, but_no_norm=_TABLES_BUT_NO_NORM, embedding=_EMBEDDING_EVERYWHERE)
 
 
 _FP32_ROUTER: Final = frozenset(
     {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}
 )
 """Model types whose routers stay in 32 bits (GateLinear with params_dtype float32)."""
-_CORRECTION_BIAS: Final = frozenset(
-    {
-        "axk1",
-        "deepseek_v3",
-        "deepseek_v32",
-        "deepseek_v4",
-        "glm4_moe",
-        "glm_moe_dsa",
-        "kimi_k2",
-        "kimi_k25",
-        "kimi_k3",
-        "kimi_linear",
-        "lfm2_moe",
-        "mimo_v2_flash",
-        "minimax_m2",
-        "minimax_m3",
-        "minimax_m3_vl",
-        "nemotron_h",
-    }
-)
+_CORRECTION_BIAS: Final = frozenset({
+    "axk1", "deepseek_v3", "deepseek_v32", "deepseek_v4", "glm4_moe", "glm_moe_dsa", "kimi_k2", "kimi_k25", "kimi_k3",
+    "kimi_linear", "lfm2_moe", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl", "nemotron_h",
+})  # fmt: skip
 """Model types whose routers add a learned number per expert. It is a parameter in vLLM, and an uncounted buffer in transformers."""
 
 _BUILT_OTHERWISE: Final = _CORRECTION_BIAS | {"phi", "whisper", "gemma4"}
 """Model types of whose layers vLLM adds or leaves out a tensor."""
+_HASHED: Final = "hashed moe"
+"""The kind of the first blocks of DeepSeek-V4, which are routed by a table."""
 
 _HOPPER: Final = 90
 _BLACKWELL: Final = 100
 """Compute capabilities 9.0 and 10.0."""
-
-
-def param_bytes_rank(
-    model: ModelSpec, parallel: Parallel = ALONE, *, weight_dtype: str | None = None, scheme: Scheme | None = None
-) -> tuple[int, ...] | None:
-    """Bytes of parameters on a rank of each pipeline stage; ``None`` if the model's weights are not counted.
-
-    ``weight_dtype`` is the model dtype in vLLM; a float32 checkpoint is loaded in 16 bits unless it is ``fp32``. ``scheme`` is the
-    quantisation of the checkpoint.
-    """
-    return rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=VLLM)
 
 
 def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
@@ -254,7 +178,7 @@ def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     Decoding multiplies queries and outputs by them. If the weights have 16 bits themselves, the copies are views and take nothing. Four
     heads of 128 + 128 rows over a latent of 512 take 4 x 256 x 512 x 2 bytes per layer.
     """
-    most_layers = max(len(stage) for stage in layers_of_stages(len(model.stack), parallel.pp))
+    most_layers = max(len(stage) for stage in VLLM.spans(len(model.stack), parallel.pp))
     total = 0
     for group in model.stack.groups:
         kind = group.kind
@@ -297,121 +221,93 @@ def _up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
-    """Add DeepSeek-V4's table from tokens to experts to its first layers. Other implementations keep the table as a buffer."""
-    hashed = model.facts.hash_routed_layers if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
-    chosen = model.facts.experts_per_token
-    if not hashed or not chosen or hashed >= block.count or model.vocab_size is None:
-        yield block
-        return
-    table = Weight(path="mlp.gate.tid2eid", shape=(model.vocab_size, chosen), role=WeightRole.OTHER)
-    first, rest = (None, None) if block.layers is None else (block.layers[:hashed], block.layers[hashed:])
-    yield replace(block, kind=HASHED, count=hashed, layers=first, weights=(*block.weights, table))
-    yield replace(block, count=block.count - hashed, layers=rest)
-
-
-def _unties(model: ModelSpec) -> bool:
-    """Whether vLLM builds a separate head although the config ties it: these classes read the key in ``text_config``.
-
-    Mistral-Small-3.1 ties its tables in the outer config and not in ``text_config``: a head of 131,072 x 5,120 x 2 bytes, 1.25 GiB.
-    """
-    return model.model_type in {"mistral3", "qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
-
-
-def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:
-    """The weights of one layer as the classes of vLLM build them, which add and leave out a few."""
-    names = {module_of(weight) for weight in block.weights}
-    for weight in block.weights:
-        if weight.path == "lm_head.bias" and model.model_type == "phi":
-            continue  # vLLM runs it through its Transformers backend, whose head has no bias.
-        yield weight
-        if model.model_type == "whisper" and weight.path.endswith("k_proj.weight"):
-            # Keys get a bias of zeros, since they are fused with queries and values.
-            yield Weight(path=weight.path.removesuffix("weight") + "bias", shape=weight.shape[:1], role=WeightRole.BIAS)
-        if (
-            model.model_type == "gemma4"
-            and module_of(weight) == "k_proj"
-            and "v_proj" not in names
-            and block.part is Part.LANGUAGE
-        ):
-            # The fused projection has rows for values even if the values are the keys.
-            yield replace(weight, path=weight.path.replace("k_proj", "v_proj"))
-    routers = [weight for weight in block.weights if weight.role is WeightRole.ROUTER and weight.shape[0] > 1]
-    if (
-        routers
-        and block.kind != HASHED
-        and model.model_type in _CORRECTION_BIAS
-        and not names & {"expert_bias", "e_score_correction_bias"}
-    ):
-        yield Weight(path="mlp.gate.e_score_correction_bias", shape=routers[0].shape[:1], role=WeightRole.OTHER)
-
-
-def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
-    """Whether vLLM keeps a parameter in 32 bits whatever the dtype of the model."""
-    name = module_of(weight)
-    if name == "A_log":
-        return model.model_type != "olmo_hybrid"
-    if name in {"e_score_correction_bias", "expert_bias"}:
-        return True
-    if weight.role is WeightRole.ROUTER:
-        return model.model_type in _FP32_ROUTER and weight.shape[0] > 1
-    if ".indexer.k_norm." in weight.path:
-        return model.model_type in {"deepseek_v32", "glm_moe_dsa"}
-    if model.model_type in {"kimi_k3", "kimi_linear"}:
-        return weight.role is WeightRole.CONV or name == "dt_bias"
-    if model.model_type == "deepseek_v4":
-        return name in {"sinks", "position_bias", "tid2eid"} or any(
-            part in weight.path for part in ("attn_hc", "ffn_hc", "hc_head")
-        )
-    return False
-
-
-def _has_experts(model: ModelSpec) -> bool:
-    """Whether any part of the model has experts."""
-    blocks = () if model.counted is None else model.counted.blocks
-    return model.once("any experts", lambda: any(weight.copies > 1 for block in blocks for weight in block.weights))
-
-
 class VllmRules(Rules):
     """The rules of the model classes of vLLM 0.33."""
 
     engine: ClassVar[str] = "vllm"
     rank: ClassVar[type[Rank]] = VllmRank
-    tables: ClassVar[Tables] = TABLES
+    tables: ClassVar[Tables] = Tables(
+        all=_TABLES_EVERYWHERE,
+        but_no_norm=frozenset({"qwen3_next"}),
+        embedding=frozenset({"lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe"}),
+    )
 
     def sizes(self, model: ModelSpec, parallel: Parallel) -> tuple[int, ...]:
         """Replicas matter to experts alone, which their ranks share."""
-        return super().sizes(model, parallel) if _has_experts(model) else (parallel.tp, parallel.pp)
+        blocks = () if model.counted is None else model.counted.blocks
+        experts = model.once("any experts", lambda: any(weight.copies > 1 for block in blocks for weight in block.weights))
+        return super().sizes(model, parallel) if experts else (parallel.tp, parallel.pp)
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """A float32 checkpoint is loaded in 16 bits unless ``weight_dtype`` is ``fp32``."""
         return FLOATS.get(weight_dtype or "", FP16 if model.dtype == "fp16" else BF16)
 
     def loaded_blocks(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
+        """With DeepSeek-V4's table from tokens to experts in its first layers. Other implementations keep the table as a buffer."""
+        vocabulary, chosen = model.vocab_size, model.facts.experts_per_token
         for block in super().loaded_blocks(model, weights, pp):
-            yield from _by_routing(model, block)
+            hashed = model.facts.hash_routed_layers if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
+            if not hashed or not chosen or hashed >= block.count or vocabulary is None:
+                yield block
+                continue
+            table = Weight(path="mlp.gate.tid2eid", shape=(vocabulary, chosen), role=WeightRole.OTHER)
+            first, rest = (None, None) if block.layers is None else (block.layers[:hashed], block.layers[hashed:])
+            yield replace(block, kind=_HASHED, count=hashed, layers=first, weights=(*block.weights, table))
+            yield replace(block, count=block.count - hashed, layers=rest)
 
     def unties(self, model: ModelSpec, pp: int) -> bool:
-        return _unties(model) or (pp > 1 and not self.tables.has_embedding_at_the_end(model))
+        """Whether vLLM builds a separate head although the config ties it: some classes read the key in ``text_config``.
+
+        Mistral-Small-3.1 ties its tables in the outer config and not in ``text_config``: a head of 131,072 x 5,120 x 2 bytes, 1.25 GiB.
+        """
+        by_text = model.model_type in {"mistral3", "qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
+        return by_text or (pp > 1 and not self.tables.has_embedding_at_the_end(model))
 
     def as_built(self, model: ModelSpec, block: Block) -> Iterable[Weight]:
-        return _as_built(model, block) if model.model_type in _BUILT_OTHERWISE else block.weights
+        """The weights of one layer as the classes of vLLM build them, which add and leave out a few."""
+        family = model.model_type
+        if family not in _BUILT_OTHERWISE:
+            return block.weights
+        names = {module_of(weight) for weight in block.weights}
+        built: list[Weight] = []
+        for weight in block.weights:
+            if weight.path == "lm_head.bias" and family == "phi":
+                continue  # vLLM runs it through its Transformers backend, whose head has no bias.
+            built.append(weight)
+            if family == "whisper" and weight.path.endswith("k_proj.weight"):
+                # Keys get a bias of zeros, since they are fused with queries and values.
+                bias = weight.path.removesuffix("weight") + "bias"
+                built.append(Weight(path=bias, shape=weight.shape[:1], role=WeightRole.BIAS))
+            language_key = module_of(weight) == "k_proj" and block.part is Part.LANGUAGE
+            if family == "gemma4" and language_key and "v_proj" not in names:
+                # The fused projection has rows for values even if the values are the keys.
+                built.append(replace(weight, path=weight.path.replace("k_proj", "v_proj")))
+        routers = [weight for weight in block.weights if weight.role is WeightRole.ROUTER and weight.shape[0] > 1]
+        has_bias = block.kind == _HASHED or names & {"expert_bias", "e_score_correction_bias"}
+        if routers and family in _CORRECTION_BIAS and not has_bias:
+            built.append(Weight(path="mlp.gate.e_score_correction_bias", shape=routers[0].shape[:1], role=WeightRole.OTHER))
+        return built
 
     def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
-        return _is_fp32(model, weight)
+        """Whether vLLM keeps a parameter in 32 bits whatever the dtype of the model."""
+        family, name = model.model_type, module_of(weight)
+        if name == "A_log":
+            return family != "olmo_hybrid"
+        if name in {"e_score_correction_bias", "expert_bias"}:
+            return True
+        if weight.role is WeightRole.ROUTER:
+            return family in _FP32_ROUTER and weight.shape[0] > 1
+        if ".indexer.k_norm." in weight.path:
+            return family in {"deepseek_v32", "glm_moe_dsa"}
+        if family in {"kimi_k3", "kimi_linear"}:
+            return weight.role is WeightRole.CONV or name == "dt_bias"
+        if family == "deepseek_v4":
+            hyper_connection = any(part in weight.path for part in ("attn_hc", "ffn_hc", "hc_head"))
+            return hyper_connection or name in {"sinks", "position_bias", "tid2eid"}
+        return False
 
 
 VLLM: Final = VllmRules()
-
-
-_TABLES: Final = frozenset({"embedding", "head"})
-_NO_VECTORS: Final = RankBytes(
-    low=0,
-    expected=0,
-    high=0,
-    source="vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak",
-)
-"""The encoder outputs of a model without a tower."""
 
 
 class StageWeights(Struct, frozen=True):
@@ -425,24 +321,11 @@ class StageWeights(Struct, frozen=True):
     largest: int
 
 
-def resident_bytes_rank(
-    model: ModelSpec,
-    offload_gib: float,
-    parallel: Parallel = ALONE,
-    *,
-    weight_dtype: str | None = None,
-    scheme: Scheme | None = None,
-) -> RankBytes | None:
-    """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``; ``None`` if the weights are not counted.
+def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
+    """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``, from the weights of each stage.
 
     High assumes that the last moved parameter reaches the limit exactly, low that it exceeds the limit by a whole layer.
     """
-    stages = stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme)
-    return None if stages is None else resident(stages, offload_gib)
-
-
-def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
-    """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``, from the weights of each stage."""
     limit = int(offload_gib * GIB)
     high = max((stage.total - min(stage.movable, limit) for stage in stages), default=0)
     low = max((stage.total - min(stage.movable, limit + stage.largest if limit else 0) for stage in stages), default=0)
@@ -451,44 +334,115 @@ def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
 
 
 def stage_weights(
-    model: ModelSpec, parallel: Parallel = ALONE, *, weight_dtype: str | None = None, scheme: Scheme | None = None
+    model: ModelSpec, parallel: Parallel, *, weight_dtype: str | None = None, scheme: Scheme | None = None
 ) -> tuple[StageWeights, ...] | None:
     """The weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted."""
     if model.counted is None:
         return None
     unquantized = VLLM.weight_format(model, weight_dtype)
-    stage_weights = []
+    weights = []
     for stage in stages_of(model, parallel, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
-        movable = [(block, size) for block, size in sizes if _is_layer(block)]
-        stage_weights.append(
-            StageWeights(
-                total=sum(size for _, size in sizes),
-                movable=sum(size for _, size in movable),
-                largest=max((-(-size // block.count) for block, size in movable), default=0),
-            )
-        )
-    return tuple(stage_weights)
+        movable = [
+            (block, size)
+            for block, size in sizes
+            if block.part.is_tower or (block.part is Part.LANGUAGE and block.kind not in ("embedding", "head"))
+        ]
+        largest = max((-(-size // block.count) for block, size in movable), default=0)
+        weights.append(StageWeights(sum(size for _, size in sizes), sum(size for _, size in movable), largest))
+    return tuple(weights)
 
 
-def _is_layer(block: Block) -> bool:
-    return block.part.is_tower or (block.part is Part.LANGUAGE and block.kind not in _TABLES)
-
-
-def encoder_cache_bytes(
-    model: ModelSpec, batched_tokens: int, *, item_tokens: int = 0, element_bytes: int = 2
-) -> RankBytes | None:
+def encoder_cache_bytes(model: ModelSpec, batched_tokens: int) -> RankBytes | None:
     """Bytes of encoder outputs that are cached for the decoder on the first pipeline stage; ``None`` if the weights are not counted.
 
-    The cache holds as many tokens as ``max_num_batched_tokens`` or as the largest item, whichever is more
-    (``v1/core/encoder_cache_manager.py`` compute_mm_encoder_budget). A token takes one vector of the hidden width, and one more for each
-    layer with its own visual features (``deepstack_visual_indexes``). The cache is not allocated in advance. The profile run fills it and
-    keeps it while the decoder is profiled (``v1/worker/gpu_model_runner.py`` profile_run), so it is part of the measured activation peak,
-    not of the pool. Low is 0, for a run without such input. A model without a tower has 0.
+    The cache holds as many tokens as ``max_num_batched_tokens`` (``v1/core/encoder_cache_manager.py`` compute_mm_encoder_budget). A token
+    takes one vector of the hidden width in 16 bits, and one more for each layer with its own visual features
+    (``deepstack_visual_indexes``). The cache is not allocated in advance. The profile run fills it and keeps it while the decoder is
+    profiled (``v1/worker/gpu_model_runner.py`` profile_run), so it is part of the measured activation peak, not of the pool. Low is 0, for
+    a run without such input. A model without a tower has 0.
     """
     if model.counted is None:
         return None
-    if not model.counted.has_towers:
-        return _NO_VECTORS
-    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * element_bytes
-    return RankBytes(low=0, expected=size, high=size, source=_NO_VECTORS.source)
+    size = 0
+    if model.counted.has_towers:
+        size = batched_tokens * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * 2
+    source = "vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak"
+    return RankBytes(low=0, expected=size, high=size, source=source)
+
+
+_SLOT_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values of ``--max-lora-rank`` (``config/lora.py`` MaxLoRARanks)."""
+_LARGEST_VOCABULARY: Final = 258_048
+_ADAPTED_TABLES: Final = frozenset({
+    "apertus", "exaone", "exaone4", "exaone_moe", "falcon_h1", "granite", "granitemoe", "granitemoehybrid", "granitemoeshared",
+    "hyperclovax", "jamba", "lfm2", "lfm2_moe", "llama", "minicpm", "mixtral", "nemotron", "nemotron_h", "nemotron-nas", "phimoe",
+    "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe", "solar",
+})  # fmt: skip
+"""Model types whose class has ``embedding_modules`` for embedding and head."""
+_EMBEDDING_ONLY: Final = frozenset({"cohere", "cohere2"})
+_FUSED_EXPERTS: Final = frozenset({"gpt_oss", "interns1_pro", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl_moe"})
+"""Model types whose experts have gate and up as one tensor (``is_3d_moe_weight``)."""
+
+
+def slot_rank(rank: int) -> int:
+    """The smallest ``max_lora_rank`` for an adapter: 32 for rank 24. Raises :class:`~hwcalc.errors.UsageError` above 512."""
+    for allowed in _SLOT_RANKS:
+        if rank <= allowed:
+            return allowed
+    raise UsageError(
+        f"vLLM takes adapters up to rank {_SLOT_RANKS[-1]}, not {rank:,}.", hint=f"Use: --lora rank={_SLOT_RANKS[-1]}"
+    )
+
+
+def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE) -> RankBytes | None:
+    """Bytes of the slots for adapters on the fullest rank; ``None`` if the model's weights are not counted.
+
+    vLLM 0.33 allocates ``max_loras`` slots of ``max_lora_rank``, which are zero until an adapter is loaded. Each linear layer of the
+    language model gets the slots, routers too (``lora/layers/base_linear.py`` create_lora_weights). A layer of several projections has A
+    and B for each projection (``column_parallel_linear.py``), and experts have them for each local expert (``fused_moe.py``), with one A
+    for gate and up together if the checkpoint has them as one tensor. Model classes that name their tables also get slots for the
+    embedding (``vocab_parallel_embedding.py``) and for the logits (``logits_processor.py``), which are not cut. Adapters beyond the slots
+    wait in host memory (``max_cpu_loras``).
+
+    ``lora.count`` is ``max_loras``, the number of adapters in one batch. Tables and routers have slots only if ``targets`` is ``all``
+    (``--lora-target-modules``). High includes slots for tables of model types that are not known to name them. Raises
+    :class:`~hwcalc.errors.UsageError` for a rank or a vocabulary for which vLLM has no slots.
+    """
+    if model.counted is None:
+        return None
+    rank, vocabulary = slot_rank(lora.rank), model.vocab_size or 0
+    blocks = cut_blocks(model, VLLM.loaded_blocks(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
+    tied = not any(weight.role is WeightRole.HEAD for block in blocks for weight in block.weights)
+
+    def numbers(block: Block, weight: Weight, *, with_tables: bool) -> int:
+        """Numbers in one slot for a tensor that has been cut already."""
+        matrix = lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2
+        embeds = weight.role is WeightRole.EMBEDDING and module_of(weight) == "embed_tokens"
+        if with_tables and matrix and (embeds or weight.role is WeightRole.HEAD):
+            # A and B for the whole vocabulary, although the table is cut; twice if it is tied: for the embedding and for the logits.
+            whole = replace(weight, shape=(vocabulary or weight.shape[0], weight.shape[1]))
+            return adapter_numbers(rank, whole) * (2 if tied and model.model_type not in _EMBEDDING_ONLY else 1)
+        if matrix and weight.role is WeightRole.ROUTER:
+            return adapter_numbers(rank, weight)
+        if not adapted(block, weight, lora):
+            return 0
+        fused = weight.role is WeightRole.EXPERT and model.model_type in _FUSED_EXPERTS and module_of(weight) == "up_proj"
+        # It shares the A of the gate.
+        shared = weight.copies * rank * weight.shape[1] if fused else 0
+        return adapter_numbers(rank, weight) - shared
+
+    layers, tables = (
+        lora.count
+        * lora.element_bytes
+        * most_on_a_stage(model, blocks, parallel.pp, VLLM, partial(numbers, with_tables=with_tables))
+        for with_tables in (False, True)
+    )
+    if lora.targets == "all" and model.model_type in _ADAPTED_TABLES and vocabulary > _LARGEST_VOCABULARY:
+        raise UsageError(
+            f"vLLM makes no adapter slots beside a vocabulary of {vocabulary:,}, only up to {_LARGEST_VOCABULARY:,}.",
+            hint="Use: --lora with targets=attention or targets=mlp",
+        )
+    likely = tables if model.model_type in _ADAPTED_TABLES | _EMBEDDING_ONLY else layers
+    source = f"vLLM 0.33 lora/layers: max_loras {lora.count:,} x max_lora_rank {rank:,} in {lora.dtype}"
+    return RankBytes(low=likely, expected=likely, high=tables, source=source)

@@ -17,7 +17,18 @@ from hwcalc.formulas import ChunkedAttention, Layer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
-from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, rms_norms, switched, tied_head
+from hwcalc.parsers.blocks import (
+    Switch,
+    Weighed,
+    attention_of,
+    head_block,
+    in_layers,
+    norm,
+    repeated,
+    rms_norms,
+    switched,
+    tied_head,
+)
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import (
     AttentionDims,
@@ -124,11 +135,6 @@ def last_of(period: int, key: str | None = None, *, offset: int = -1) -> Rule:
 def first_of(period: int, key: str | None = None) -> Rule:
     """Full attention on the first layer of every ``period``; ``key`` may set another period."""
     return last_of(period, key, offset=0)
-
-
-def with_last_full(rule: Rule) -> Rule:
-    """A rule that also makes the last layer full."""
-    return lambda config, count: [*rule(config, count)[:-1], FULL]
 
 
 def from_a_layer_on(config: Config, count: int, *, always: bool = False) -> list[str]:
@@ -269,9 +275,17 @@ class Decoder(Record):
         layers = tuple(layers[number] for number in numbers)
         hidden = config.integer("hidden_size")
         embedded = hidden if spec.embedded is None else spec.embedded(config)
-        out = _embeddings(config, spec, embedded)
+        rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
+        out = [Block(kind="embedding", weights=w.embedding(spec.embed, rows, embedded))]
+        if spec.positions is not None:
+            positions = config.integer("max_position_embeddings") + spec.positions
+            out.append(Block(kind="embedding", weights=w.embedding("model.embed_positions", positions, hidden)))
         blocks = _layers(config, spec, layers)
-        out += blocks if spec.numbers is None else [_renumbered(block, numbers) for block in blocks]
+        if spec.numbers is not None:
+            places = [range(block.count) if block.layers is None else block.layers for block in blocks]
+            own = zip(blocks, places, strict=True)
+            blocks = [replace(block, layers=tuple(numbers[place] for place in each)) for block, each in own]
+        out += blocks
         if spec.final_norm:
             out.append(Block(kind="norm", weights=norm(spec.norm, "model.norm", hidden)))
         if spec.outer is not None:
@@ -283,32 +297,30 @@ class Decoder(Record):
         return [block for block in out if block.weights]
 
 
-def _embeddings(config: Config, spec: Decoder, embedded: int) -> list[Block]:
-    rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
-    out = [Block(kind="embedding", weights=w.embedding(spec.embed, rows, embedded))]
-    if spec.positions is not None:
-        rows = config.integer("max_position_embeddings") + spec.positions
-        out.append(Block(kind="embedding", weights=w.embedding("model.embed_positions", rows, config.integer("hidden_size"))))
-    return out
-
-
 def _layers(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """The blocks of attention, norms, ``extra`` and MLPs, in this order."""
-    out = [*_attentions(config, spec, layers), in_layers("norm", _scales(config, spec), len(layers))]
-    if spec.extra is not None:
-        extra = spec.extra
+    """The blocks of attention, norms, ``extra`` and MLPs, in this order. MLPs with experts come before the others."""
+    count, mixture, extra = len(layers), spec.experts, spec.extra
+    if spec.attentions is not None:
+        out = spec.attentions(config, spec, layers)
+    else:
+        weigh = spec.attention or attention_weights
+        out = attention_blocks(layers, lambda layer: weigh(config, spec, layer))
+    out.append(in_layers("norm", _scales(config, spec), count))
+    if extra is not None:
         out += repeated(layers, lambda layer: (("extra", extra(config, layer)),))
-    return out + _mlps(config, spec, layers)
+    if spec.mlps is not None:
+        return out + spec.mlps(config, spec, layers)
+    if mixture is None:
+        return [*out, in_layers("mlp", mlp_weights(config, spec), count)]
+    sparse = [True] * count if mixture.sparse is None else mixture.sparse(config, count)
+    blocks = mlp_blocks(sparse, lambda routed: moe_weights(config, mixture) if routed else mlp_weights(config, spec))
+    return out + sorted(blocks, key=lambda block: block.kind == "mlp")
 
 
 def _scales(config: Config, spec: Decoder) -> Weighed:
+    """The norms of one layer."""
     hidden = config.integer("hidden_size")
     return tuple(weight for i in range(spec.norms) for weight in norm(spec.norm, f"norm_{i}", hidden))
-
-
-def _renumbered(block: Block, numbers: Sequence[int]) -> Block:
-    places = range(block.count) if block.layers is None else block.layers
-    return replace(block, layers=tuple(numbers[place] for place in places))
 
 
 K = TypeVar("K", bound=Hashable)
@@ -333,18 +345,8 @@ def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """The attention of a layer: projections, norms of queries and keys, gate and sinks."""
     hidden, dims, path = config.integer("hidden_size"), dims_of(layer), spec.attn
     heads = dims.num_attention_heads
-    weights = w.attention(
-        hidden,
-        heads,
-        dims.num_key_value_heads,
-        dims.head_dim,
-        dims.v_head_dim,
-        qkv_bias=switched(config, spec.qkv_bias),
-        o_bias=switched(config, spec.o_bias),
-        path=path,
-        fused=spec.fused_qkv,
-        output=spec.output,
-    )
+    qkv_bias, o_bias = switched(config, spec.qkv_bias), switched(config, spec.o_bias)
+    weights = attention_of(dims, hidden, qkv_bias=qkv_bias, o_bias=o_bias, path=path, fused=spec.fused_qkv, output=spec.output)
     if spec.qk_norm and switched(config, spec.qk_norm_if):
         scales = (heads, dims.num_key_value_heads) if spec.qk_norm.startswith("full") else (1, 1)
         kind = "layer" if spec.qk_norm.endswith("layer") else "rms"
@@ -384,25 +386,6 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
         if spec.shared_gate:
             weights += w.linear(f"{spec.path}.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
     return weights if spec.extra is None else weights + spec.extra(config)
-
-
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    if spec.attentions is not None:
-        return spec.attentions(config, spec, layers)
-    weigh = spec.attention or attention_weights
-    return attention_blocks(layers, lambda layer: weigh(config, spec, layer))
-
-
-def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Blocks of MLPs, those with experts before the others."""
-    if spec.mlps is not None:
-        return spec.mlps(config, spec, layers)
-    mixture, count = spec.experts, len(layers)
-    if mixture is None:
-        return [in_layers("mlp", mlp_weights(config, spec), count)]
-    sparse = [True] * count if mixture.sparse is None else mixture.sparse(config, count)
-    blocks = mlp_blocks(sparse, lambda routed: moe_weights(config, mixture) if routed else mlp_weights(config, spec))
-    return sorted(blocks, key=lambda block: block.kind == "mlp")
 
 
 def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:

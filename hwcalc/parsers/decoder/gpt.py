@@ -1,6 +1,7 @@
 """Decoders that resemble GPT-2 (layer norms, biases, fused projections, learned positions), and Llama or GPT under other key names.
 
-The code of the latter lives with the model, and their layers are alike. Where each rule comes from (the model's own modeling file unless another is named):
+The code of the latter lives with the model, and their layers are alike. Each rule comes from the model's own modeling file unless
+another is named:
 
 - Llama-like, keys as transformers names them: aquila, arctic, bailing_moe (Ling, Ring), deepseek (the first), grok-1, internlm,
   internlm2, minicpm, orion, skywork, stablelm_epoch, xverse, Yi. ``head_dim`` absent is hidden_size // heads,
@@ -39,7 +40,6 @@ from hwcalc.parsers.decoder import build
 from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.reading import (
     AttentionDims,
-    LayerReader,
     Readers,
     Reading,
     attention_dims,
@@ -48,8 +48,6 @@ from hwcalc.parsers.reading import (
     equal_dims,
     shared_width,
 )
-
-# Heads and widths.
 
 
 def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
@@ -62,16 +60,6 @@ def _own_heads(config: Config) -> AttentionDims:
     """The number of heads decides: the classes of these models read no other key."""
     config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
     return _equal(config)
-
-
-def _falcon_dims(config: Config) -> AttentionDims:
-    """``num_kv_heads`` key/value heads, or one with ``multi_query`` (the default), which the new decoder architecture ignores.
-
-    Falcon-7B has num_kv_heads 71 and multi_query true: one key/value head, not 71.
-    """
-    given = config.maybe_integer("num_kv_heads") or config.integer("num_attention_heads")
-    multi_query = config.flag("multi_query")
-    return _equal(config, given if config.flag("new_decoder_architecture") or not multi_query else 1)
 
 
 def _multi_query(config: Config) -> AttentionDims:
@@ -89,17 +77,17 @@ def _nested_heads(config: Config) -> AttentionDims:
 
 
 def _falcon_layers(config: Config) -> Reading:
-    reading = build.alike(_falcon_dims)(config)
-    if not config.flag("new_decoder_architecture"):
-        return reading
+    """``num_kv_heads`` key/value heads, or one with ``multi_query`` (the default), which the new decoder architecture ignores.
+
+    Falcon-7B has num_kv_heads 71 and multi_query true: one key/value head, not 71.
+    """
+    count, given = config.number_of_layers(), config.maybe_integer("num_kv_heads") or config.integer("num_attention_heads")
+    multi_query, new = config.flag("multi_query"), config.flag("new_decoder_architecture")
+    dims = _equal(config, given if new or not multi_query else 1)
     # transformers repeats each key/value head for its query heads before it caches them (modeling_falcon.py).
-    dims = dims_of(reading.layers[0])
     repeated = replace(dims, num_key_value_heads=dims.num_attention_heads)
-    other = ((repeated.full(),),) * len(reading.layers)
-    return Reading(layers=reading.layers, config=config, readings={"transformers": other})
-
-
-# What the config changes in a spec.
+    readings = {"transformers": ((repeated.full(),),) * count} if new else {}
+    return Reading(layers=((dims.full(),),) * count, config=config, readings=readings)
 
 
 def _falcon_norms(config: Config, spec: Decoder) -> Decoder:
@@ -135,20 +123,14 @@ def _codebook_rows(config: Config) -> int:
     return config.integer("vocab_size") + codes + 1
 
 
-# Tensors that only one family has.
-
-
 def _cross_attention(config: Config, _layer: Layer) -> Weighed:
     """If GPT-2 is the decoder of an encoder-decoder model, it has cross attention to the encoder, with a norm before it."""
     if not config.flag("add_cross_attention"):
         return ()
     hidden = config.integer("hidden_size")
-    return (
-        *w.layer_norm("ln_cross_attn", hidden),
-        *w.linear("crossattention.q_attn", hidden, hidden, bias=True),
-        *w.linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
-        *w.linear("crossattention.c_proj", hidden, hidden, bias=True),
-    )
+    weights = w.layer_norm("ln_cross_attn", hidden) + w.linear("crossattention.q_attn", hidden, hidden, bias=True)
+    weights += w.linear("crossattention.c_attn", hidden, 2 * hidden, bias=True)
+    return weights + w.linear("crossattention.c_proj", hidden, hidden, bias=True)
 
 
 def _encoder_attention(config: Config, layer: Layer) -> Weighed:
@@ -197,10 +179,7 @@ def _read_modernbert(config: Config) -> Reading:
     half = config.integer("local_attention", minimum=0 if given else 2) // 2
     window = config.maybe_integer("sliding_window") if given else half
     types = build.layer_types(config, build.first_of(3, "global_attn_every_n_layers"))
-    readers: dict[str, LayerReader] = {
-        FULL: lambda _level, _index: (dims.full(),),
-        SLIDING: lambda _level, _index: (dims.within(window),),
-    }
+    readers = {FULL: lambda _level, _index: (dims.full(),), SLIDING: lambda _level, _index: (dims.within(window),)}
     return Reading(layers=build_layers(config, types, readers), config=config)
 
 
@@ -225,170 +204,6 @@ def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
     return mlp_blocks([None] * len(layers), lambda _: weights)
 
 
-_LAYER_NORM: Final = Decoder(dims=_own_heads, norm="layer")
-_BIASED: Final = replace(_LAYER_NORM, qkv_bias=True, o_bias=True, mlp_bias=True)
-
-GPT2: Final = replace(
-    _BIASED,
-    attn="attn",
-    fused_qkv="c_attn",
-    output="c_proj",
-    gated=False,
-    names=("c_fc", "c_proj"),
-    width=_inner("n_inner"),
-    positions=0,
-    extra=_cross_attention,
-)
-GPT_BIGCODE: Final = replace(GPT2, layers=build.alike(_multi_query, "num_key_value_heads"))
-GPT_NEO: Final = replace(
-    GPT2,
-    # Local layers mask old tokens but keep them: the cache is full on all layers.
-    layers=build.alike(_equal, "attention_types", "attention_layers", "window_size"),
-    attn="attn.attention",
-    fused_qkv="",
-    output="out_proj",
-    qkv_bias=False,
-    width=_inner("intermediate_size"),
-    extra=None,
-)
-CTRL: Final = replace(
-    GPT2, attn="multi_head_attention", output="dense", fused_qkv="", width="dff", positions=None, extra=None, head_bias=True
-)
-GPTJ: Final = replace(
-    _LAYER_NORM,
-    norms=1,
-    attn="attn",
-    output="out_proj",
-    mlp_bias=True,
-    gated=False,
-    names=("fc_in", "fc_out"),
-    width=_inner("n_inner"),
-    head_bias=True,
-)
-CODEGEN: Final = replace(GPTJ, fused_qkv="qkv_proj")
-
-GPT_NEOX: Final = replace(
-    _BIASED,
-    qkv_bias="attention_bias",
-    o_bias="attention_bias",
-    attn="attention",
-    fused_qkv="query_key_value",
-    output="dense",
-    gated=False,
-    names=("dense_h_to_4h", "dense_4h_to_h"),
-)
-GPT_NEOX_JAPANESE: Final = replace(
-    GPT_NEOX,
-    qkv_bias=False,
-    o_bias=False,
-    mlp_bias=False,
-    width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
-    # Only the last layer adds a bias to its attention's output.
-    outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
-)
-BLOOM: Final = replace(
-    GPT_NEOX,
-    qkv_bias=True,
-    o_bias=True,
-    attn="self_attention",
-    width=_inner("n_inner"),
-    outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
-)
-FALCON: Final = replace(
-    GPT_NEOX,
-    layers=_falcon_layers,
-    adapt=_falcon_norms,
-    attn="self_attention",
-    qkv_bias="bias",
-    o_bias="bias",
-    mlp_bias="bias",
-    width=_inner("ffn_hidden_size"),
-)
-PERSIMMON: Final = replace(
-    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attn", qk_norm="head_layer", qk_norm_if="qk_layernorm"
-)
-MPT: Final = replace(
-    GPT_NEOX_JAPANESE,
-    layers=build.alike(_nested_heads, "num_key_value_heads"),
-    norm="scale",
-    attn="attn",
-    fused_qkv="Wqkv",
-    output="out_proj",
-    mlp="ffn",
-    names=("up_proj", "down_proj"),
-    width=_inner("n_inner"),
-    outer=None,
-)
-
-BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
-XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
-KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
-KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: w.embedding("segment_emb", 2, config.integer("hidden_size")))
-OPT: Final = replace(
-    BIOGPT,
-    adapt=_opt_norms,
-    qkv_bias="enable_bias",
-    o_bias="enable_bias",
-    mlp_bias="enable_bias",
-    width="ffn_dim",
-    embed="model.decoder.embed_tokens",
-    embedded=_opt_width,
-    outer=_opt_projections,
-)
-
-PHI: Final = Decoder(
-    norm="layer",
-    norms=1,
-    qkv_bias=True,
-    o_bias=True,
-    mlp_bias=True,
-    output="dense",
-    gated=False,
-    names=("fc1", "fc2"),
-    qk_norm="head_layer",
-    qk_norm_if="qk_layernorm",
-    head_bias=True,
-)
-STARCODER2: Final = Decoder(
-    norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
-)
-STABLELM: Final = Decoder(
-    # Attention and MLP share a norm where they run in parallel.
-    adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
-    norm="layer",
-    qkv_bias="use_qkv_bias",
-    qk_norm="full",
-    qk_norm_if="qk_layernorm",
-)
-DBRX: Final = Decoder(
-    layers=build.alike(_nested_heads, "num_key_value_heads"),
-    norm="scale",
-    attn="norm_attn_norm.attn",
-    fused_qkv="Wqkv",
-    output="out_proj",
-    mlps=_dbrx_experts,
-)
-MODERNBERT: Final = Decoder(
-    layers=_read_modernbert,
-    adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
-    norms=1,
-    attn="attn",
-    qkv_bias="attention_bias",
-    o_bias="attention_bias",
-    output="Wo",
-    mlp_bias="mlp_bias",
-    fused_gate="Wi",
-    head_bias="decoder_bias",
-    attentions=_modernbert_attentions,
-    outer=_modernbert_outer,
-)
-KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
-MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
-
-
-# Heads and layers.
-
-
 def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
     """If ``flag`` is set, ``key`` gives the number of key/value heads (1 without a key). If not, every head has its own."""
 
@@ -409,9 +224,6 @@ def _minicpm_layers(config: Config) -> Reading:
     # InfLLM-V2 also keeps a key for each block of tokens. No key of its config is read, so such a file is refused by name.
     config.sub("sparse_config")
     return reading
-
-
-# What the config changes in the weights.
 
 
 def _tied_unless_said(config: Config, top: Config) -> bool:
@@ -457,12 +269,8 @@ def _step3(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     """Step-3: queries pass through a low rank; all heads share one key and one value."""
     hidden, rank, dims = config.integer("hidden_size"), config.integer("share_q_dim"), dims_of(layer)
     own = w.attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
-    return (
-        *w.linear("self_attn.q_proj", hidden, rank),
-        *w.rms_norm("self_attn.inter_norm", rank),
-        *w.linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
-        *own[1:],
-    )
+    queries = w.linear("self_attn.q_proj", hidden, rank) + w.rms_norm("self_attn.inter_norm", rank)
+    return (*queries, *w.linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim), *own[1:])
 
 
 def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
@@ -473,6 +281,88 @@ def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
+_LAYER_NORM: Final = Decoder(dims=_own_heads, norm="layer")
+_BIASED: Final = replace(_LAYER_NORM, qkv_bias=True, o_bias=True, mlp_bias=True)
+GPT2: Final = replace(
+    _BIASED, attn="attn", fused_qkv="c_attn", output="c_proj", gated=False, names=("c_fc", "c_proj"), width=_inner("n_inner"),
+    positions=0, extra=_cross_attention,
+)  # fmt: skip
+GPT_BIGCODE: Final = replace(GPT2, layers=build.alike(_multi_query, "num_key_value_heads"))
+GPT_NEO: Final = replace(
+    # Local layers mask old tokens but keep them: the cache is full on all layers.
+    GPT2, layers=build.alike(_equal, "attention_types", "attention_layers", "window_size"), attn="attn.attention", fused_qkv="",
+    output="out_proj", qkv_bias=False, width=_inner("intermediate_size"), extra=None,
+)  # fmt: skip
+CTRL: Final = replace(
+    GPT2, attn="multi_head_attention", output="dense", fused_qkv="", width="dff", positions=None, extra=None, head_bias=True
+)
+GPTJ: Final = replace(
+    _LAYER_NORM, norms=1, attn="attn", output="out_proj", mlp_bias=True, gated=False, names=("fc_in", "fc_out"),
+    width=_inner("n_inner"), head_bias=True,
+)  # fmt: skip
+CODEGEN: Final = replace(GPTJ, fused_qkv="qkv_proj")
+GPT_NEOX: Final = replace(
+    _BIASED, qkv_bias="attention_bias", o_bias="attention_bias", attn="attention", fused_qkv="query_key_value", output="dense",
+    gated=False, names=("dense_h_to_4h", "dense_4h_to_h"),
+)  # fmt: skip
+GPT_NEOX_JAPANESE: Final = replace(
+    GPT_NEOX,
+    qkv_bias=False,
+    o_bias=False,
+    mlp_bias=False,
+    width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
+    # Only the last layer adds a bias to its attention's output.
+    outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
+)
+BLOOM: Final = replace(
+    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"),
+    outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
+)  # fmt: skip
+FALCON: Final = replace(
+    GPT_NEOX, layers=_falcon_layers, adapt=_falcon_norms, attn="self_attention", qkv_bias="bias", o_bias="bias", mlp_bias="bias",
+    width=_inner("ffn_hidden_size"),
+)  # fmt: skip
+PERSIMMON: Final = replace(
+    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attn", qk_norm="head_layer", qk_norm_if="qk_layernorm"
+)
+MPT: Final = replace(
+    GPT_NEOX_JAPANESE, layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="attn", fused_qkv="Wqkv",
+    output="out_proj", mlp="ffn", names=("up_proj", "down_proj"), width=_inner("n_inner"), outer=None,
+)  # fmt: skip
+BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
+XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
+KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: w.embedding("segment_emb", 2, config.integer("hidden_size")))
+OPT: Final = replace(
+    BIOGPT, adapt=_opt_norms, qkv_bias="enable_bias", o_bias="enable_bias", mlp_bias="enable_bias", width="ffn_dim",
+    embed="model.decoder.embed_tokens", embedded=_opt_width, outer=_opt_projections,
+)  # fmt: skip
+PHI: Final = Decoder(
+    norm="layer", norms=1, qkv_bias=True, o_bias=True, mlp_bias=True, output="dense", gated=False, names=("fc1", "fc2"),
+    qk_norm="head_layer", qk_norm_if="qk_layernorm", head_bias=True,
+)  # fmt: skip
+STARCODER2: Final = Decoder(
+    norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
+)
+STABLELM: Final = Decoder(
+    # Attention and MLP share a norm where they run in parallel.
+    adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
+    norm="layer",
+    qkv_bias="use_qkv_bias",
+    qk_norm="full",
+    qk_norm_if="qk_layernorm",
+)
+DBRX: Final = Decoder(
+    layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="norm_attn_norm.attn", fused_qkv="Wqkv",
+    output="out_proj", mlps=_dbrx_experts,
+)  # fmt: skip
+MODERNBERT: Final = Decoder(
+    layers=_read_modernbert, adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
+    norms=1, attn="attn", qkv_bias="attention_bias", o_bias="attention_bias", output="Wo", mlp_bias="mlp_bias", fused_gate="Wi",
+    head_bias="decoder_bias", attentions=_modernbert_attentions, outer=_modernbert_outer,
+)  # fmt: skip
+KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
+MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
 PLAIN: Final = Decoder(layers=build.alike())
 _LLAMA: Final = replace(PLAIN, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
 BAICHUAN: Final = replace(PLAIN, fused_qkv="W_pack")
@@ -482,40 +372,25 @@ INTERNLM2: Final = replace(INTERNLM, attn="attention", fused_qkv="wqkv", output=
 ORION: Final = replace(PLAIN, norm="layer")
 MINICPM: Final = replace(_LLAMA, layers=_minicpm_layers, adapt=_minicpm, tied=_tied_unless_said)
 CHATGLM: Final = Decoder(
-    layers=build.alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
-    adapt=_chatglm,
-    attn="self_attention",
-    fused_qkv="query_key_value",
-    output="dense",
-    fused_gate="dense_h_to_4h",
-)
+    layers=build.alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)), adapt=_chatglm,
+    attn="self_attention", fused_qkv="query_key_value", output="dense", fused_gate="dense_h_to_4h",
+)  # fmt: skip
 QWEN: Final = replace(
-    PLAIN,
-    adapt=_qwen,
-    attn="attn",
-    fused_qkv="c_attn",
-    qkv_bias=True,
-    output="c_proj",
+    PLAIN, adapt=_qwen, attn="attn", fused_qkv="c_attn", qkv_bias=True, output="c_proj",
     # intermediate_size is the width of gate and up together.
     width=lambda config: max(1, config.integer("intermediate_size") // 2),
-)
+)  # fmt: skip
 DEEPSEEK: Final = replace(_LLAMA, mlp_bias=False, experts=build.AFTER_PREFIX)
 BAILING: Final = Decoder(
-    layers=build.alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
-    attn="attention",
-    fused_qkv="query_key_value",
-    output="dense",
-    qkv_bias="use_qkv_bias",
-    o_bias="use_bias",
-    qk_norm="head",
+    layers=build.alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"), attn="attention",
+    fused_qkv="query_key_value", output="dense", qkv_bias="use_qkv_bias", o_bias="use_bias", qk_norm="head",
     qk_norm_if="use_qk_norm",
     experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace")),
-)
+)  # fmt: skip
 GROK: Final = Decoder(
-    layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"),
-    norms=4,
+    layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4,
     experts=Experts(width="intermediate_size"),
-)
+)  # fmt: skip
 ARCTIC: Final = Decoder(
     layers=build.alike(attention_dims, "parallel_attn_mlp_res"),
     # No model with dense layers between the experts is known that a count could be checked against.
@@ -524,34 +399,16 @@ ARCTIC: Final = Decoder(
     experts=Experts(count="num_local_experts", width="intermediate_size", path="block_sparse_moe"),
 )
 PHI_MSFT: Final = replace(
-    PHI,
-    layers=build.alike(),
-    attn="mixer",
-    fused_qkv="Wqkv",
-    output="out_proj",
-    qk_norm="",
-    width=lambda config: config.maybe_integer("intermediate_size") or 4 * config.integer("hidden_size"),
+    PHI, layers=build.alike(), attn="mixer", fused_qkv="Wqkv", output="out_proj", qk_norm="", width=_inner("intermediate_size")
 )
 PHI3_SMALL: Final = Decoder(
     layers=build.alike(
-        attention_dims,
-        "blocksparse_block_size",
-        "blocksparse_homo_head_pattern",
-        "blocksparse_num_local_blocks",
-        "blocksparse_triton_kernel_block_size",
-        "blocksparse_vert_stride",
-        "dense_attention_every_n_layers",
+        attention_dims, "blocksparse_block_size", "blocksparse_homo_head_pattern", "blocksparse_num_local_blocks",
+        "blocksparse_triton_kernel_block_size", "blocksparse_vert_stride", "dense_attention_every_n_layers",
     ),
-    norm="layer",
-    fused_qkv="query_key_value",
-    output="dense",
-    qkv_bias=True,
-    o_bias=True,
-    mlp_bias=True,
-    fused_gate="up_proj",
-    width="ff_intermediate_size",
-    tied=_tied_unless_said,
-)
+    norm="layer", fused_qkv="query_key_value", output="dense", qkv_bias=True, o_bias=True, mlp_bias=True, fused_gate="up_proj",
+    width="ff_intermediate_size", tied=_tied_unless_said,
+)  # fmt: skip
 MIMO: Final = Decoder(types=build.from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
 STEP3: Final = Decoder(
     layers=build.alike(attention_dims, "share_q_dim"),
@@ -564,7 +421,6 @@ STEP3: Final = Decoder(
         sparse=build.sparse_in_list(1),
     ),
 )
-
 # Nobody has counted the weights of these.
 ALIKE: Final = Readers(layers=build.alike())
 CODESHELL: Final = Readers(layers=build.alike(_grouped("group_query_attention", "num_query_groups")))

@@ -60,71 +60,6 @@ def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
     return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)
 
 
-PLAIN: Final = Decoder()
-MINISTRAL: Final = Decoder(types=all_or_none)
-ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
-
-# Llama, and models that differ from it mostly in biases.
-LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
-GRANITE_SWA: Final = replace(LLAMA, types=build.first_of(4), sinks=True)
-SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
-HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
-CWM: Final = Decoder(types=build.first_of(4), mlp_bias="mlp_bias")
-HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
-SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
-ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
-CHAMELEON: Final = replace(LLAMA, qk_norm="full_layer")
-VOXTRAL_REALTIME: Final = Decoder(extra=_adaptive_norm)
-DIFFLLAMA: Final = replace(ATTENTION_BIAS, extra=_lambdas)
-BITNET: Final = replace(ATTENTION_BIAS, extra=_sub_norms)
-
-# Without a gate in the MLP.
-ARCEE: Final = replace(LLAMA, gated=False)
-NEMOTRON: Final = replace(ARCEE, norm="layer")
-COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=build.untied)
-APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
-NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
-
-GEMMA: Final = ATTENTION_BIAS
-VAULTGEMMA: Final = replace(GEMMA, types=build.last_of(2))
-GEMMA2: Final = replace(VAULTGEMMA, norms=4)
-GEMMA3: Final = replace(GEMMA, types=build.last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
-MUSE_GLIMMER: Final = replace(ATTENTION_BIAS, types=every_fourth_from_the_end, norms=4, gate="full")
-
-QWEN2: Final = Decoder(types=build.from_a_layer_on, qkv_bias=True)
-HEAD_NORM: Final = replace(ATTENTION_BIAS, qk_norm="head")
-QWEN3: Final = replace(HEAD_NORM, types=build.from_a_layer_on)
-EXAONE4: Final = Decoder(types=build.nullable_window, qk_norm="head")
-
-OLMO: Final = replace(ATTENTION_BIAS, norm="none")
-OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
-OLMO3: Final = replace(OLMO2, types=build.last_of(4))
-
-COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
-COHERE2: Final = replace(COHERE, types=build.last_of(4, "sliding_window_pattern"), qk_norm="")
-COHERE_COMPASS: Final = replace(COHERE2, types=build.full("sliding_window_pattern"))
-
-GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
-GLM4: Final = replace(GLM, norms=4)
-GLM4V: Final = replace(GLM4, qkv_bias=True)
-GLM_OCR: Final = replace(GLM4, qkv_bias=False)
-PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
-MOLMO2: Final = Decoder(
-    adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
-    qkv_bias="attention_bias",
-    tied=build.untied,
-    rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
-)
-
-# Nobody has counted the weights of these two.
-EVOLLA: Final = Readers(layers=Decoder(types=build.by_window("resampler_heads", "resampler_dim_head")).read)
-IDEFICS: Final = Readers(layers=Decoder(types=build.by_window("cross_layer_interval")).read)
-"""The image layers cache nothing: they get the image's states anew at every step."""
-
-
-# Which layers have a window.
-
-
 def _minimax_m2_types(config: Config, count: int) -> list[str]:
     """No layer is linear. ``attn_type_list`` (1 is full) is left over from models of which some are."""
     kinds = config.integers("attn_type_list", length=count)
@@ -172,18 +107,10 @@ def _cohere2_moe_types(config: Config, count: int) -> list[str]:
 
 def _unlimited_ocr(config: Config) -> Reading:
     """The cache keeps all tokens of the prompt, and a window of those that are generated. All tokens are counted as prompt."""
-    count = config.number_of_layers()
-    window = config.integer("sliding_window")
-    name = "reference_sliding_attention"
+    count, window, name = config.number_of_layers(), config.integer("sliding_window"), "reference_sliding_attention"
     layers = build_layers(config, read_layer_types(config, count) or [name] * count, {name: full_layer})
-    note = Note(
-        code="prompt-kept-whole",
-        message=f"All tokens are counted as prompt, which is kept whole; of generated tokens only {window:,} would be kept.",
-    )
-    return Reading(layers=layers, config=config, notes=(note,))
-
-
-# Which layers have experts.
+    message = f"All tokens are counted as prompt, which is kept whole; of generated tokens only {window:,} would be kept."
+    return Reading(layers=layers, config=config, notes=(Note(code="prompt-kept-whole", message=message),))
 
 
 def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
@@ -216,18 +143,9 @@ def _llama4_sparse(config: Config, count: int) -> list[bool]:
     return [i in sparse for i in range(count)]
 
 
-# Tensors that only one family has.
-
-
-def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], Weighed]:
-    """One learned number per expert: a correction of the router that transformers keeps as a parameter."""
-    return lambda config: parameter(path, config.integer(key))
-
-
 def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """ERNIE-4.5-VL: experts for text and others for images, of another width. A token uses one of the two kinds."""
-    hidden, number = config.integer("hidden_size"), config.integer("moe_num_experts")
-    active = config.integer("moe_k")
+    hidden, number, active = config.integer("hidden_size"), config.integer("moe_num_experts"), config.integer("moe_k")
     widths = config.integers("moe_intermediate_size", length=2, minimum=1) or [1536, 512]
     sparse: Weighed = ()
     for kind, per_expert in zip(("text_moe", "vision_moe"), widths, strict=True):
@@ -246,14 +164,9 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
     hidden, inner = config.integer("hidden_size"), config.integer("moe_hidden_size")
     number, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
     expert = gated_mlp(inner, config.integer("moe_intermediate_size"), path="mlp.experts")
-    sparse = (
-        *linear("mlp.gate", hidden, number, role=WeightRole.ROUTER),
-        *linear("mlp.pre_expert_proj", hidden, inner),
-        *rms_norm("mlp.pre_expert_norm", inner),
-        *experts(expert, number, active),
-        *rms_norm("mlp.experts.post_expert_norm", inner),
-        *linear("mlp.post_expert_proj", inner, hidden),
-    )
+    sparse = linear("mlp.gate", hidden, number, role=WeightRole.ROUTER) + linear("mlp.pre_expert_proj", hidden, inner)
+    sparse += rms_norm("mlp.pre_expert_norm", inner) + experts(expert, number, active)
+    sparse += rms_norm("mlp.experts.post_expert_norm", inner) + linear("mlp.post_expert_proj", inner, hidden)
     dense = mlp_weights(config, spec)
     return mlp_blocks(build.sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
@@ -277,46 +190,86 @@ def _doge(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
 
 def _doge_extra(config: Config, layer: Layer) -> Weighed:
     hidden, dims = config.integer("hidden_size"), dims_of(layer)
-    groups = dims.num_key_value_heads
-    return (
-        *parameter("self_attn.A", groups),
-        *linear("self_attn.dt_proj", groups * dims.head_dim, groups, bias=config.flag("attention_bias")),
-        *parameter("input_residual", hidden),
-        *parameter("post_attention_residual", hidden),
-    )
+    groups, bias = dims.num_key_value_heads, config.flag("attention_bias")
+    weights = parameter("self_attn.A", groups) + linear("self_attn.dt_proj", groups * dims.head_dim, groups, bias=bias)
+    return weights + parameter("input_residual", hidden) + parameter("post_attention_residual", hidden)
 
 
+PLAIN: Final = Decoder()
+MINISTRAL: Final = Decoder(types=all_or_none)
+ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
+# Llama, and models that differ from it mostly in biases.
+LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
+GRANITE_SWA: Final = replace(LLAMA, types=build.first_of(4), sinks=True)
+SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
+HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
+CWM: Final = Decoder(types=build.first_of(4), mlp_bias="mlp_bias")
+HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
+SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
+ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
+CHAMELEON: Final = replace(LLAMA, qk_norm="full_layer")
+VOXTRAL_REALTIME: Final = Decoder(extra=_adaptive_norm)
+DIFFLLAMA: Final = replace(ATTENTION_BIAS, extra=_lambdas)
+BITNET: Final = replace(ATTENTION_BIAS, extra=_sub_norms)
+# Without a gate in the MLP.
+ARCEE: Final = replace(LLAMA, gated=False)
+NEMOTRON: Final = replace(ARCEE, norm="layer")
+COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=build.untied)
+APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
+NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
+GEMMA: Final = ATTENTION_BIAS
+VAULTGEMMA: Final = replace(GEMMA, types=build.last_of(2))
+GEMMA2: Final = replace(VAULTGEMMA, norms=4)
+GEMMA3: Final = replace(GEMMA, types=build.last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
+MUSE_GLIMMER: Final = replace(ATTENTION_BIAS, types=every_fourth_from_the_end, norms=4, gate="full")
+QWEN2: Final = Decoder(types=build.from_a_layer_on, qkv_bias=True)
+HEAD_NORM: Final = replace(ATTENTION_BIAS, qk_norm="head")
+QWEN3: Final = replace(HEAD_NORM, types=build.from_a_layer_on)
+EXAONE4: Final = Decoder(types=build.nullable_window, qk_norm="head")
+OLMO: Final = replace(ATTENTION_BIAS, norm="none")
+OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
+OLMO3: Final = replace(OLMO2, types=build.last_of(4))
+COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
+COHERE2: Final = replace(COHERE, types=build.last_of(4, "sliding_window_pattern"), qk_norm="")
+COHERE_COMPASS: Final = replace(COHERE2, types=build.full("sliding_window_pattern"))
+GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
+GLM4: Final = replace(GLM, norms=4)
+GLM4V: Final = replace(GLM4, qkv_bias=True)
+GLM_OCR: Final = replace(GLM4, qkv_bias=False)
+PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
+MOLMO2: Final = Decoder(
+    adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
+    qkv_bias="attention_bias", tied=build.untied,
+    rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
+)  # fmt: skip
+# Nobody has counted the weights of these two.
+EVOLLA: Final = Readers(layers=Decoder(types=build.by_window("resampler_heads", "resampler_dim_head")).read)
+IDEFICS: Final = Readers(layers=Decoder(types=build.by_window("cross_layer_interval")).read)
+"""The image layers cache nothing: they get the image's states anew at every step."""
 # Experts that several families have.
 _LOCAL: Final = Experts(count="num_local_experts", width="intermediate_size")
 _BLOCK_SPARSE: Final = replace(_LOCAL, path="block_sparse_moe")
 _GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=build.width("shared_intermediate_size"))
 _SHARED: Final = Experts(shared=build.width("shared_expert_intermediate_size"), shared_path="shared_expert")
-
 MIXTRAL: Final = Decoder(experts=_BLOCK_SPARSE)
 MINIMAX_M2: Final = Decoder(types=_minimax_m2_types, qk_norm="full", experts=_BLOCK_SPARSE)
 PHIMOE: Final = replace(ATTENTION_BIAS, norm="layer", head_bias="lm_head_bias", experts=_BLOCK_SPARSE)
 GRANITE_MOE: Final = replace(ATTENTION_BIAS, experts=_GRANITE)
 GRANITE_MOE_SWA: Final = replace(GRANITE_MOE, types=build.first_of(4), sinks=True)
 GPT_OSS: Final = replace(
-    ATTENTION_BIAS,
-    types=build.last_of(2),
-    sinks=True,
+    ATTENTION_BIAS, types=build.last_of(2), sinks=True,
     experts=replace(_LOCAL, router="router", router_bias=True, expert_bias=True),
-)
-
+)  # fmt: skip
 QWEN2_MOE: Final = Decoder(
     types=_qwen2_moe_types, qkv_bias="qkv_bias", experts=replace(_SHARED, shared_gate=True, sparse=_by_step())
 )
 QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
 FLINT: Final = replace(
-    HEAD_NORM,
     # Full attention on the first two layers, on every fourth and on the last.
-    types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],
-    sinks=True,
-    experts=replace(_SHARED, sparse=_by_step(0, 1)),
-)
-
+    HEAD_NORM, types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],
+    sinks=True, experts=replace(_SHARED, sparse=_by_step(0, 1)),
+)  # fmt: skip
 GLM4_MOE: Final = Decoder(
     qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=build.AFTER_PREFIX, mtp=build.mtp_copies
 )
@@ -324,19 +277,15 @@ GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=build.AFTER_PREFIX
 SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=build.ROUTED)
 DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=build.AFTER_PREFIX)
 DEEPSEEK_OCR2: Final = replace(
-    ATTENTION_BIAS,
-    types=build.by_window("sliding_window_pattern"),
-    dims=divided_dims,
-    mlp_bias="mlp_bias",
+    ATTENTION_BIAS, types=build.by_window("sliding_window_pattern"), dims=divided_dims, mlp_bias="mlp_bias",
     experts=replace(build.ROUTED, shared_bias="mlp_bias", sparse=build.sparse_by_types(1)),
-)
+)  # fmt: skip
 UNLIMITED_OCR: Final = replace(DEEPSEEK_OCR2, layers=_unlimited_ocr)
 HY_V3: Final = replace(
-    HEAD_NORM,
-    mlp_bias="mlp_bias",
+    HEAD_NORM, mlp_bias="mlp_bias",
     experts=Experts(shared=build.times("num_shared_experts"), shared_bias="mlp_bias", sparse=build.sparse_by_types(1, None)),
     mtp=build.mtp_shared,
-)
+)  # fmt: skip
 HUNYUAN_MOE: Final = replace(
     HEAD_NORM,
     experts=Experts(
@@ -348,10 +297,9 @@ HUNYUAN_MOE: Final = replace(
     ),
 )
 EXAONE_MOE: Final = Decoder(
-    types=build.nullable_window,
-    qk_norm="head",
+    types=build.nullable_window, qk_norm="head",
     experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_by_types(1)),
-)
+)  # fmt: skip
 MELLUM: Final = replace(
     HEAD_NORM, types=build.full("sliding_window_pattern"), experts=Experts(sparse=build.sparse_by_types(0, None))
 )
@@ -359,76 +307,48 @@ KOLIBRI: Final = Decoder(
     types=build.last_of(5), qk_norm="head", norms=4, experts=Experts(shared=build.width("shared_expert_intermediate_size"))
 )
 BEAM: Final = replace(
-    HEAD_NORM,
-    types=build.with_last_full(build.last_of(6)),
-    norms=4,
-    gate="full",
+    HEAD_NORM, types=lambda config, count: [*build.last_of(6)(config, count)[:-1], FULL], norms=4, gate="full",
     extra=lambda _config, layer: parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads),
     experts=Experts(sparse=build.sparse_by_types(3, None)),
-)
+)  # fmt: skip
 AFMOE: Final = replace(
-    HEAD_NORM,
-    types=build.last_of(4, "global_attn_every_n_layers"),
-    norms=4,
-    gate="full",
+    HEAD_NORM, types=build.last_of(4, "global_attn_every_n_layers"), norms=4, gate="full",
     experts=Experts(
-        router="router.gate",
-        shared=build.times("num_shared_experts"),
-        sparse=build.sparse_after("num_dense_layers"),
-        extra=_per_expert("mlp.expert_bias"),
+        router="router.gate", shared=build.times("num_shared_experts"), sparse=build.sparse_after("num_dense_layers"),
+        extra=lambda config: parameter("mlp.expert_bias", config.integer("num_experts")),
     ),
-)
+)  # fmt: skip
 ARIA: Final = replace(
     ATTENTION_BIAS,
     experts=Experts(
-        count="moe_num_experts",
-        per_token="moe_topk",
-        width="intermediate_size",
-        router="router",
-        shared=build.times("moe_num_shared_experts", "intermediate_size"),
-        shared_bias="mlp_bias",
+        count="moe_num_experts", per_token="moe_topk", width="intermediate_size", router="router",
+        shared=build.times("moe_num_shared_experts", "intermediate_size"), shared_bias="mlp_bias",
     ),
-)
+)  # fmt: skip
 ERNIE_VL_MOE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", mlps=_ernie_vl)
 ERNIE_MOE: Final = replace(
-    ERNIE_VL_MOE,
-    types=build.by_window("moe_layer_start_index", "moe_layer_end_index"),
-    head_bias="use_bias",
-    mlps=None,
+    ERNIE_VL_MOE, types=build.by_window("moe_layer_start_index", "moe_layer_end_index"), head_bias="use_bias", mlps=None,
     experts=Experts(
-        count="moe_num_experts",
-        per_token="moe_k",
-        shared=build.times("moe_num_shared_experts"),
-        shared_bias="use_bias",
+        count="moe_num_experts", per_token="moe_k", shared=build.times("moe_num_shared_experts"), shared_bias="use_bias",
         sparse=_ernie_sparse,
-        extra=_per_expert("mlp.moe_statics.e_score_correction_bias", "moe_num_experts"),
+        extra=lambda config: parameter("mlp.moe_statics.e_score_correction_bias", config.integer("moe_num_experts")),
     ),
-)
+)  # fmt: skip
 COHERE2_MOE: Final = replace(
-    ATTENTION_BIAS,
-    types=_cohere2_moe_types,
-    norm="scale",
-    norms=1,
+    ATTENTION_BIAS, types=_cohere2_moe_types, norm="scale", norms=1,
     width=lambda config: config.maybe_integer("prefix_dense_intermediate_size") or config.integer("intermediate_size"),
     experts=Experts(
         width="intermediate_size", shared=build.times("num_shared_experts", "intermediate_size"), sparse=build.sparse_by_types()
     ),
-)
+)  # fmt: skip
 OLMOE: Final = replace(OLMO2, experts=Experts(width="intermediate_size"))
 LLAMA4: Final = replace(
-    ATTENTION_BIAS,
-    types=_llama4_types,
-    mlp="feed_forward",
-    width="intermediate_size_mlp",
+    ATTENTION_BIAS, types=_llama4_types, mlp="feed_forward", width="intermediate_size_mlp",
     experts=replace(
-        _LOCAL,
-        path="feed_forward",
-        router="router",
-        shared=build.width("intermediate_size"),
-        shared_path="shared_expert",
+        _LOCAL, path="feed_forward", router="router", shared=build.width("intermediate_size"), shared_path="shared_expert",
         sparse=_llama4_sparse,
     ),
-)
+)  # fmt: skip
 MUSE_SPARK: Final = replace(
     ATTENTION_BIAS,
     types=every_fourth_from_the_end,

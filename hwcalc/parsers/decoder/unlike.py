@@ -31,10 +31,9 @@ from msgspec.structs import replace
 
 from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, SparseIndexer
 from hwcalc.formulas import weights as w
-from hwcalc.formulas.record import Record
-from hwcalc.formulas.weights import Block, Weight, WeightRole
+from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, rms_norms, tied_head
+from hwcalc.parsers.blocks import Named, Weighed, attention_of, gated_experts, head_block, repeated, rms_norms, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.decoder import build
 from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
@@ -91,8 +90,7 @@ def _attention_entry(config: Config, block: Any, index: int, dims: AttentionDims
 
 def _decilm_layers(config: Config) -> Reading:
     """Layers come from ``block_configs``, or else from a list of heads for each layer. Without both they are all alike."""
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     blocks = config.sequence("block_configs", length=count)
     if blocks is not None:
         return Reading(layers=tuple(_attention_entry(config, block, i, dims) for i, block in enumerate(blocks)), config=config)
@@ -114,9 +112,7 @@ def _per_layer(config: Config, key: str, count: int) -> list[int] | None:
 def _left(entry: Any, key: str, number: str) -> float:
     """What an entry leaves of an attention or MLP: the value of ``number``, 0 for nothing, -1 for one square matrix."""
     block = Config(entry, None, key)
-    if block.flag("no_op"):
-        return 0
-    return -1 if block.flag("replace_with_linear") else block.number(number, 0.0)
+    return 0 if block.flag("no_op") else -1 if block.flag("replace_with_linear") else block.number(number, 0.0)
 
 
 def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] | None:
@@ -170,9 +166,8 @@ def _openelm_layers(config: Config) -> Reading:
     head_dim = config.integer("head_dim")
     # The lists above were computed from num_gqa_groups when the file was written.
     config.ignore("num_gqa_groups")
-    return Reading(
-        layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)), config=config
-    )
+    heads = zip(query, key_value, strict=True)
+    return Reading(layers=tuple((equal_dims(own, kept, head_dim).full(),) for own, kept in heads), config=config)
 
 
 def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | None:
@@ -182,18 +177,14 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
     if multipliers is None:
         return None
     divisor = config.maybe_integer("ffn_dim_divisor") or 256
-    scales = config.flag("normalize_qk_projections")
-    gated = config.flag("ffn_with_glu", default=True)
+    scales, gated = config.flag("normalize_qk_projections"), config.flag("ffn_with_glu", default=True)
 
     def weigh(kind: tuple[AttentionDims, Any]) -> Iterator[Named]:
         dims, multiplier = kind
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or not 0 < multiplier < 1000:
             raise config.error("ffn_multipliers", multiplier, "numbers above 0")
         wide = divisible(multiplier * hidden, divisor)
-        heads, groups, head_dim = dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim
-        own = w.attention(hidden, heads, groups, head_dim, path="attn", fused="qkv_proj", output="out_proj")
-        if scales:
-            own += w.rms_norm("attn.q_norm", head_dim) + w.rms_norm("attn.k_norm", head_dim)
+        own = attention_of(dims, hidden, qk_norm=scales, path="attn", fused="qkv_proj", output="out_proj")
         own += w.linear("ffn.proj_1", hidden, 2 * wide if gated else wide) + w.linear("ffn.proj_2", wide, hidden)
         yield "layer", own + w.rms_norm("attn_norm", hidden) + w.rms_norm("ffn_norm", hidden)
 
@@ -204,11 +195,9 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
 
 
 def _hunyuan_layers(config: Config) -> Reading:
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     factor = config.maybe_integer("cla_share_factor") or 1
-    if not config.flag("use_cla"):
-        factor = 1
+    factor = factor if config.flag("use_cla") else 1
     if config.flag("use_mla"):
         raise config.error("use_mla", config.get("use_mla"), "false: a hunyuan model with latent attention is not known")
     return Reading(layers=tuple((SharedCache(),) if index % factor else (dims.full(),) for index in range(count)), config=config)
@@ -226,66 +215,51 @@ def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> lis
     hidden, wide, count = config.integer("hidden_size"), config.integer("intermediate_size"), len(layers)
     first = config.maybe_integer("moe_layer_num_skipped", minimum=0) or 0
 
-    def at(key: str, index: int, default: int) -> int:
+    def number(key: str, index: int, default: int) -> int:
         return (_per_layer(config, key, count) or [default] * count)[index]
 
-    def kind(index: int) -> tuple[int, int, int, int]:
-        number = at("num_experts", index, 1)
-        if number == 1 or index < first:
-            return (0, 0, 0, 0)
-        shared = at("num_shared_expert", index, 1) if config.flag("use_mixed_mlp_moe") else 0
-        return (number, at("moe_topk", index, 1), at("moe_intermediate_size", index, wide), shared)
-
-    def weigh(kind: tuple[int, int, int, int]) -> Weighed:
-        number, active, inner, shared = kind
-        if not number:
+    def weigh(sizes: tuple[int, int, int, int]) -> Weighed:
+        experts, active, inner, shared = sizes
+        if not experts:
             return mlp_weights(config, spec)
-        weights = gated_experts(hidden, inner, number, active, router="gate.wg")
+        weights = gated_experts(hidden, inner, experts, active, router="gate.wg")
         return weights + (w.gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
 
-    return mlp_blocks(map(kind, range(count)), weigh)
+    kinds = []
+    for index in range(count):
+        experts = number("num_experts", index, 1)
+        if experts == 1 or index < first:
+            kinds.append((0, 0, 0, 0))
+        else:
+            shared = number("num_shared_expert", index, 1) if config.flag("use_mixed_mlp_moe") else 0
+            kinds.append((experts, number("moe_topk", index, 1), number("moe_intermediate_size", index, wide), shared))
+    return mlp_blocks(kinds, weigh)
 
 
 def _ouro_layers(config: Config) -> Reading:
     count = config.number_of_layers()
     steps = config.integer("total_ut_steps", maximum=100)
     dims = attention_dims(config)
-    if config.flag("use_sliding_window"):
-        raise config.error(
-            "use_sliding_window", config.get("use_sliding_window"), "false: an ouro model with a window is not known"
-        )
+    windowed = config.flag("use_sliding_window")
+    if windowed:
+        raise config.error("use_sliding_window", windowed, "false: an ouro model with a window is not known")
     config.ignore("layer_types", "max_window_layers", "sliding_window")
     return Reading(layers=((dims.full(),) * steps,) * count, config=config)
 
 
-NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
-OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)
-HUNYUAN: Final = replace(
-    LLAMA, layers=_hunyuan_layers, qk_norm="head", qk_norm_if="use_qk_norm", attentions=_hunyuan_attentions, mlps=_hunyuan_mlps
-)
-
-# Nobody has counted the weights of these two.
-DECILM: Final = Readers(layers=_decilm_layers)
-OURO: Final = Readers(layers=_ouro_layers)
-
-
 def _jetmoe_dims(config: Config) -> AttentionDims:
     """The experts share keys and values: each key/value head serves one query head of every expert in use."""
-    kv_heads = config.integer("num_key_value_heads")
-    head_dim = config.integer("head_dim")
-    per_token = config.integer("num_experts_per_tok")
-    return equal_dims(kv_heads * per_token, kv_heads, head_dim)
+    kv_heads, head_dim = config.integer("num_key_value_heads"), config.integer("head_dim")
+    return equal_dims(kv_heads * config.integer("num_experts_per_tok"), kv_heads, head_dim)
 
 
 def _mixture(config: Config, path: str, up: int, down: int) -> Weighed:
     """Experts of two matrices each, their router, and one bias for all of them."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
     expert = w.linear(f"{path}.input_linear", hidden, up) + w.linear(f"{path}.output_linear", down, hidden)
-    return (
-        *w.experts(expert, count, config.integer("num_experts_per_tok")),
-        *w.linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER),
-        Weight(path=f"{path}.bias", shape=(hidden,), role=WeightRole.BIAS),
-    )
+    weights = w.experts(expert, count, config.integer("num_experts_per_tok"))
+    weights += w.linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER)
+    return weights + w.parameter(f"{path}.bias", hidden, role=WeightRole.BIAS)
 
 
 def _jetmoe_attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
@@ -299,9 +273,6 @@ def _jetmoe_attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
 def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     width = config.integer("intermediate_size")
     return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
-
-
-JETMOE: Final = Decoder(layers=build.alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
 
 
 def _hrm_layers(config: Config) -> Reading:
@@ -336,20 +307,6 @@ def _hrm_gate(config: Config, layer: Layer) -> Weighed:
     return w.linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
 
 
-HRM: Final = Decoder(
-    layers=_hrm_layers,
-    numbers=_hrm_stacks,
-    # No norm has weights.
-    norms=0,
-    final_norm=False,
-    qkv_bias="attention_bias",
-    o_bias="attention_bias",
-    mlp_bias="mlp_bias",
-    extra=_hrm_gate,
-    outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
-)
-
-
 _SPARSE: Final = "minimax_m3_sparse"
 
 
@@ -381,8 +338,7 @@ def _read_mimo_v2(config: Config) -> Reading:
     sliding layers that double the key/value heads. ``sliding_window_size`` counts the tokens before the query, so that the
     window is one more.
     """
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     config.ignore("attention_chunk_size", "add_swa_attention_sink_bias", "add_full_attention_sink_bias", "swa_rope_theta")
     config.ignore("sliding_window")
     doubled = replace(dims, num_key_value_heads=2 * dims.num_key_value_heads)
@@ -419,8 +375,7 @@ def _read_step3p5(config: Config) -> Reading:
     ``attention_other_setting`` may say more about the sliding layers. Of that transformers 5.23 and vLLM 0.33 read the query
     heads alone.
     """
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     heads, other = config.maybe_integer("num_sliding_attention_heads"), config.get("attention_other_setting")
     if heads is None and isinstance(other, Mapping):
         heads = Config(other, None, "attention_other_setting").maybe_integer("num_attention_heads")
@@ -429,13 +384,11 @@ def _read_step3p5(config: Config) -> Reading:
     types = read_layer_types(config, count) or [FULL] * count
     window = config.maybe_integer("sliding_window")
 
-    def own(level: Config, common: AttentionDims) -> AttentionDims:
-        # A file that transformers has saved holds the heads of every sliding layer.
-        return attention_dims(level) if config.has("per_layer_config") else common
-
+    # A file that transformers has saved holds the heads of every sliding layer.
+    saved = config.has("per_layer_config")
     readers: dict[str, LayerReader] = {
-        FULL: lambda level, _index: (own(level, dims).full(),),
-        SLIDING: lambda level, _index: (own(level, sliding).within(window),),
+        FULL: lambda level, _index: ((attention_dims(level) if saved else dims).full(),),
+        SLIDING: lambda level, _index: ((attention_dims(level) if saved else sliding).within(window),),
     }
     readings = {}
     if not config.where:
@@ -459,8 +412,7 @@ def _read_minimax_m3(config: Config) -> Reading:
 
     The key stays in the cache dtype, as transformers 5.23 and SGLang 0.5.23 keep it.
     """
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     nested = config.sub("sparse_attention_config")
     sparse = nested.integers("sparse_attention_freq", length=count) if nested is not None else None
     if nested is not None:
@@ -500,22 +452,11 @@ def _minimax_m3_sparse(config: Config, count: int) -> list[bool]:
 
 def _read_mllama(config: Config) -> Reading:
     """Llama 3.2 Vision: some layers attend to the image instead of the text, and keep nothing on a text-only run."""
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     images = set(config.integers("cross_attention_layers") or [])
-    cross = dims.cross()
-    return Reading(
-        layers=tuple((cross,) if index in images else (dims.full(),) for index in range(count)),
-        config=config,
-        encoder_tokens=0,
-        notes=(
-            Note(
-                code="text-only",
-                message=f"{len(images)} layers attend to the image: without one they keep nothing. Give the number of image "
-                "tokens with --encoder-seq.",
-            ),
-        ),
-    )
+    layers = tuple((dims.cross() if index in images else dims.full(),) for index in range(count))
+    message = f"{len(images)} layers attend to the image: without one they keep nothing. Give the number of image tokens with --encoder-seq."
+    return Reading(layers=layers, config=config, encoder_tokens=0, notes=(Note(code="text-only", message=message),))
 
 
 def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
@@ -526,65 +467,13 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
-LAGUNA: Final = replace(
-    HEAD_NORM,
-    types=build.full(),
-    attentions=_laguna,
-    experts=Experts(
-        shared=build.width("shared_expert_intermediate_size"),
-        sparse=build.sparse_by_types(1, None),
-        extra=lambda config: w.parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
-    ),
-)
-MIMO_V2: Final = Decoder(
-    layers=_read_mimo_v2,
-    qkv_bias="attention_bias",
-    attention=_mimo_v2,
-    experts=Experts(count="n_routed_experts", sparse=build.sparse_by_types(1, None)),
-)
-STEP3P5: Final = replace(
-    HEAD_NORM,
-    layers=_read_step3p5,
-    attentions=_step3p5,
-    gate="head",
-    mlp_bias="mlp_bias",
-    experts=Experts(
-        count="n_routed_experts", shared=build.width("share_expert_dim"), shared_bias="mlp_bias", sparse=build.sparse_in_list(3)
-    ),
-)
-MINIMAX_M3: Final = Decoder(
-    layers=_read_minimax_m3,
-    qk_norm="head",
-    width="dense_intermediate_size",
-    attention=_minimax_m3,
-    experts=Experts(
-        count="num_local_experts",
-        width="intermediate_size",
-        shared=build.width("shared_intermediate_size"),
-        sparse=_minimax_m3_sparse,
-    ),
-)
-MLLAMA: Final = Decoder(
-    layers=_read_mllama,
-    attention=_mllama,
-    # The embedding has eight rows more, for the image token.
-    rows=lambda config: config.integer("vocab_size") + 8,
-)
-
-
-class Relabelled(Record):
+def _relabelled(model_type: str) -> Readers:
     """A whole file that is read as another model type."""
 
-    model_type: str
+    def weigh(_config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        return known_family(model_type).weigh(reading.config, top, reading)
 
-    def read(self, config: Config) -> Reading:
-        """The layers."""
-        return known_family(self.model_type).read(config.retyped(self.model_type))
-
-    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
-        """The blocks of weights of these layers."""
-        del config
-        return known_family(self.model_type).weigh(reading.config, top, reading)
+    return Readers(layers=lambda config: known_family(model_type).read(config.retyped(model_type)), weights=weigh)
 
 
 def read_nested(config: Config, model_type: str) -> Reading:
@@ -599,6 +488,46 @@ def read_nested(config: Config, model_type: str) -> Reading:
     return known_family(text.model_type).read(text)
 
 
-DEEPSEEK_REF: Final = Relabelled(model_type="deepseek_v4")
-MINIMAX_M3_TEXT: Final = Relabelled(model_type="minimax_m3_vl_text")
+NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
+OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)
+HUNYUAN: Final = replace(
+    LLAMA, layers=_hunyuan_layers, qk_norm="head", qk_norm_if="use_qk_norm", attentions=_hunyuan_attentions, mlps=_hunyuan_mlps
+)
+# Nobody has counted the weights of these two.
+DECILM: Final = Readers(layers=_decilm_layers)
+OURO: Final = Readers(layers=_ouro_layers)
+JETMOE: Final = Decoder(layers=build.alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
+HRM: Final = Decoder(
+    # No norm has weights.
+    layers=_hrm_layers, numbers=_hrm_stacks, norms=0, final_norm=False, qkv_bias="attention_bias", o_bias="attention_bias",
+    mlp_bias="mlp_bias", extra=_hrm_gate, outer=lambda config: w.rms_norm("z_L_init", config.integer("hidden_size")),
+)  # fmt: skip
+LAGUNA: Final = replace(
+    HEAD_NORM, types=build.full(), attentions=_laguna,
+    experts=Experts(
+        shared=build.width("shared_expert_intermediate_size"), sparse=build.sparse_by_types(1, None),
+        extra=lambda config: w.parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
+    ),
+)  # fmt: skip
+MIMO_V2: Final = Decoder(
+    layers=_read_mimo_v2, qkv_bias="attention_bias", attention=_mimo_v2,
+    experts=Experts(count="n_routed_experts", sparse=build.sparse_by_types(1, None)),
+)  # fmt: skip
+STEP3P5: Final = replace(
+    HEAD_NORM, layers=_read_step3p5, attentions=_step3p5, gate="head", mlp_bias="mlp_bias",
+    experts=Experts(
+        count="n_routed_experts", shared=build.width("share_expert_dim"), shared_bias="mlp_bias", sparse=build.sparse_in_list(3)
+    ),
+)  # fmt: skip
+MINIMAX_M3: Final = Decoder(
+    layers=_read_minimax_m3, qk_norm="head", width="dense_intermediate_size", attention=_minimax_m3,
+    experts=Experts(
+        count="num_local_experts", width="intermediate_size", shared=build.width("shared_intermediate_size"),
+        sparse=_minimax_m3_sparse,
+    ),
+)  # fmt: skip
+# The embedding has eight rows more, for the image token.
+MLLAMA: Final = Decoder(layers=_read_mllama, attention=_mllama, rows=lambda config: config.integer("vocab_size") + 8)
+DEEPSEEK_REF: Final = _relabelled("deepseek_v4")
+MINIMAX_M3_TEXT: Final = _relabelled("minimax_m3_vl_text")
 STEP3_VL: Final = Readers(layers=lambda config: read_nested(config, "step3_text"))

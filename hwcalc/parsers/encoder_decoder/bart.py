@@ -90,14 +90,21 @@ class EncoderDecoder(Record):
 
     def read(self, config: Config) -> Reading:
         """The layers of the decoder, or layers that keep nothing for a class that is the encoder alone."""
-        decoder = self._decoder(config)
+        decoder = config
+        if self.part:
+            # If the decoder's config is absent or names another type, it is read as the type that the class builds.
+            usual, child = config.nested_type(self.part), config.sub(self.part)
+            decoder = child if child is not None and child.model_type == usual else (child or config).retyped(usual)
         _set_aside(config)
         name = architecture_of(config.raw) or ""
         if name.endswith("EncoderModel"):
-            return self._encoder_alone(decoder, name)
+            decoder.ignore(*decoder.raw)
+            layers: tuple[Layer, ...] = ((NoCache(),),) * self.keys.number_of_layers(decoder)
+            message = f"{brief(name, 60)} is an encoder alone: it keeps nothing between steps."
+            return Reading(layers=layers, config=decoder, notes=(Note(code="encoder-only", message=message),))
         cross = self.crosses and not name.endswith("ForCausalLM")
-        reading = self.decode(decoder, cross)
-        return replace(reading, encoder_tokens=self.tokens(config) if cross and self.tokens else None, notes=self.notes)
+        tokens = self.tokens(config) if cross and self.tokens else None
+        return replace(self.decode(decoder, cross), encoder_tokens=tokens, notes=self.notes)
 
     def decode(self, config: Config, cross: bool = True) -> Reading:
         """The layers of a decoder whose config this is."""
@@ -117,23 +124,6 @@ class EncoderDecoder(Record):
     def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> Sequence[Block] | None:
         """All blocks of a class of one of :attr:`forms`."""
         return None if self.weights is None else self.weights(config, top, reading, kind)
-
-    def _decoder(self, config: Config) -> Config:
-        """The decoder's config. If it is absent or names another type, it is read as the type that the class builds."""
-        if not self.part:
-            return config
-        usual, child = config.nested_type(self.part), config.sub(self.part)
-        if child is None:
-            return config.retyped(usual)
-        return child if child.model_type == usual else child.retyped(usual)
-
-    def _encoder_alone(self, config: Config, name: str) -> Reading:
-        config.ignore(*config.raw)
-        return Reading(
-            layers=((NoCache(),),) * self.keys.number_of_layers(config),
-            config=config,
-            notes=(Note(code="encoder-only", message=f"{brief(name, 60)} is an encoder alone: it keeps nothing between steps."),),
-        )
 
 
 def _set_aside(config: Config) -> None:
@@ -186,8 +176,7 @@ class Bart(EncoderDecoder):
 
     def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
         """All blocks of a class of this form."""
-        width = config.integer("hidden_size")
-        tied = blocks.tied_head(config, top)
+        width, tied = config.integer("hidden_size"), blocks.tied_head(config, top)
         out = (self.tables or self.shared_tables)(config, width, kind, tied)
         if kind != "decoder":
             out += self._stack(config, width, "encoder", encoder_layers(config, minimum=0))
@@ -208,8 +197,7 @@ class Bart(EncoderDecoder):
 
     def _stack(self, config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> list[Block]:
         """Positions, norms and layers of one side."""
-        encoder = side == "encoder"
-        part = Part.ENCODER if encoder else Part.LANGUAGE
+        encoder, part = side == "encoder", Part.ENCODER if side == "encoder" else Part.LANGUAGE
         outside: Weighed = ()
         if self.positions is not None and config.flag("use_learned_position_embeddings", default=True):
             rows = config.integer(self.encoder_positions if encoder else self.decoder_positions) + self.positions
@@ -275,11 +263,9 @@ def _own_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list
 
 
 def _bigbird(config: Config, width: int) -> Weighed:
-    names = {"q": "query", "k": "key", "v": "value"}
-    biased = "qkvo" if config.flag("use_bias") else ""
-    path = "self_attn"
-    own = blocks.projections(f"{path}.self", width, blocks.square(width), names, biased=biased)
-    return own + linear(f"{path}.output", width, width, bias=bool(biased))
+    names, biased = {"q": "query", "k": "key", "v": "value"}, "qkvo" if config.flag("use_bias") else ""
+    own = blocks.projections("self_attn.self", width, blocks.square(width), names, biased=biased)
+    return own + linear("self_attn.output", width, width, bias=bool(biased))
 
 
 def _longformer(config: Config, width: int) -> Weighed:
@@ -294,9 +280,8 @@ def _longformer(config: Config, width: int) -> Weighed:
 
 def _global_norm(config: Config, width: int) -> Weighed:
     """Pegasus-X has a second norm for the global tokens."""
-    return blocks.projections("self_attn", width, blocks.square(width), blocks.KVQO) + layer_norm(
-        "global_self_attn_layer_norm", width
-    )
+    own = blocks.projections("self_attn", width, blocks.square(width), blocks.KVQO)
+    return own + layer_norm("global_self_attn_layer_norm", width)
 
 
 def _subsampler(config: Config, width: int) -> Weighed:
@@ -361,42 +346,29 @@ BLENDERBOT_SMALL: Final = Bart(positions=0)
 # The two rows more are the padding row and the one after it.
 FSMT: Final = Bart(embedding_norm=False, tables=_two_vocabularies)
 LED: Final = Bart(
-    positions=0,
-    encoder_positions="max_encoder_position_embeddings",
-    decoder_positions="max_decoder_position_embeddings",
+    positions=0, encoder_positions="max_encoder_position_embeddings", decoder_positions="max_decoder_position_embeddings",
     encoder_attention=_longformer,
-)
+)  # fmt: skip
 M2M: Final = Bart(positions=None, embedding_norm=False, final_norm=True)
 MARIAN: Final = Bart(positions=0, embedding_norm=False, tables=_own_vocabularies)
 MBART: Final = Bart(final_norm=True)
 MVP: Final = Bart(uncounted_with="use_prompt")
 NLLB_MOE: Final = Bart(positions=None, embedding_norm=False, final_norm=True, sparse=True)
 PEGASUS_X: Final = Bart(
-    positions=None,
-    embedding_norm=False,
-    final_norm=True,
-    bias=False,
-    encoder_attention=_global_norm,
+    positions=None, embedding_norm=False, final_norm=True, bias=False, encoder_attention=_global_norm,
     front=lambda config, width: embedding("encoder.embed_global", config.integer("num_global_tokens"), width),
-)
+)  # fmt: skip
 SPEECH2TEXT: Final = Bart(positions=None, embedding_norm=False, final_norm=True, own_tables=False, front=_subsampler)
-# A document of this type alone has no weights here: PP_FORMULANET in images.py counts them.
+# A document of this type alone has no weights here: PP_FORMULANET in pairs.py counts them.
 FORMULANET: Final = Bart(final_norm=True, own_tables=False, decoder_only=True)
 TROCR: Final = Bart(embedding_norm="layernorm_embedding", own_tables=False, crosses=False, decoder_only=True)
 WHISPER: Final = Bart(
-    positions=0,
-    encoder_positions="max_source_positions",
-    decoder_positions="max_target_positions",
-    embedding_norm=False,
-    final_norm=True,
-    key_bias=False,
-    own_tables=False,
-    front=lambda config, width: mel_convolutions(config, "encoder", width),
+    positions=0, encoder_positions="max_source_positions", decoder_positions="max_target_positions", embedding_norm=False,
+    final_norm=True, key_bias=False, own_tables=False, front=lambda config, width: mel_convolutions(config, "encoder", width),
     # Every recording is padded to this length.
     tokens=lambda config: config.maybe_integer("max_source_positions"),
-)
+)  # fmt: skip
 PROPHETNET: Final = EncoderDecoder(
-    keys=Keys(count=("num_decoder_layers",), heads="num_decoder_attention_heads"),
-    weights=_prophetnet,
+    keys=Keys(count=("num_decoder_layers",), heads="num_decoder_attention_heads"), weights=_prophetnet,
     forms=("both", "body", "decoder"),
-)
+)  # fmt: skip

@@ -7,11 +7,11 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError
-from hwcalc.formulas import CrossAttention, FullAttention, Layer, SlidingAttention
+from hwcalc.formulas import CrossAttention, FullAttention, SlidingAttention
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.parsers.bert import BLIP_TEXT as BLIP_BERT
 from hwcalc.parsers.bert import Bert
@@ -21,8 +21,8 @@ from hwcalc.parsers.encoder_decoder.bart import BART, BART_KEYS, FORMULANET, Bar
 from hwcalc.parsers.encoder_decoder.sound import wav2vec2
 from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
-from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
-from hwcalc.parsers.towers.vit import neck, sam_layers
+from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, neck, needed, pair, patch_conv
+from hwcalc.parsers.towers.vit import sam_layers
 from hwcalc.text import quoted
 
 # Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
@@ -79,14 +79,9 @@ def _transformer(vision: Config, path: str, style: Style, names: tuple[str, ...]
 
 def vit(vision: Config, path: str) -> tuple[Block, ...]:
     """A vision transformer with class token and pooler."""
-    width = vision.integer("hidden_size")
-    style = Style(
-        attention="attention",
-        names=LLAMA_NAMES,
-        bias=("qkv_bias", "qkv_bias", "qkv_bias", True),
-        norms=("layernorm_before", "layernorm_after"),
-    )
-    base = "embeddings"
+    width, base = vision.integer("hidden_size"), "embeddings"
+    biases, norms = ("qkv_bias", "qkv_bias", "qkv_bias", True), ("layernorm_before", "layernorm_after")
+    style = Style(attention="attention", names=LLAMA_NAMES, bias=biases, norms=norms)
     names = (f"{base}.cls_token", f"{base}.position_embeddings", f"{base}.patch_embeddings.projection", "layernorm", "layers")
     pooler = linear(f"{path}.pooler.dense", width, vision.maybe_integer("pooler_output_size") or width, bias=True)
     return _transformer(vision, path, style, names, pooler)
@@ -94,18 +89,12 @@ def vit(vision: Config, path: str) -> tuple[Block, ...]:
 
 def _blip(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
     """The captioner of BLIP: BERT's decoder after a vision transformer with fused queries, keys and values."""
-    vision, base = needed(config, "vision_config"), "embeddings"
-    names = (
-        f"{base}.class_embedding",
-        f"{base}.position_embedding",
-        f"{base}.patch_embedding",
-        "post_layernorm",
-        "encoder.layers",
-    )
-    return [
-        *_transformer(vision, "vision_model", Style(names=("qkv", "projection")), names),
-        *BLIP_BERT.blocks(reading.config, top, reading.layers, headed=True, cross=True, source=vision.integer("hidden_size")),
-    ]
+    vision = needed(config, "vision_config")
+    embeddings = tuple(f"embeddings.{name}" for name in ("class_embedding", "position_embedding", "patch_embedding"))
+    names = (*embeddings, "post_layernorm", "encoder.layers")
+    encoder = _transformer(vision, "vision_model", Style(names=("qkv", "projection")), names)
+    source = vision.integer("hidden_size")
+    return [*encoder, *BLIP_BERT.blocks(reading.config, top, reading.layers, headed=True, cross=True, source=source)]
 
 
 def _florence(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
@@ -124,9 +113,8 @@ def _florence(config: Config, top: Config, reading: Reading, kind: str) -> list[
 def _davit(vision: Config, path: str) -> tuple[Block, ...]:
     """Stages: a convolution that shrinks the image, then pairs of blocks, one with attention in windows, one across channels."""
     widths = vision.integers("embed_dim", minimum=1) or []
-    count = len(widths)
-    kernels, depths = vision.integers("patch_size", length=count, minimum=1), vision.integers("depths", length=count)
-    before = vision.sequence("patch_prenorm", length=count)
+    kernels = vision.integers("patch_size", length=len(widths), minimum=1)
+    depths, before = vision.integers("depths", length=len(widths)), vision.sequence("patch_prenorm", length=len(widths))
     if not widths or kernels is None or depths is None or before is None:
         raise vision.missing("embed_dim")
     out, inputs = [], vision.integer("in_channels")
@@ -179,19 +167,7 @@ def _tokens(config: Config) -> int | None:
     return image_tokens(config.sub("vision_config"))
 
 
-BLIP_TEXT: Final = EncoderDecoder(keys=Keys())
-BLIP: Final = EncoderDecoder(keys=Keys(), weights=_blip, part="text_config", tokens=_tokens)
-FLORENCE2: Final = EncoderDecoder(keys=BART_KEYS, weights=_florence, part="text_config")
-PP_FORMULANET_TEXT: Final = EncoderDecoder(keys=BART_KEYS)
-PP_FORMULANET: Final = EncoderDecoder(keys=BART_KEYS, weights=_formulanet, part="text_config", tokens=_tokens)
-
-
-_TYPES: Final = ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
 _DEEPEST: Final = 4
-
-Weigh = Callable[[Config, str], Sequence[Block] | None]
-
-_ENCODERS: Final[Mapping[str, Weigh]] = {"vit": vit, "wav2vec2": wav2vec2}
 
 
 def _read(config: Config) -> Reading:
@@ -200,43 +176,45 @@ def _read(config: Config) -> Reading:
     decoder = config.sub("decoder") or config.retyped(config.nested_type("decoder"))
     decoder.ignore("add_cross_attention", "cross_attention_hidden_size", "is_decoder")
     family = find_family(decoder.model_type)
-    if family is None or decoder.model_type in _TYPES or (isinstance(family, EncoderDecoder) and family.part):
+    is_pair = decoder.model_type in ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
+    if family is None or is_pair or (isinstance(family, EncoderDecoder) and family.part):
         raise UnknownArchitectureError(
             f"No parser knows the decoder of this {config.model_type} model: {quoted(decoder.model_type)}.",
             hint="Plan the decoder by itself, or see: kvplan models",
         )
-    alone = family.decode(decoder) if isinstance(family, EncoderDecoder) else family.read(_as_decoder(decoder))
-    return Reading(
-        layers=tuple(_with_cross(layer) for layer in alone.layers),
-        config=decoder,
-        types=alone.types,
-        encoder_tokens=image_tokens(config.sub("encoder")) if config.model_type == "vision-encoder-decoder" else None,
-        notes=alone.notes,
-    )
-
-
-def _as_decoder(config: Config) -> Config:
-    """The same config with ``is_decoder`` set, because these models always set it, whatever the file says."""
-    child = Config({**config.raw, "is_decoder": True}, config.model_type, config.where)
-    child.read = config.read
-    config.children.append(child)
-    return child
-
-
-def _with_cross(layer: Layer) -> Layer:
-    if any(isinstance(kind, CrossAttention) for kind in layer):
-        return layer
-    own = tuple(kind for kind in layer if isinstance(kind, (FullAttention, SlidingAttention)))
-    return (*layer, dims_of(own).cross()) if own else layer
+    if isinstance(family, EncoderDecoder):
+        alone = family.decode(decoder)
+    else:
+        # These models set is_decoder, whatever the file says.
+        child = Config({**decoder.raw, "is_decoder": True}, decoder.model_type, decoder.where)
+        child.read = decoder.read
+        decoder.children.append(child)
+        alone = family.read(child)
+    layers = []
+    for layer in alone.layers:
+        own = tuple(kind for kind in layer if isinstance(kind, (FullAttention, SlidingAttention)))
+        crosses = not own or any(isinstance(kind, CrossAttention) for kind in layer)
+        layers.append(layer if crosses else (*layer, dims_of(own).cross()))
+    tokens = image_tokens(config.sub("encoder")) if config.model_type == "vision-encoder-decoder" else None
+    return Reading(layers=tuple(layers), config=decoder, types=alone.types, encoder_tokens=tokens, notes=alone.notes)
 
 
 def _weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
     """Both sides, and a matrix between them if their widths differ."""
     encoder, decoder = needed(config, "encoder"), reading.config
-    weigh = _encoder(encoder)
+    family = find_family(encoder.model_type)
+    weigh = family.encoder if isinstance(family, Bert) else {"vit": vit, "wav2vec2": wav2vec2}.get(encoder.model_type or "")
     if weigh is None:
         return None
-    after, before = _decoder(decoder, reading), weigh(encoder, "encoder")
+    after: Sequence[Block] | None = None
+    family = find_family(decoder.model_type)
+    if isinstance(family, Bert):
+        after = family.blocks(decoder, decoder, reading.layers, headed=True, cross=family.crosses(decoder))
+    elif isinstance(family, Bart):
+        after = family.blocks(decoder, decoder, reading, "decoder")
+    elif family is not None and decoder.model_type == "gpt2":
+        after = family.weigh(decoder, decoder, reading)
+    before = weigh(encoder, "encoder")
     if after is None or before is None:
         return None
     width, wide = decoder.integer("hidden_size"), encoder.integer("hidden_size")
@@ -246,19 +224,9 @@ def _weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
     return [*before, *after]
 
 
-def _encoder(config: Config) -> Weigh | None:
-    """The function that weighs an encoder of this type: it takes the encoder's config and its path."""
-    family = find_family(config.model_type)
-    return family.encoder if isinstance(family, Bert) else _ENCODERS.get(config.model_type or "")
-
-
-def _decoder(config: Config, reading: Reading) -> Sequence[Block] | None:
-    family = find_family(config.model_type)
-    if isinstance(family, Bert):
-        return family.blocks(config, config, reading.layers, headed=True, cross=family.crosses(config))
-    if isinstance(family, Bart):
-        return family.blocks(config, config, reading, "decoder")
-    return family.weigh(config, config, reading) if family is not None and config.model_type == "gpt2" else None
-
-
+BLIP_TEXT: Final = EncoderDecoder(keys=Keys())
+BLIP: Final = EncoderDecoder(keys=Keys(), weights=_blip, part="text_config", tokens=_tokens)
+FLORENCE2: Final = EncoderDecoder(keys=BART_KEYS, weights=_florence, part="text_config")
+PP_FORMULANET_TEXT: Final = EncoderDecoder(keys=BART_KEYS)
+PP_FORMULANET: Final = EncoderDecoder(keys=BART_KEYS, weights=_formulanet, part="text_config", tokens=_tokens)
 PAIR: Final = Readers(layers=_read, weights=_weigh)

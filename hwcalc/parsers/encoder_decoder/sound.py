@@ -26,38 +26,33 @@ def parakeet(config: Config, path: str) -> tuple[Block, ...]:
     """FastConformer of NVIDIA: convolutions that halve the frames, then conformer layers with relative positions."""
     width, inner = config.integer("hidden_size"), config.integer("intermediate_size")
     bias, conv_bias = config.flag("attention_bias"), config.flag("convolution_bias")
-    heads = config.integer("num_attention_heads")
+    heads, norm = config.integer("num_attention_heads"), w.layer_norm
     size = config.maybe_integer("head_dim") or max(1, width // heads)
-    layer = w.layer_norm("norm_out", width)
+    layer = norm("norm_out", width)
     for name in ("feed_forward1", "feed_forward2"):
-        layer += w.plain_mlp(width, inner, bias=bias, path=name, names=("linear1", "linear2")) + w.layer_norm(
-            f"norm_{name}", width
-        )
+        layer += w.plain_mlp(width, inner, bias=bias, path=name, names=("linear1", "linear2")) + norm(f"norm_{name}", width)
     layer += linears("self_attn", LLAMA_NAMES[:3], width, heads * size, bias=bias)
     layer += w.linear("self_attn.o_proj", heads * size, width, bias=bias)
-    layer += w.linear("self_attn.relative_k_proj", width, heads * size) + w.layer_norm("norm_self_att", width)
+    layer += w.linear("self_attn.relative_k_proj", width, heads * size) + norm("norm_self_att", width)
     layer += w.parameter("self_attn.bias_u", heads, size) + w.parameter("self_attn.bias_v", heads, size)
     layer += w.convolution("conv.pointwise_conv1", 2 * width, 1, inputs=width, bias=conv_bias)
     layer += w.convolution("conv.depthwise_conv", width, config.integer("conv_kernel_size"), bias=conv_bias)
-    layer += w.layer_norm("conv.norm", width)
-    layer += w.convolution("conv.pointwise_conv2", width, 1, inputs=width, bias=conv_bias) + w.layer_norm("norm_conv", width)
-    return (
-        Block(kind="convolution", weights=_subsampling(config, width, path), part=Part.ENCODER),
-        Block(kind="encoder_layer", weights=layer, part=Part.ENCODER, count=config.number_of_layers()),
-    )
-
-
-def _subsampling(config: Config, width: int, path: str) -> Weighed:
-    """A full convolution, then pairs of a depthwise and a pointwise one. Together they divide the frames by ``subsampling_factor``."""
+    layer += norm("conv.norm", width)
+    layer += w.convolution("conv.pointwise_conv2", width, 1, inputs=width, bias=conv_bias) + norm("norm_conv", width)
+    # A full convolution, then pairs of a depthwise and a pointwise one. Together they divide the frames by subsampling_factor.
     channels, kernel = config.integer("subsampling_conv_channels"), config.integer("subsampling_conv_kernel_size")
     stride, factor = config.integer("subsampling_conv_stride", minimum=2), config.integer("subsampling_factor", minimum=2)
-    layers, base = factor.bit_length() - 1, f"{path}.subsampling"
-    weights = conv(f"{base}.layers.0", channels, 1, kernel, kernel)
-    for i in range(1, layers):
-        weights += conv(f"{base}.layers.{3 * i - 1}", channels, 1, kernel, kernel)
-        weights += conv(f"{base}.layers.{3 * i}", channels, channels, 1, 1)
-    bins = config.integer("num_mel_bins") // stride**layers
-    return weights + w.linear(f"{base}.linear", channels * max(1, bins), width, bias=True)
+    halvings, base = factor.bit_length() - 1, f"{path}.subsampling"
+    front = conv(f"{base}.layers.0", channels, 1, kernel, kernel)
+    for i in range(1, halvings):
+        front += conv(f"{base}.layers.{3 * i - 1}", channels, 1, kernel, kernel)
+        front += conv(f"{base}.layers.{3 * i}", channels, channels, 1, 1)
+    bins = config.integer("num_mel_bins") // stride**halvings
+    front += w.linear(f"{base}.linear", channels * max(1, bins), width, bias=True)
+    return (
+        Block(kind="convolution", weights=front, part=Part.ENCODER),
+        Block(kind="encoder_layer", weights=layer, part=Part.ENCODER, count=config.number_of_layers()),
+    )
 
 
 def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
@@ -67,11 +62,8 @@ def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
     width = config.integer("hidden_size")
     front = wav2vec2_front(config, width, f"{path}.feature_extractor", f"{path}.feature_projection", f"{path}.encoder")
     front += w.layer_norm(f"{path}.encoder.layer_norm", width) + masked_span(config, width, path)
-    style = Style(
-        attention="attention",
-        mlp=("feed_forward.intermediate_dense", "feed_forward.output_dense"),
-        norms=("layer_norm", "final_layer_norm"),
-    )
+    mlp = ("feed_forward.intermediate_dense", "feed_forward.output_dense")
+    style = Style(attention="attention", mlp=mlp, norms=("layer_norm", "final_layer_norm"))
     layer = encoder_layer(config, style, f"{path}.encoder.layers", width, config.integer("intermediate_size"))
     return (
         Block(kind="convolution", weights=front, part=Part.AUDIO),
@@ -80,32 +72,28 @@ def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
 
 
 def wav2vec2_front(config: Config, width: int, extractor: str, projection: str, encoder: str) -> Weighed:
-    """What comes before the layers of wav2vec 2.0: convolutions over samples, a projection, and a convolution for positions."""
-    last = (config.integers("conv_dim", minimum=1) or [1])[-1]
-    front = _convolutions(config, extractor) + w.layer_norm(f"{projection}.layer_norm", last)
-    front += w.linear(f"{projection}.projection", last, width, bias=True)
+    """What comes before the layers of wav2vec 2.0: convolutions over samples, a projection, and a convolution for positions.
+
+    There is a group norm after the first convolution, or a layer norm after each.
+    """
+    widths, kernels = config.integers("conv_dim", minimum=1) or [], config.integers("conv_kernel", minimum=1) or []
+    if not widths or len(widths) != len(kernels):
+        raise config.error("conv_kernel", kernels, f"a list of {len(widths)} numbers, one for each convolution")
+    everywhere = config.text("feat_extract_norm") == "layer"
+    front: Weighed = ()
+    for i, (out, kernel) in enumerate(zip(widths, kernels, strict=True)):
+        path, inputs = f"{extractor}.conv_layers.{i}", widths[i - 1] if i else 1
+        front += w.convolution(f"{path}.conv", out, kernel, inputs=inputs, bias=config.flag("conv_bias"))
+        if everywhere or i == 0:
+            front += w.layer_norm(f"{path}.layer_norm", out)
+    front += w.layer_norm(f"{projection}.layer_norm", widths[-1])
+    front += w.linear(f"{projection}.projection", widths[-1], width, bias=True)
     # A grouped convolution. Its weight is stored as a direction and a length for each tap.
     kernel, groups = config.integer("num_conv_pos_embeddings"), config.integer("num_conv_pos_embedding_groups")
     path = f"{encoder}.pos_conv_embed.conv"
     front += w.parameter(f"{path}.parametrizations.weight.original0", 1, 1, kernel)
     front += w.parameter(f"{path}.parametrizations.weight.original1", width, width // groups, kernel, role=WeightRole.CONV)
     return front + w.parameter(f"{path}.bias", width, role=WeightRole.BIAS)
-
-
-def _convolutions(config: Config, path: str) -> Weighed:
-    """The convolutions of wav2vec 2.0 over samples. There is a group norm after the first, or a layer norm after each."""
-    widths = config.integers("conv_dim", minimum=1) or []
-    kernels = config.integers("conv_kernel", minimum=1) or []
-    if not widths or len(widths) != len(kernels):
-        raise config.error("conv_kernel", kernels, f"a list of {len(widths)} numbers, one for each convolution")
-    everywhere = config.text("feat_extract_norm") == "layer"
-    weights: Weighed = ()
-    for i, (width, kernel) in enumerate(zip(widths, kernels, strict=True)):
-        inputs = widths[i - 1] if i else 1
-        weights += w.convolution(f"{path}.conv_layers.{i}.conv", width, kernel, inputs=inputs, bias=config.flag("conv_bias"))
-        if everywhere or i == 0:
-            weights += w.layer_norm(f"{path}.conv_layers.{i}.layer_norm", width)
-    return weights
 
 
 def masked_span(config: Config, width: int, path: str) -> Weighed:
@@ -132,11 +120,19 @@ def conformer(config: Config, path: str) -> tuple[Block, ...] | None:
     ]
     adapters = config.integer("num_adapter_layers", minimum=0, maximum=MAX_LAYERS) if config.flag("add_adapter") else 0
     if adapters:
-        out.append(Block(kind="adapter", weights=_seamless_adapter(config, width, inner), part=Part.ENCODER, count=adapters))
+        kernel = config.integer("adaptor_kernel_size")
+        adapter = (
+            _square_attention("self_attn", width) + _feed_forward("ffn", width, inner) + w.layer_norm("ffn_layer_norm", width)
+        )
+        for name in ("residual", "self_attn"):
+            adapter += w.layer_norm(f"{name}_layer_norm", width)
+            adapter += w.convolution(f"{name}_conv", 2 * width, kernel, inputs=width, bias=True)
+        out.append(Block(kind="adapter", weights=adapter, part=Part.ENCODER, count=adapters))
     return tuple(out)
 
 
 def _conformer_layer(config: Config, width: int, inner: int, second: bool) -> Weighed:
+    """One layer of the speech encoder of Seamless, of its ``second`` version or the first."""
     heads = config.integer("speech_encoder_attention_heads")
     size = max(1, width // heads)
     layer = _square_attention("self_attn", width)
@@ -155,15 +151,6 @@ def _conformer_layer(config: Config, width: int, inner: int, second: bool) -> We
     layer += w.layer_norm("conv_module.depthwise_layer_norm" if second else "conv_module.batch_norm", width)
     layer += w.convolution("conv_module.pointwise_conv2", width, 1, inputs=width)
     return layer + w.layer_norm("conv_module.layer_norm", width)
-
-
-def _seamless_adapter(config: Config, width: int, inner: int) -> Weighed:
-    kernel = config.integer("adaptor_kernel_size")
-    weights = _square_attention("self_attn", width) + _feed_forward("ffn", width, inner) + w.layer_norm("ffn_layer_norm", width)
-    for name in ("residual", "self_attn"):
-        weights += w.layer_norm(f"{name}_layer_norm", width)
-        weights += w.convolution(f"{name}_conv", 2 * width, kernel, inputs=width, bias=True)
-    return weights
 
 
 def _square_attention(path: str, width: int) -> Weighed:
@@ -200,12 +187,10 @@ def _text_stack(config: Config, side: str, layers: tuple[Layer, ...]) -> list[Bl
     width, encoder = config.integer("hidden_size"), side == "encoder"
     part = Part.ENCODER if encoder else Part.LANGUAGE
     mlp = w.plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="ffn") + w.layer_norm("ffn_layer_norm", width)
+    out = stack(layers, width, part, attention=bart_attention("self_attn", width), mlp=mlp)
+    out.append(Block(kind="norm", weights=w.layer_norm(f"text_{side}.layer_norm", width), part=part))
     cross = bart_attention("cross_attention", width, cross=True)
-    return [
-        *stack(layers, width, part, attention=bart_attention("self_attn", width), mlp=mlp),
-        Block(kind="norm", weights=w.layer_norm(f"text_{side}.layer_norm", width), part=part),
-        *(() if encoder else stack(layers, width, cross_attention=cross)),
-    ]
+    return out if encoder else out + stack(layers, width, cross_attention=cross)
 
 
 def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
@@ -240,19 +225,14 @@ def _moonshine(config: Config, top: Config, reading: Reading, kind: str) -> list
     norms = rms_norms(width, "input_layernorm", "post_attention_layernorm")
     gate = w.linear("mlp.fc1", width, 2 * inner, bias=True) + w.linear("mlp.fc2", inner, width, bias=True)
     encoder = _moonshine_keys("encoder").layers(config, cross=False)
-    out = [
-        Block(kind="convolution", weights=front + w.rms_norm("encoder.layer_norm", width), part=Part.ENCODER),
-        *stack(encoder, width, Part.ENCODER, attention=own, mlp=w.plain_mlp(width, inner), norm=norms),
-        *stack(
-            reading.layers,
-            width,
-            cross_attention=replace(own, path="encoder_attn", cross=True),
-            attention=own,
-            mlp=gate,
-            norm=norms + w.rms_norm("final_layernorm", width),
-        ),
-        Block(kind="embedding", weights=w.embedding("decoder.embed_tokens", vocab, width) + w.rms_norm("decoder.norm", width)),
-    ]
+    front += w.rms_norm("encoder.layer_norm", width)
+    out = [Block(kind="convolution", weights=front, part=Part.ENCODER)]
+    out += stack(encoder, width, Part.ENCODER, attention=own, mlp=w.plain_mlp(width, inner), norm=norms)
+    norms += w.rms_norm("final_layernorm", width)
+    cross = replace(own, path="encoder_attn", cross=True)
+    out += stack(reading.layers, width, cross_attention=cross, attention=own, mlp=gate, norm=norms)
+    table = w.embedding("decoder.embed_tokens", vocab, width) + w.rms_norm("decoder.norm", width)
+    out.append(Block(kind="embedding", weights=table))
     return out if tied_head(config, top) else out + output_head("proj_out", width, vocab)
 
 
@@ -269,31 +249,19 @@ def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> li
     if decoder is config:  # Cohere's
         outside += w.embedding("decoder.pos_emb", decoder.integer("max_position_embeddings"), width)
         outside += w.linear("decoder.proj", encoder.integer("hidden_size"), width, bias=True)
-    heard = parakeet(encoder, "encoder")
     own = Attends(path="self_attn", biased="qkvo" if decoder.flag("attention_bias") else "")
-    norms = ("input_layernorm", "post_attention_layernorm", "final_layernorm")
-    return [
-        *heard,
-        Block(kind="embedding", weights=outside),
-        *stack(
-            reading.layers,
-            width,
-            attention=own,
-            cross_attention=replace(own, path="encoder_attn", cross=True),
-            mlp=w.plain_mlp(width, decoder.integer("intermediate_size")),
-            norm=tuple(weight for name in norms for weight in w.layer_norm(name, width)),
-        ),
-        *output_head("proj_out", width, vocab, tied=tied_head(decoder, top), bias=True),
-    ]
-
-
-# Decoders whose output is the codes of an audio codec.
+    cross = replace(own, path="encoder_attn", cross=True)
+    names = ("input_layernorm", "post_attention_layernorm", "final_layernorm")
+    norms = tuple(weight for name in names for weight in w.layer_norm(name, width))
+    out = [*parakeet(encoder, "encoder"), Block(kind="embedding", weights=outside)]
+    mlp = w.plain_mlp(width, decoder.integer("intermediate_size"))
+    out += stack(reading.layers, width, attention=own, cross_attention=cross, mlp=mlp, norm=norms)
+    return out + output_head("proj_out", width, vocab, tied=tied_head(decoder, top), bias=True)
 
 
 def _dia_layers(config: Config, cross: bool) -> tuple[Layer, ...]:
     """Self attention has grouped queries. Cross attention has its own number of heads."""
-    count = config.number_of_layers()
-    own = attention_dims(config).full()
+    count, own = config.number_of_layers(), attention_dims(config).full()
     heads, kv_heads = config.integer("cross_num_attention_heads"), config.integer("cross_num_key_value_heads")
     width = config.integer("cross_head_dim")
     config.ignore("cross_hidden_size")
@@ -306,30 +274,21 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
     encoder, decoder = needed(config, "encoder_config"), reading.config
     width, wide = encoder.integer("hidden_size"), decoder.integer("hidden_size")
     channels = decoder.integer("num_channels") * decoder.integer("vocab_size")
-
-    def mlp(side: Config, width: int) -> Weighed:
-        return w.gated_mlp(width, side.integer("intermediate_size"), fused="gate_up_proj")
-
     own = Attends(path="self_attention")
-    norms = rms_norms(width, "pre_sa_norm", "post_sa_norm")
+    over = Attends(path="cross_attention", cross=True, source=decoder.integer("cross_hidden_size"))
     layers: tuple[Layer, ...] = ((attention_dims(encoder).full(),),) * encoder.number_of_layers()
     table = w.embedding("encoder.embedding", encoder.integer("vocab_size"), width)
-    return [
-        Block(kind="embedding", weights=table, part=Part.ENCODER),
-        *stack(layers, width, Part.ENCODER, attention=own, mlp=mlp(encoder, width), norm=norms),
-        Block(kind="norm", weights=w.rms_norm("encoder.norm", width), part=Part.ENCODER),
-        Block(kind="embedding", weights=w.embedding("decoder.embeddings.embed", channels, wide)),
-        *stack(
-            reading.layers,
-            wide,
-            attention=own,
-            cross_attention=Attends(path="cross_attention", cross=True, source=decoder.integer("cross_hidden_size")),
-            mlp=mlp(decoder, wide),
-            norm=rms_norms(wide, "pre_sa_norm", "pre_ca_norm", "pre_mlp_norm"),
-        ),
-        Block(kind="norm", weights=w.rms_norm("decoder.norm", wide)),
-        *output_head("logits_dense", wide, channels),
-    ]
+    out = [Block(kind="embedding", weights=table, part=Part.ENCODER)]
+    mlp = w.gated_mlp(width, encoder.integer("intermediate_size"), fused="gate_up_proj")
+    norms = rms_norms(width, "pre_sa_norm", "post_sa_norm")
+    out += stack(layers, width, Part.ENCODER, attention=own, mlp=mlp, norm=norms)
+    out.append(Block(kind="norm", weights=w.rms_norm("encoder.norm", width), part=Part.ENCODER))
+    out.append(Block(kind="embedding", weights=w.embedding("decoder.embeddings.embed", channels, wide)))
+    mlp = w.gated_mlp(wide, decoder.integer("intermediate_size"), fused="gate_up_proj")
+    norms = rms_norms(wide, "pre_sa_norm", "pre_ca_norm", "pre_mlp_norm")
+    out += stack(reading.layers, wide, attention=own, cross_attention=over, mlp=mlp, norm=norms)
+    out.append(Block(kind="norm", weights=w.rms_norm("decoder.norm", wide)))
+    return out + output_head("logits_dense", wide, channels)
 
 
 def _musicgen(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
@@ -355,13 +314,11 @@ DECODER: Final = EncoderDecoder()
 """The decoder of Canary, and the whole streaming model of Moonshine."""
 CANARY: Final = EncoderDecoder(weights=_transcriber, part="decoder_config")
 COHERE: Final = EncoderDecoder(weights=_transcriber)
-
 _KEYS: Final = Keys()
 _AS_PREFIX: Final = Note(
     code="encoder-as-prefix",
     message="The text and melody that condition this model stand before its own tokens: --seq counts them too.",
 )
-
 DIA_DECODER: Final = EncoderDecoder(special=_dia_layers)
 DIA: Final = EncoderDecoder(special=_dia_layers, weights=_dia, part="decoder_config")
 MUSICGEN_DECODER: Final = EncoderDecoder(keys=_KEYS, weights=_musicgen, forms=("decoder",))

@@ -60,8 +60,11 @@ class _T5(EncoderDecoder):
     def _side(self, config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> list[Block]:
         """Layers and final norm of one side."""
         part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
-        step = _sparse_step(config, len(layers), side) if self.sparse else 0
-        sparse = [step > 0 and (step == 1 or i % step == 1) for i in range(len(layers))]
+        # One layer in so many has experts. Where the file names no number of sparse layers, experts are on layer 1 alone.
+        count = len(layers)
+        named = (config.maybe_integer(f"num_sparse_{side}_layers", minimum=0) or 0) if self.sparse else 0
+        step = (count // named if named > 0 else count) if self.sparse else 0
+        sparse = [step > 0 and (step == 1 or i % step == 1) for i in range(count)]
         places = [(layer, i == 0 or self.biases_everywhere, sparse[i]) for i, layer in enumerate(layers)]
         out = blocks.repeated(places, lambda place: self._layer(config, width, side, *place), part)
         return [*out, Block(kind="norm", weights=rms_norm(f"{side}.final_layer_norm", width), part=part)]
@@ -80,7 +83,12 @@ class _T5(EncoderDecoder):
         if not encoder:
             cross = blocks.projections("layer.1.EncDecAttention", width, blocks.cross_dims(layer, width), _QKVO)
             yield "cross_attention", cross + rms_norm("layer.1.layer_norm", width)
-        yield ("moe", self._experts(config, width)) if routed else ("mlp", self._mlp(config, width, "layer.2.DenseReluDense"))
+        if routed:
+            count, bias = config.integer("num_experts"), config.flag("router_bias")
+            router = linear("layer.2.mlp.router.classifier", width, count, bias=bias, role=WeightRole.ROUTER)
+            yield "moe", experts(self._mlp(config, width, "layer.2.mlp.experts"), count, 1) + router
+        else:
+            yield "mlp", self._mlp(config, width, "layer.2.DenseReluDense")
         yield "norm", rms_norm("layer.2.layer_norm", width)
 
     def _mlp(self, config: Config, width: int, path: str) -> Weighed:
@@ -90,11 +98,6 @@ class _T5(EncoderDecoder):
             return _gated(width, inner, path)
         return linear(f"{path}.wi", width, inner) + linear(f"{path}.wo", inner, width)
 
-    def _experts(self, config: Config, width: int) -> Weighed:
-        count, bias = config.integer("num_experts"), config.flag("router_bias")
-        router = linear("layer.2.mlp.router.classifier", width, count, bias=bias, role=WeightRole.ROUTER)
-        return experts(self._mlp(config, width, "layer.2.mlp.experts"), count, 1) + router
-
 
 def _gated(width: int, inner: int, path: str) -> Weighed:
     return linear(f"{path}.wi_0", width, inner) + linear(f"{path}.wi_1", width, inner) + linear(f"{path}.wo", inner, width)
@@ -102,12 +105,6 @@ def _gated(width: int, inner: int, path: str) -> Weighed:
 
 def _biases(config: Config, path: str, heads: int) -> Weighed:
     return embedding(path, config.integer("relative_attention_num_buckets"), heads)
-
-
-def _sparse_step(config: Config, count: int, side: str) -> int:
-    """One layer in this many has experts. With no number of sparse layers it is ``count``, which leaves experts on layer 1 alone."""
-    sparse = config.maybe_integer(f"num_sparse_{side}_layers", minimum=0) or 0
-    return count // sparse if sparse > 0 else count
 
 
 def _composers(config: Config, width: int) -> list[Block]:
@@ -147,29 +144,21 @@ def _pix2struct(config: Config, top: Config, reading: Reading, kind: str) -> lis
     patches = linear("encoder.embeddings.patch_projection", vision.integer("patch_embed_hidden_size"), width, bias=True)
     for name in ("row", "column"):
         patches += embedding(f"encoder.embeddings.{name}_embedder", vision.integer("seq_len"), width)
-    return [
+    out = [
         Block(kind="patches", weights=patches + rms_norm("encoder.layernorm", width), part=Part.VISION),
         Block(kind="vision_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers()),
-        *_pix2struct_decoder(reading, top),
     ]
-
-
-def _pix2struct_decoder(reading: Reading, top: Config) -> list[Block]:
     text = reading.config
     width, vocab = text.integer("hidden_size"), text.integer("vocab_size")
     names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "attention.output"}
-
     both: Weighed = ()
     for place, dims in (("self_attention", blocks.own_dims), ("encoder_decoder_attention", blocks.cross_dims)):
         both += blocks.projections(place, width, dims(reading.layers[0], width), names) + rms_norm(f"{place}.layer_norm", width)
     mlp = _gated(width, text.integer("d_ff"), "mlp.DenseReluDense") + rms_norm("mlp.layer_norm", width)
     outside = embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.final_layer_norm", width)
     outside += _biases(text, "layer.0.self_attention.attention.relative_attention_bias", text.integer("num_heads"))
-    out = [Block(kind="embedding", weights=outside), *blocks.stack(reading.layers, width, attention=both, mlp=mlp)]
+    out += [Block(kind="embedding", weights=outside), *blocks.stack(reading.layers, width, attention=both, mlp=mlp)]
     return out if blocks.tied_head(text, top) else out + blocks.output_head("decoder.lm_head", width, vocab)
-
-
-# T5Gemma.
 
 
 def _windowed(period: int) -> Callable[[Config, bool], tuple[Layer, ...]]:

@@ -320,7 +320,18 @@ def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
 
     ``drafts`` asks for the context of multi-token prediction (``ctx_type=mtp``) in place of the main one.
     """
-    return tuple(_cached(read, layer, drafts=drafts) or NOTHING for layer in range(read.n_layer_all))
+    columns = (read.n_head, read.n_head_kv, read.n_ff, read.is_swa, read.is_recurrent, read.indexer_full, read.compress_ratios)
+    starts = (read.n_layer, read.n_layer_dense_lead, read.n_layer_all if read.kv_from_start is None else read.kv_from_start)
+    said = [column for column in columns if len(column) == read.n_layer_all]
+    # Blocks of which the file says the same keep the same.
+    made: dict[tuple[object, ...], Layer] = {}
+    out: list[Layer] = []
+    for layer in range(read.n_layer_all):
+        key = (*(column[layer] for column in said), *(layer >= start for start in starts))
+        if key not in made:
+            made[key] = _cached(read, layer, drafts=drafts) or NOTHING
+        out.append(made[key])
+    return tuple(out)
 
 
 def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:

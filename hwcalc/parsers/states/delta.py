@@ -16,6 +16,7 @@ layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -94,7 +95,7 @@ def _mixer(config: Config, layer: Layer) -> Named:
 
 
 def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    hidden = config.integer("hidden_size")
+    hidden, count = config.integer("hidden_size"), len(reading.layers)
     norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
     sparse, dense = _feed_forward(config)
 
@@ -104,35 +105,27 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
         yield sparse if routed else dense
         yield "norm", norms
 
-    count = len(reading.layers)
-    layers = list(zip(reading.layers, _routed(config, count), strict=True))
-    out = ends(config, top) + repeated(layers, weigh)
-    steps = _prediction_steps(config)
+    # All layers of Qwen3.5 have experts, or none.
+    routed = [config.model_type != "qwen3_5_text"] * count
+    if config.model_type == "qwen3_next":
+        step, plain = config.integer("decoder_sparse_step"), set(config.integers("mlp_only_layers") or ())
+        experts = config.maybe_integer("num_experts", minimum=0) or 0
+        routed = [experts > 0 and (i + 1) % step == 0 and i not in plain for i in range(count)]
+    out = ends(config, top) + repeated(zip(reading.layers, routed, strict=True), weigh)
+    if config.model_type == "qwen3_next":
+        # Checkpoints have one layer that predicts further tokens, which their files do not mention.
+        given = config.maybe_integer("num_nextn_predict_layers", minimum=0)
+        steps = 1 if given is None else given
+    else:
+        # No known model has dedicated embeddings, so they are not counted.
+        dedicated = config.flag("mtp_use_dedicated_embeddings")
+        steps = 0 if dedicated else config.maybe_integer("mtp_num_hidden_layers", minimum=0) or 0
     if steps:
         join = w.linear("mtp.fc", 2 * hidden, hidden)
         join += rms_norms(hidden, "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
         out.append(Block(kind="mtp", weights=join, part=Part.MTP))
         out += repeated([(full_layer(config, count), True)] * steps, weigh, Part.MTP)
     return out
-
-
-def _prediction_steps(config: Config) -> int:
-    """The number of layers that predict further tokens. Checkpoints of Qwen3-Next have one, which their files do not mention."""
-    if config.model_type == "qwen3_next":
-        steps = config.maybe_integer("num_nextn_predict_layers", minimum=0)
-        return 1 if steps is None else steps
-    # No known model has dedicated embeddings, so they are not counted.
-    dedicated = config.flag("mtp_use_dedicated_embeddings")
-    return 0 if dedicated else config.maybe_integer("mtp_num_hidden_layers", minimum=0) or 0
-
-
-def _routed(config: Config, count: int) -> list[bool]:
-    """Which layers have experts: all or none in Qwen3.5; ``decoder_sparse_step`` and ``mlp_only_layers`` decide in Qwen3-Next."""
-    if config.model_type != "qwen3_next":
-        return [config.model_type != "qwen3_5_text"] * count
-    step, plain = config.integer("decoder_sparse_step"), set(config.integers("mlp_only_layers") or ())
-    experts = config.maybe_integer("num_experts", minimum=0) or 0
-    return [experts > 0 and (i + 1) % step == 0 and i not in plain for i in range(count)]
 
 
 def _feed_forward(config: Config) -> tuple[Named, Named]:
@@ -218,11 +211,11 @@ def _delta_reader(config: Config, count: int) -> LayerReader:
 def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     """Qwen4 has gated residuals where other models have norms."""
     hidden = config.integer("hidden_size")
-    moe: Named = ("moe", _shared_experts(config, config.integer("num_experts")))
+    moe = _shared_experts(config, config.integer("num_experts"))
 
     def weigh(layer: Layer) -> Iterator[Named]:
         yield _mixer(config, layer)
-        yield moe
+        yield "moe", moe
         yield "hyper_connection", _hyper_connection(config, "attn_hyper_connection")
         yield "hyper_connection", _hyper_connection(config, "mlp_hyper_connection")
         for kind in layer:
@@ -232,7 +225,10 @@ def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]
                 norms = rms_norms(head, f"{path}.q_layernorm", f"{path}.k_layernorm")
                 yield "indexer", w.linear(f"{path}.index_qk_proj", hidden, width) + norms
             if isinstance(kind, formulas.ShortConvolution):
-                yield "ngram", _ngram_mixer(config, kind)
+                wide, width = kind.channels, config.maybe_integer("ple_embed_dim") or hidden
+                weights = w.linear("ple.key_proj", width, wide) + w.linear("ple.value_proj", width, hidden)
+                weights += rms_norms(wide, "ple.norm_key", "ple.norm_query", "ple.norm_conv")
+                yield "ngram", weights + w.convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
 
     out = [block for block in ends(config, top) if block.kind != "norm"] + repeated(reading.layers, weigh)
     out.append(Block(kind="hyper_connection", weights=_hyper_connection(config, "model.hyper_connection_mixer", combine=False)))
@@ -246,14 +242,6 @@ def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> Wei
     weights = w.rms_norm(f"{path}.hc_norm", wide)
     weights += w.linear(f"{path}.input_mix_weight_down", wide, rank) + w.linear(f"{path}.input_mix_weight_up", rank, wide)
     return weights + w.linear(f"{path}.block_inject_weight", wide, count) if combine else weights
-
-
-def _ngram_mixer(config: Config, kind: formulas.ShortConvolution) -> Weighed:
-    hidden, wide = config.integer("hidden_size"), kind.channels
-    width = config.maybe_integer("ple_embed_dim") or hidden
-    weights = w.linear("ple.key_proj", width, wide) + w.linear("ple.value_proj", width, hidden)
-    weights += rms_norms(wide, "ple.norm_key", "ple.norm_query", "ple.norm_conv")
-    return weights + w.convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
 
 
 def _ngram_tables(config: Config, layers: list[int]) -> list[Block]:
@@ -288,13 +276,8 @@ def _primes(start: int) -> Iterator[int]:
 
 
 _READERS: Final = {LINEAR: _delta_layer, FULL: full_layer}
-OLMO_HYBRID: Final = Interleaved(types=_types, readers=_READERS, weights=_olmo, ignored=_IGNORED, spelled=False)
-QWEN3_NEXT: Final = Interleaved(types=_types, readers=_READERS, weights=_weights, ignored=_IGNORED, spelled=False)
-QWEN4: Final = Readers(layers=_qwen4, weights=_qwen4_weights)
 
 
-_EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
-_FULL: Final = "full_attention"
 _INDEXED: Final = "indexed_attention"
 # Keys that never bear on the cache, and keys of latent attention, which are left unread where no layer has it.
 _WITHOUT_EFFECT: Final = (
@@ -332,9 +315,13 @@ class DeltaFamily(Record):
 
         def full_layer(layer: Config, index: int) -> Layer:
             latent = (latent_attention(layer),)
-            return (*latent, _indexer(layer)) if self.indexed and modes[index] == "full" else latent
+            if not self.indexed or modes[index] != "full":
+                return latent
+            # GLM-5 Next scores pools of tokens: it keeps a gate beside each token's key, as wide as the key.
+            indexer = sparse_indexer(layer)
+            return (*latent, replace(indexer, index_extra_elements=indexer.index_head_dim))
 
-        readers = {LINEAR: lambda _layer, _index: delta, _FULL: full_layer} | ({_INDEXED: full_layer} if self.indexed else {})
+        readers = {LINEAR: lambda _layer, _index: delta, FULL: full_layer} | ({_INDEXED: full_layer} if self.indexed else {})
         layers = build_layers(config, types, readers)
         # transformers packs one more element into every entry: whether the token is padding.
         readings = {"transformers": tuple(map(_padded, layers))} if self.indexed else {}
@@ -342,39 +329,34 @@ class DeltaFamily(Record):
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
         """The blocks of weights of these layers, and those around them."""
-        hidden = config.integer("hidden_size")
+        hidden, low_rank = config.integer("hidden_size"), not self.bailing
+        rank = config.maybe_integer("q_lora_rank") if low_rank else None
         norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
         def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
             layer, sparse = key
             for kind in layer:
-                yield from self._mixer(config, kind)
-            yield (
-                ("moe", moe_weights(config, _EXPERTS))
-                if sparse
-                else ("mlp", w.gated_mlp(hidden, config.integer("intermediate_size")))
-            )
+                if isinstance(kind, formulas.KimiDeltaAttention):
+                    delta = partial(w.kimi_delta_attention, low_rank_decay=low_rank, low_rank_gate=low_rank)
+                    yield "delta", delta(hidden, **kind.numbers())
+                elif isinstance(kind, LatentAttention):
+                    gate = w.linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
+                    yield "attention", kind_weights(config, kind, rank) + gate
+                elif isinstance(kind, SparseIndexer):
+                    # GLM-5 Next pools tokens, by a gate as wide as the key and a learned position within the pool.
+                    path, width = "self_attn.indexer.index_kpool_compress", kind.index_head_dim
+                    pool = w.parameter(f"{path}_ape", config.integer("index_kpool"), width)
+                    yield "indexer", kind_weights(config, kind, rank) + pool + w.parameter(f"{path}_gate", width, hidden)
+            if sparse:
+                yield "moe", moe_weights(config, _EXPERTS)
+            else:
+                yield "mlp", w.gated_mlp(hidden, config.integer("intermediate_size"))
             yield "norm", norms
-            if self.indexed:
-                for path in ("attn_hc", "ffn_hc"):
-                    yield "hyper_connection", hyper_connection(path, config.integer("hc_mult"), hidden, 3)
+            for path in ("attn_hc", "ffn_hc") if self.indexed else ():
+                yield "hyper_connection", hyper_connection(path, config.integer("hc_mult"), hidden, 3)
 
         sparse = sparse_layers(config, len(reading.layers), self.dense)
         return (*ends(config, top), *repeated(zip(reading.layers, sparse, strict=True), weigh))
-
-    def _mixer(self, config: Config, kind: LayerKind) -> Iterator[Named]:
-        hidden, rank = config.integer("hidden_size"), None if self.bailing else config.maybe_integer("q_lora_rank")
-        if isinstance(kind, formulas.KimiDeltaAttention):
-            low_rank = not self.bailing
-            yield "delta", w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
-        elif isinstance(kind, LatentAttention):
-            gate = w.linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
-            yield "attention", kind_weights(config, kind, rank) + gate
-        elif isinstance(kind, SparseIndexer):
-            # GLM-5 Next pools tokens, by a gate as wide as the key and a learned position within the pool.
-            path, width = "self_attn.indexer.index_kpool_compress", kind.index_head_dim
-            pool = w.parameter(f"{path}_ape", config.integer("index_kpool"), width) + w.parameter(f"{path}_gate", width, hidden)
-            yield "indexer", kind_weights(config, kind, rank) + pool
 
 
 def _kimi(_config: Config, nested: Config | None, count: int) -> list[str]:
@@ -382,12 +364,11 @@ def _kimi(_config: Config, nested: Config | None, count: int) -> list[str]:
     full = nested.integers("full_attn_layers") if nested is not None else None
     linear = nested.integers("kda_layers") if nested is not None else None
     if nested is None or full is None or linear is None:
-        return [_FULL if i and i % 4 == 0 else LINEAR for i in range(count)]
+        return [FULL if i and i % 4 == 0 else LINEAR for i in range(count)]
     if sorted((*full, *linear)) != list(range(1, count + 1)):
-        raise nested.error(
-            "full_attn_layers", full, f"numbers from 1 to {count} that together with kda_layers name each layer once"
-        )
-    return [_FULL if number in full else LINEAR for number in range(1, count + 1)]
+        allowed = f"numbers from 1 to {count} that together with kda_layers name each layer once"
+        raise nested.error("full_attn_layers", full, allowed)
+    return [FULL if number in full else LINEAR for number in range(1, count + 1)]
 
 
 def _delta(config: Config, nested: Config | None, *, bailing: bool) -> formulas.KimiDeltaAttention:
@@ -409,12 +390,6 @@ def _delta(config: Config, nested: Config | None, *, bailing: bool) -> formulas.
     )
 
 
-def _indexer(config: Config) -> SparseIndexer:
-    """GLM-5 Next scores pools of tokens: it keeps a gate beside each token's key, as wide as the key."""
-    indexer = sparse_indexer(config)
-    return replace(indexer, index_extra_elements=indexer.index_head_dim)
-
-
 def _padded(layer: Layer) -> Layer:
     return tuple(
         replace(kind, index_extra_elements=kind.index_extra_elements + 1) if isinstance(kind, SparseIndexer) else kind
@@ -422,14 +397,7 @@ def _padded(layer: Layer) -> Layer:
     )
 
 
-KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)
-BAILING: Final = DeltaFamily(
-    types=lambda config, _nested, count: every(config.integer("layer_group_size"), count, _FULL, LINEAR), dense=2, bailing=True
-)
-GLM5_NEXT: Final = DeltaFamily(types=lambda _config, _nested, count: every(4, count, _FULL, LINEAR), dense=3, indexed=True)
-
-
-def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
+def _k3_weights(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     text, hidden = reading.config, reading.config.integer("hidden_size")
     nested = text.sub("linear_attn_config")
     full_gate = nested is not None and nested.flag("use_full_rank_gate")
@@ -440,10 +408,17 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
         layer, sparse = key
         for kind in layer:
             if isinstance(kind, formulas.KimiDeltaAttention):
-                yield "delta", _k3_delta(kind, hidden, full_gate=full_gate)
+                weights = w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
+                # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
+                padded = w.parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))[0]
+                yield "delta", tuple(padded if weight.path == "self_attn.A_log" else weight for weight in weights)
             else:
-                yield "attention", _attention(text, kind_in(config, (kind,), LatentAttention))
-        yield ("moe", _experts(text)) if sparse else ("mlp", w.gated_mlp(hidden, text.integer("intermediate_size")))
+                latent = kind_in(config, (kind,), LatentAttention)
+                weights = kind_weights(text, latent, text.maybe_integer("q_lora_rank"))
+                if text.flag("mla_use_output_gate"):
+                    weights += w.linear("self_attn.g_proj", hidden, latent.num_attention_heads * latent.v_head_dim)
+                yield "attention", weights
+        yield ("moe", _k3_experts(text)) if sparse else ("mlp", w.gated_mlp(hidden, text.integer("intermediate_size")))
         yield "norm", norms
         if residuals:
             yield "residual", _residual("self_attention_res", hidden) + _residual("mlp_res", hidden)
@@ -454,27 +429,14 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     if residuals:
         out.append(Block(kind="residual", weights=_residual("language_model.model.output_attn_res", hidden)))
     vision = config.sub("vision_config", "kimi_k3_vision")
-    return (*out, *(_vision(vision) if vision is not None else ()))
+    return (*out, *(_k3_vision(vision) if vision is not None else ()))
 
 
 def _residual(path: str, hidden: int) -> Weighed:
     return w.rms_norm(f"{path}_norm", hidden) + w.parameter(f"{path}_proj.weight", 1, hidden)
 
 
-def _k3_delta(kind: formulas.KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
-    weights = w.kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
-    # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
-    padded = w.parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
-    return tuple(padded[0] if weight.path == "self_attn.A_log" else weight for weight in weights)
-
-
-def _attention(text: Config, kind: LatentAttention) -> Weighed:
-    gate = text.integer("hidden_size"), kind.num_attention_heads * kind.v_head_dim
-    weights = kind_weights(text, kind, text.maybe_integer("q_lora_rank"))
-    return weights + w.linear("self_attn.g_proj", *gate) if text.flag("mla_use_output_gate") else weights
-
-
-def _experts(text: Config) -> Weighed:
+def _k3_experts(text: Config) -> Weighed:
     hidden, width = text.integer("hidden_size"), text.integer("moe_intermediate_size")
     latent = text.maybe_integer("routed_expert_hidden_size")
     count, path = text.integer("num_experts"), "block_sparse_moe"
@@ -493,11 +455,10 @@ def _experts(text: Config) -> Weighed:
     return weights
 
 
-def _vision(vision: Config) -> Iterator[Block]:
+def _k3_vision(vision: Config) -> Iterator[Block]:
     """MoonViT without biases, learned positions, and a projector of two matrices over 2 x 2 merged patches."""
     width, inner = vision.integer("vt_hidden_size"), vision.integer("qkv_hidden_size")
-    patch = vision.integer("patch_size")
-    path = "vision_tower.encoder.blocks"
+    patch, path = vision.integer("patch_size"), "vision_tower.encoder.blocks"
     layer = w.rms_norm(f"{path}.norm0", width) + w.rms_norm(f"{path}.norm1", width)
     layer += w.linear(f"{path}.wqkv", width, 3 * inner) + w.linear(f"{path}.wo", inner, width)
     mlp = vision.integer("vt_intermediate_size")
@@ -514,4 +475,13 @@ def _vision(vision: Config) -> Iterator[Block]:
     yield Block(kind="projector", weights=projector + w.rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
 
 
-KIMI_K3: Final = Readers(layers=lambda config: read_nested(config, "kimi_linear"), weights=_weigh)
+OLMO_HYBRID: Final = Interleaved(types=_types, readers=_READERS, weights=_olmo, ignored=_IGNORED, spelled=False)
+QWEN3_NEXT: Final = Interleaved(types=_types, readers=_READERS, weights=_weights, ignored=_IGNORED, spelled=False)
+QWEN4: Final = Readers(layers=_qwen4, weights=_qwen4_weights)
+_EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
+KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)
+BAILING: Final = DeltaFamily(
+    types=lambda config, _nested, count: every(config.integer("layer_group_size"), count, FULL, LINEAR), dense=2, bailing=True
+)
+GLM5_NEXT: Final = DeltaFamily(types=lambda _config, _nested, count: every(4, count, FULL, LINEAR), dense=3, indexed=True)
+KIMI_K3: Final = Readers(layers=lambda config: read_nested(config, "kimi_linear"), weights=_k3_weights)

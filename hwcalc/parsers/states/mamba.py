@@ -6,12 +6,12 @@ layers share: Zamba's block exists once, however many layers run it. So does eac
 layer that runs a block has an adapter of its own. The code of the others lives with the models:
 
 - phi4flash (SambaY): the cache is that of ``SambaYCache`` for 32 layers, the weights are those of vLLM's ``phi4flash.py``.
-  Layers   0 to 16 alternate between Mamba-1 and a window, and layer 17 has the only full attention. The layers after it keep
-  nothing: odd   ones read the cache of layer 17, even ones gate the current token with the output of layer 16.
-- plamo2: attention where i % mamba_step == mamba_step // 2, or only on the last layer if the stack is no longer than half a
-  step   (``is_mamba`` in the model and in vLLM's ``plamo2.py``, which the weights follow too). Attention keeps the last
-  ``attention_window_size`` tokens, and all tokens on the layers of ``full_attention_idx``. The state is that of Mamba-2, but
-  only   x passes the convolution.
+  Layers 0 to 16 alternate between Mamba-1 and a window, and layer 17 has the only full attention. The layers after it keep
+  nothing: odd ones read the cache of layer 17, even ones gate the current token with the output of layer 16.
+- plamo2: attention where i % mamba_step == mamba_step // 2, or only on the last layer if the stack is no longer than half a step
+  (``is_mamba`` in the model and in vLLM's ``plamo2.py``, which the weights follow too). Attention keeps the last
+  ``attention_window_size`` tokens, and all tokens on the layers of ``full_attention_idx``. The state is that of Mamba-2, but only
+  x passes the convolution.
 - plamo3: full attention where (i + 1) % sliding_window_pattern == 0, else the last ``window_size`` tokens (``is_full_attn``).
 """
 
@@ -28,7 +28,6 @@ from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
-    AttentionDims,
     LayerReader,
     Readers,
     Reading,
@@ -37,77 +36,60 @@ from hwcalc.parsers.reading import (
     equal_dims,
     every,
     full_layer,
+    kind_in,
     read_layer_types,
 )
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, Mixers, mixed, mixed_layers, state_dtype
 
 # Keys of one type of layer, which nobody reads in a stack without that type, and keys that never bear on the cache.
-HYBRID_KEYS: Final = (
+_HYBRID_KEYS: Final = (
     "head_dim", "mamba_chunk_size", "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "num_attention_heads",
     "num_key_value_heads", "use_mamba_kernels",
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = ("chunk_size", "d_inner", "use_conv_bias", "use_falcon_mambapy", "use_mamba_kernels", "use_mambapy")
 
 
-def inner_width(config: Config, expand_key: str) -> int:
+def _inner_width(config: Config, expand_key: str) -> int:
     """Channels inside a Mamba layer: expand x hidden_size. With expand 2, 4 channels become 8."""
-    hidden = config.integer("hidden_size")
-    width = int(config.number(expand_key, 2) * hidden)
-    return config.checked_integer(expand_key, width)
+    return config.checked_integer(expand_key, int(config.integer("hidden_size") * config.number(expand_key, 2)))
 
 
-def mamba1_layer(config: Config, index: int) -> Layer:
+def _mamba1_layer(config: Config, index: int) -> Layer:
     """A Mamba-1 layer of a hybrid, by the mamba_* keys."""
-    inner = inner_width(config, "mamba_expand")
+    inner = _inner_width(config, "mamba_expand")
     return (Mamba1(d_inner=inner, d_state=config.integer("mamba_d_state"), d_conv=config.integer("mamba_d_conv")),)
 
 
-def mamba2_kind(
-    config: Config,
-    heads: int,
-    head_dim: int,
-    *,
-    state: str = "mamba_d_state",
-    groups: str = "mamba_n_groups",
-    conv: str = "mamba_d_conv",
-) -> Mamba2:
-    """Mamba-2 with these heads. The other dims come from the named keys."""
-    d_state, n_groups, d_conv = (config.integer(key) for key in (state, groups, conv))
+def _mamba2_kind(config: Config, heads: int, head_dim: int, *keys: str) -> Mamba2:
+    """Mamba-2 with these heads. ``keys`` name the width of the state, the groups and the kernel of the convolution."""
+    d_state, n_groups, d_conv = (config.integer(key) for key in keys)
     return Mamba2(num_heads=heads, head_dim=head_dim, d_state=d_state, n_groups=n_groups, d_conv=d_conv)
 
 
-def dims_with(config: Config, head_dim: int) -> AttentionDims:
-    """The attention of a hybrid whose head_dim does not come from the common key."""
-    heads = config.integer("num_attention_heads")
-    return equal_dims(heads, config.maybe_integer("num_key_value_heads"), head_dim)
-
-
-def hybrid_readers(mamba: LayerReader, attention: LayerReader = full_layer) -> Mapping[str, LayerReader]:
-    """The readers of the layers of hybrids. A layer has Mamba, attention, both at once, or neither."""
+def _hybrid_readers(mamba: LayerReader, attention: LayerReader = full_layer) -> Mapping[str, LayerReader]:
+    """The readers of the layers of hybrids. A layer has Mamba, attention, both at once, or an MLP or experts alone."""
 
     def both(config: Config, index: int) -> Layer:
         return (*attention(config, index), *mamba(config, index))
 
-    return {LINEAR: mamba, FULL: attention, HYBRID: both, "mlp": _no_cache_layer, "moe": _no_cache_layer}
+    def neither(config: Config, index: int) -> Layer:
+        return (NoCache(),)
+
+    return {LINEAR: mamba, FULL: attention, HYBRID: both, "mlp": neither, "moe": neither}
 
 
-def _no_cache_layer(config: Config, index: int) -> Layer:
-    """An MLP or experts as a layer of their own."""
-    return (NoCache(),)
-
-
-def time_step_rank(config: Config, key: str = "mamba_dt_rank") -> int:
+def _time_step_rank(config: Config, key: str = "mamba_dt_rank") -> int:
     """The rank of Mamba-1's time step. ``"auto"`` is a sixteenth of ``hidden_size``, rounded up."""
     if config.get(key) in (None, "auto"):
         return -(-config.integer("hidden_size") // 16)
     return config.integer(key)
 
 
-def mamba1_mixer(config: Config, *, norms: bool = False, heads: int | None = None) -> Callable[..., Weighed]:
+def _mamba1_mixer(config: Config, *, norms: bool = False, heads: int | None = None) -> Callable[..., Weighed]:
     """A function that weighs the Mamba-1 of a hybrid. Its arguments are the fields of :class:`Mamba1`."""
     hidden, bias, conv_bias = config.integer("hidden_size"), config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    more = partial(w.mamba1, bias=bias, conv_bias=conv_bias, norms=norms, heads=heads, path="mamba")
-    return partial(more, hidden, dt_rank=time_step_rank(config))
+    rank = _time_step_rank(config)
+    return partial(w.mamba1, hidden, dt_rank=rank, bias=bias, conv_bias=conv_bias, norms=norms, heads=heads, path="mamba")
 
 
 def _alike(kind_of: Callable[[Config], Mamba1 | Mamba2]) -> Readers:
@@ -123,71 +105,53 @@ def _alike(kind_of: Callable[[Config], Mamba1 | Mamba2]) -> Readers:
 
 def _mamba1(config: Config) -> Mamba1:
     # Falcon-Mamba-7B has expand 16 and intermediate_size 8,192 with hidden_size 4,096: the intermediate_size is right.
-    inner = config.maybe_integer("intermediate_size") or inner_width(config, "expand")
+    inner = config.maybe_integer("intermediate_size") or _inner_width(config, "expand")
     return Mamba1(d_inner=inner, d_state=config.integer("state_size"), d_conv=config.integer("conv_kernel"))
 
 
 def _mamba2(config: Config) -> Mamba2:
     heads, head_dim = config.integer("num_heads"), config.integer("head_dim")
-    inner = inner_width(config, "expand")
+    inner = _inner_width(config, "expand")
     if heads * head_dim != inner:
         raise config.error("num_heads", heads, f"such that num_heads x head_dim is expand x hidden_size ({inner:,})")
-    return mamba2_kind(config, heads, head_dim, state="state_size", groups="n_groups", conv="conv_kernel")
+    return _mamba2_kind(config, heads, head_dim, "state_size", "n_groups", "conv_kernel")
 
 
 def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     """Each layer has one mixer and one norm."""
     hidden = config.integer("hidden_size")
     biases: dict[str, Any] = {"bias": config.flag("use_bias"), "conv_bias": config.flag("use_conv_bias")}
-
+    rank = partial(_time_step_rank, config, "time_step_rank")
     mixers: Mixers = {
-        Mamba1: (
-            "mamba",
-            lambda kind: w.mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config, "time_step_rank"), **biases),
-        ),
+        Mamba1: ("mamba", lambda kind: w.mamba1(hidden, **kind.numbers(), dt_rank=rank(), **biases)),
         Mamba2: ("mamba", lambda kind: w.mamba2(hidden, **kind.numbers(), **biases)),
     }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.norm_f")
     return out + mixed_layers(reading.layers, mixers, ("norm", w.rms_norm("norm", hidden)))
 
 
-# Nemotron-H.
-
-# One letter for each layer: Mamba, attention, feed-forward, experts.
 _LETTERS: Final = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+"""One letter for each layer: Mamba, attention, feed-forward, experts."""
 _NEMOTRON_IGNORED: Final = (
-    *HYBRID_KEYS, "attention_head_dim", "chunk_size", "conv_kernel", "expand", "hybrid_override_pattern", "mamba_head_dim",
+    *_HYBRID_KEYS, "attention_head_dim", "chunk_size", "conv_kernel", "expand", "hybrid_override_pattern", "mamba_head_dim",
     "mamba_n_groups", "mamba_num_heads", "moe_latent_size", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "n_groups",
     "num_hidden_layers", "sliding_window", "ssm_state_size",
 )  # fmt: skip
 
 
 def _nemotron(config: Config) -> Reading:
-    types = _nemotron_types(config)
-    config.ignore(*_NEMOTRON_IGNORED)
-    layers = build_layers(config, types, hybrid_readers(_nemotron_mamba, _nemotron_attention))
-    return Reading(layers=layers, config=config, types=tuple(types), state_dtype=state_dtype(config))
-
-
-def _nemotron_types(config: Config) -> list[str]:
     """Types by a list, else by a pattern such as ``M-M*``. Its length is the number of layers, not num_hidden_layers."""
     spelled = config.strings("layers_block_type")
-    if spelled is not None:
-        if not 1 <= len(spelled) <= MAX_LAYERS:
-            raise config.error_in_words("layers_block_type", f"{len(spelled)} items long", f"a list of 1 to {MAX_LAYERS:,} items")
-        return read_layer_types(config, len(spelled), "layers_block_type") or []
-    # The default of the class: one layer of each type.
-    return _pattern(config, "hybrid_override_pattern") or [LINEAR, "moe", FULL, "mlp"]
-
-
-def _prediction_types(config: Config) -> list[str]:
-    """Types of one multi-token-prediction step: attention and experts unless the file says otherwise. Empty without such a step."""
-    if not config.maybe_integer("num_nextn_predict_layers", minimum=0):
-        return []
-    spelled = config.strings("mtp_layers_block_type")
-    if spelled:
-        return read_layer_types(config, min(len(spelled), MAX_LAYERS), "mtp_layers_block_type") or []
-    return _pattern(config, "mtp_hybrid_override_pattern") or [FULL, "moe"]
+    if spelled is None:
+        # The default of the class: one layer of each type.
+        types = _pattern(config, "hybrid_override_pattern") or [LINEAR, "moe", FULL, "mlp"]
+    elif 1 <= len(spelled) <= MAX_LAYERS:
+        types = read_layer_types(config, len(spelled), "layers_block_type") or []
+    else:
+        raise config.error_in_words("layers_block_type", f"{len(spelled)} items long", f"a list of 1 to {MAX_LAYERS:,} items")
+    config.ignore(*_NEMOTRON_IGNORED)
+    layers = build_layers(config, types, _hybrid_readers(_nemotron_mamba, _nemotron_attention))
+    return Reading(layers=layers, config=config, types=tuple(types), state_dtype=state_dtype(config))
 
 
 def _pattern(config: Config, key: str) -> list[str] | None:
@@ -204,21 +168,18 @@ def _nemotron_mamba(config: Config, index: int) -> Layer:
 
     Nemotron-3-Nano: 64 x 64 = 4,096, where expand x hidden_size would be 5,376. Early files have mamba_n_groups and mamba_d_conv.
     """
-    return (
-        Mamba2(
-            num_heads=config.integer("mamba_num_heads"),
-            head_dim=config.integer("mamba_head_dim"),
-            d_state=config.integer("ssm_state_size"),
-            n_groups=config.maybe_integer("mamba_n_groups") or config.integer("n_groups"),
-            d_conv=config.maybe_integer("mamba_d_conv") or config.integer("conv_kernel"),
-        ),
-    )
+    heads, head_dim = config.integer("mamba_num_heads"), config.integer("mamba_head_dim")
+    groups = "mamba_n_groups" if config.maybe_integer("mamba_n_groups") else "n_groups"
+    conv = "mamba_d_conv" if config.maybe_integer("mamba_d_conv") else "conv_kernel"
+    return (_mamba2_kind(config, heads, head_dim, "ssm_state_size", groups, conv),)
 
 
 def _nemotron_attention(config: Config, index: int) -> Layer:
     # The name in early files is attention_head_dim.
     early = None if config.has("head_dim") else config.maybe_integer("attention_head_dim")
-    return (attention_dims(config).full() if early is None else dims_with(config, early).full(),)
+    if early is None:
+        return full_layer(config, index)
+    return (equal_dims(config.integer("num_attention_heads"), config.maybe_integer("num_key_value_heads"), early).full(),)
 
 
 def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -227,56 +188,52 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
     bias, mlp_bias = config.flag("use_bias"), config.flag("mlp_bias")
     conv_bias = config.flag("mamba_conv_bias" if config.has("mamba_conv_bias") else "use_conv_bias")
 
-    def weigh(key: tuple[str, Layer]) -> list[Named]:
+    def weigh(key: tuple[str, Layer]) -> Iterator[Named]:
         name, layer = key
-        out = [("norm", w.rms_norm("norm", hidden))]
+        yield "norm", w.rms_norm("norm", hidden)
         if name == "mlp":
-            width = config.integer("intermediate_size")
-            out.append(("mlp", _two_matrices("mixer", hidden, width, bias=mlp_bias)))
+            yield "mlp", _two_matrices(hidden, config.integer("intermediate_size"), bias=mlp_bias, path="mixer")
         elif name == "moe":
-            out.append(("moe", _nemotron_experts(config)))
+            yield "moe", _nemotron_experts(config)
         for kind in layer:
             if isinstance(kind, Mamba2):
-                out.append(("mamba", w.mamba2(hidden, **kind.numbers(), bias=bias, conv_bias=conv_bias)))
+                yield "mamba", w.mamba2(hidden, **kind.numbers(), bias=bias, conv_bias=conv_bias)
             elif isinstance(kind, AttentionKind):
-                out.append(("attention", attention_of(kind, hidden, path="mixer")))
-        return out
+                yield "attention", attention_of(kind, hidden, path="mixer")
 
-    layers = dict(zip(reading.types, reading.layers, strict=True))
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.norm_f")
     out += repeated(zip(reading.types, reading.layers, strict=True), weigh)
-    predicted = _prediction_types(config)
-    if not predicted or not set(predicted) <= set(layers):
+    steps = config.maybe_integer("num_nextn_predict_layers", minimum=0)
+    if not steps:
         return out
-    steps = config.integer("num_nextn_predict_layers")
+    # One step has attention and experts unless the file says otherwise.
+    spelled = config.strings("mtp_layers_block_type")
+    if spelled:
+        predicted = read_layer_types(config, min(len(spelled), MAX_LAYERS), "mtp_layers_block_type") or []
+    else:
+        predicted = _pattern(config, "mtp_hybrid_override_pattern") or [FULL, "moe"]
+    layers = dict(zip(reading.types, reading.layers, strict=True))
+    if not set(predicted) <= set(layers):
+        return out
     join = rms_norms(hidden, "enorm", "hnorm") + w.linear("eh_proj", 2 * hidden, hidden) + w.rms_norm("final_layernorm", hidden)
     out.append(Block(kind="mtp", weights=join, part=Part.MTP, count=steps))
     return out + repeated([(name, layers[name]) for name in predicted * steps], weigh, Part.MTP)
 
 
-def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> Weighed:
-    return w.plain_mlp(hidden, width, bias=bias, path=path, names=("up_proj", "down_proj"))
-
-
 def _nemotron_experts(config: Config) -> Weighed:
     """Experts of two matrices. If ``moe_latent_size`` is set, one projection leads to that width and one back."""
     hidden, bias = config.integer("hidden_size"), config.flag("mlp_bias")
-    latent = config.maybe_integer("moe_latent_size")
-    count = config.integer("n_routed_experts")
-    expert = _two_matrices("mixer.experts", latent or hidden, config.integer("moe_intermediate_size"), bias=False)
+    latent, count = config.maybe_integer("moe_latent_size"), config.integer("n_routed_experts")
+    expert = _two_matrices(latent or hidden, config.integer("moe_intermediate_size"), bias=False, path="mixer.experts")
     weights = w.experts(expert, count, config.integer("num_experts_per_tok"))
     weights += w.linear("mixer.gate", hidden, count, role=WeightRole.ROUTER)
-    shared = config.integer("moe_shared_expert_intermediate_size")
-    weights += _two_matrices("mixer.shared_experts", hidden, shared, bias=bias)
+    weights += _two_matrices(
+        hidden, config.integer("moe_shared_expert_intermediate_size"), bias=bias, path="mixer.shared_experts"
+    )
     if latent is not None:
         weights += w.linear("mixer.fc1_latent_proj", hidden, latent, bias=bias)
         weights += w.linear("mixer.fc2_latent_proj", latent, hidden, bias=bias)
     return weights
-
-
-MAMBA1: Final = _alike(_mamba1)
-MAMBA2: Final = _alike(_mamba2)
-NEMOTRON_H: Final = Readers(layers=_nemotron, weights=_nemotron_weights)
 
 
 _HEADS: Final = ("mamba_d_head", "mamba_n_groups", "mamba_n_heads")
@@ -302,7 +259,7 @@ def _mamba2_layer(config: Config, index: int) -> Layer:
     """
     heads = config.integer("mamba_n_heads")
     named = config.maybe_integer("mamba_d_ssm") if config.model_type == "falcon_h1" else None
-    inner = named or inner_width(config, "mamba_expand")
+    inner = named or _inner_width(config, "mamba_expand")
     head_dim = config.get("mamba_d_head")
     head_dim = inner // heads if head_dim in (None, "auto") else config.checked_integer("mamba_d_head", head_dim)
     if heads * head_dim != inner:
@@ -312,7 +269,7 @@ def _mamba2_layer(config: Config, index: int) -> Layer:
                 hint=f"Transformers refuses such a file too. The published files have mamba_d_ssm: here {heads * head_dim}.",
             )
         raise config.error("mamba_n_heads", heads, f"such that mamba_n_heads x mamba_d_head is the inner width ({inner:,})")
-    return (mamba2_kind(config, heads, head_dim),)
+    return (_mamba2_kind(config, heads, head_dim, "mamba_d_state", "mamba_n_groups", "mamba_d_conv"),)
 
 
 def _mixers(config: Config, *, bias: bool, norm: bool = True, out_bias: bool | None = None) -> Mixers:
@@ -331,7 +288,7 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
     count, active = config.integer("num_experts"), config.integer("num_experts_per_tok")
     period, offset = config.integer("expert_layer_period"), config.integer("expert_layer_offset", minimum=0)
-    mixer = mamba1_mixer(config, norms=True)
+    mixer = _mamba1_mixer(config, norms=True)
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
     mixers: Mixers = {
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
@@ -350,14 +307,10 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
 
 def _bamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     """Bamba and Falcon-H1. Each layer of Falcon-H1 has both mixers, and its Mamba may have no norm."""
-    hidden = config.integer("hidden_size")
-    falcon = config.model_type == "falcon_h1"
-    mixers = _mixers(
-        config,
-        bias=config.flag("attention_bias"),
-        norm=config.flag("mamba_rms_norm") if falcon else True,
-        out_bias=config.flag("projectors_bias") if falcon else None,
-    )
+    hidden, falcon = config.integer("hidden_size"), config.model_type == "falcon_h1"
+    norm = config.flag("mamba_rms_norm") if falcon else True
+    out_bias = config.flag("projectors_bias") if falcon else None
+    mixers = _mixers(config, bias=config.flag("attention_bias"), norm=norm, out_bias=out_bias)
     mlp = w.gated_mlp(hidden, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path="feed_forward")
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
     out = ends(config, top, norm="model.final_layernorm")
@@ -376,35 +329,6 @@ def _granite(config: Config, top: Config, reading: Reading) -> list[Block]:
     mixers = _mixers(config, bias=config.flag("attention_bias"))
     return ends(config, top) + mixed_layers(reading.layers, mixers, *rest)
 
-
-JAMBA: Final = Interleaved(
-    types=_jamba_types, readers=hybrid_readers(mamba1_layer), weights=_jamba, ignored=(*HYBRID_KEYS, "use_mambapy"), spelled=False
-)
-BAMBA: Final = Interleaved(
-    types=_bamba_types,
-    readers=hybrid_readers(_mamba2_layer),
-    weights=_bamba,
-    ignored=(*HYBRID_KEYS, *_HEADS, "attn_layer_indices"),
-)
-FALCON_H1: Final = Interleaved(
-    types=lambda _, count: [HYBRID] * count,
-    readers=hybrid_readers(_mamba2_layer),
-    weights=_bamba,
-    ignored=(
-        *HYBRID_KEYS, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
-        "ssm_out_multiplier",
-    ),
-    spelled=False,
-)  # fmt: skip
-GRANITE: Final = Interleaved(
-    types=lambda _, count: [LINEAR] * count,
-    readers=hybrid_readers(_mamba2_layer),
-    weights=_granite,
-    ignored=(*HYBRID_KEYS, *_HEADS),
-)
-
-
-# Zamba and Zamba2.
 
 # Zamba2's stack where the file does not list it: of 54 layers, these have attention as well.
 _ZAMBA2_LAYERS: Final = 54
@@ -428,8 +352,8 @@ def _zamba2_mamba(config: Config, index: int) -> Layer:
     # Published files have a state_size beside mamba_d_state. The model reads mamba_d_state.
     config.ignore("state_size")
     heads = config.integer("n_mamba_heads")
-    head_dim = config.maybe_integer("mamba_headdim") or inner_width(config, "mamba_expand") // heads
-    return (mamba2_kind(config, heads, head_dim, groups="mamba_ngroups"),)
+    head_dim = config.maybe_integer("mamba_headdim") or _inner_width(config, "mamba_expand") // heads
+    return (_mamba2_kind(config, heads, head_dim, "mamba_d_state", "mamba_ngroups", "mamba_d_conv"),)
 
 
 def _zamba_attention(config: Config, index: int) -> Layer:
@@ -439,11 +363,11 @@ def _zamba_attention(config: Config, index: int) -> Layer:
     """
     heads = config.integer("num_attention_heads")
     head_dim = config.maybe_integer("attention_head_dim") or 2 * config.integer("hidden_size") // heads
-    return (dims_with(config, head_dim).full(),)
+    return (equal_dims(heads, config.maybe_integer("num_key_value_heads"), head_dim).full(),)
 
 
-def _zamba_layers(config: Config, top: Config, reading: Reading, mixer: Callable[..., Weighed]) -> list[Block]:
-    """Everything except the shared blocks. A layer that runs such a block has a matrix for the block's output."""
+def _zamba_layers(config: Config, top: Config, reading: Reading, mixer: Callable[..., Weighed]) -> tuple[list[Block], list[int]]:
+    """Everything except the shared blocks, and the layers that run such a block: each has a matrix for the block's output."""
     hidden = config.integer("hidden_size")
 
     def weigh(layer: Layer) -> list[Named]:
@@ -453,96 +377,71 @@ def _zamba_layers(config: Config, top: Config, reading: Reading, mixer: Callable
         out = [("mamba", mixer(**kind.numbers())), ("norm", w.rms_norm("input_layernorm", hidden))]
         return out if len(layer) == 1 else [*out, ("join", w.linear("linear", hidden, hidden))]
 
-    return ends(config, top, norm="model.final_layernorm") + repeated(reading.layers, weigh)
+    attending = [i for i, layer in enumerate(reading.layers) if len(layer) > 1]
+    return ends(config, top, norm="model.final_layernorm") + repeated(reading.layers, weigh), attending
 
 
-def _attending(reading: Reading) -> dict[int, AttentionKind]:
-    return {i: kind for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, AttentionKind)}
-
-
-def _shared(config: Config, kind: AttentionKind, mlp: Weighed, path: str, count: int = 1) -> list[Block]:
-    """The shared blocks. They have no layer numbers, since they belong to no layer and run in many.
+def _shared(config: Config, layer: Layer, mlp: Weighed, path: str, count: int = 1) -> list[Block]:
+    """The blocks that a layer shares. They have no layer numbers, since they belong to no layer and run in many.
 
     Their attention reads the layer's input beside the embeddings, so its input is twice as wide as its output.
     """
-    hidden = config.integer("hidden_size")
+    hidden, kind = config.integer("hidden_size"), kind_in(config, layer, AttentionKind)
     wide = 2 * hidden
-    dims = (kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim)
-    weights = w.attention(wide, *dims, path=f"{path}.self_attn")[:-1]
+    weights = attention_of(kind, wide, path=f"{path}.self_attn")[:-1]
     weights += w.linear(f"{path}.self_attn.o_proj", kind.num_attention_heads * kind.head_dim, hidden)
     weights += w.rms_norm(f"{path}.input_layernorm", wide) + w.rms_norm(f"{path}.pre_ff_layernorm", hidden)
     return [Block(kind="attention", weights=weights, count=count), Block(kind="mlp", weights=mlp, count=count)]
 
 
 def _zamba(config: Config, top: Config, reading: Reading) -> list[Block]:
-    out = _zamba_layers(config, top, reading, mamba1_mixer(config, heads=config.integer("n_mamba_heads")))
-    attending = _attending(reading)
+    """Mamba-1 and one shared block."""
+    out, attending = _zamba_layers(config, top, reading, _mamba1_mixer(config, heads=config.integer("n_mamba_heads")))
     if attending:
         mlp = w.gated_mlp(config.integer("hidden_size"), config.integer("intermediate_size"), path="shared_transf.feed_forward")
-        out += _shared(config, next(iter(attending.values())), mlp, "shared_transf")
+        out += _shared(config, reading.layers[attending[0]], mlp, "shared_transf")
     return out
 
 
 def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
-    hidden = config.integer("hidden_size")
-    bias = config.flag("add_bias_linear")
+    """Mamba-2, the shared blocks, and an adapter for each layer that runs one."""
+    hidden, bias = config.integer("hidden_size"), config.flag("add_bias_linear")
     width = config.maybe_integer("intermediate_size") or 4 * hidden
-    out = _zamba_layers(config, top, reading, partial(w.mamba2, hidden, bias=bias, conv_bias=True, path="mamba"))
-    attending = _attending(reading)
-    if attending:
-        path = "shared_transformer"
-        mlp = w.gated_mlp(hidden, width, bias=bias, path=f"{path}.feed_forward", fused="gate_up_proj")
-        shared = min(config.integer("num_mem_blocks"), len(attending))
-        out += _shared(config, next(iter(attending.values())), mlp, path, shared)
-        adapter = _adapter(config, path, width)
-        out.append(Block(kind="adapter", weights=adapter, count=len(attending), layers=tuple(attending)))
-    return out
+    mixer = partial(w.mamba2, hidden, bias=bias, conv_bias=True, path="mamba")
+    out, attending = _zamba_layers(config, top, reading, mixer)
+    if not attending:
+        return out
+    path = "shared_transformer"
+    mlp = w.gated_mlp(hidden, width, bias=bias, path=f"{path}.feed_forward", fused="gate_up_proj")
+    shared = min(config.integer("num_mem_blocks"), len(attending))
+    out += _shared(config, reading.layers[attending[0]], mlp, path, shared)
+    rank = config.integer("adapter_rank")
+    adapter = w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.0", hidden, rank)
+    adapter += w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.1", rank, 2 * width)
+    for name in "qkv" if config.flag("use_shared_attention_adapter") else "":
+        adapter += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.0", 2 * hidden, rank)
+        adapter += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.1", rank, 2 * hidden)
+    return [*out, Block(kind="adapter", weights=adapter, count=len(attending), layers=tuple(attending))]
 
 
-def _adapter(config: Config, path: str, width: int) -> Weighed:
-    hidden, rank = config.integer("hidden_size"), config.integer("adapter_rank")
-    weights = w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.0", hidden, rank)
-    weights += w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.1", rank, 2 * width)
-    if config.flag("use_shared_attention_adapter"):
-        for name in "qkv":
-            weights += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.0", 2 * hidden, rank)
-            weights += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.1", rank, 2 * hidden)
-    return weights
-
-
-_ZAMBA_IGNORED: Final = (*HYBRID_KEYS, "attention_head_dim", "attention_hidden_size", "n_mamba_heads")
-
-# Zamba's heads only split the channels of Mamba-1: n_mamba_heads x (d_inner / n_mamba_heads) x d_state is d_inner x d_state.
-ZAMBA: Final = Interleaved(
-    types=_zamba_types,
-    readers=hybrid_readers(mamba1_layer, _zamba_attention),
-    weights=_zamba,
-    ignored=(*_ZAMBA_IGNORED, "attn_layer_offset", "attn_layer_period"),
-)
-ZAMBA2: Final = Interleaved(
-    types=_zamba2_types,
-    readers=hybrid_readers(_zamba2_mamba, _zamba_attention),
-    weights=_zamba2,
-    ignored=(
-        *_ZAMBA_IGNORED, "chunk_size", "hybrid_layer_ids", "kv_channels", "mamba_headdim", "mamba_ngroups", "num_query_groups",
-        "use_shared_attention_adapter",
-    ),
-)  # fmt: skip
+_ZAMBA_IGNORED: Final = (*_HYBRID_KEYS, "attention_head_dim", "attention_hidden_size", "n_mamba_heads")
 
 
 def _phi4flash(config: Config) -> Reading:
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     period = config.maybe_integer("mb_per_layer", minimum=0) or 0
     half = count // 2
-    windows = _phi4flash_windows(config, count)
+    # The file gives a list of windows, or one number for the odd layers.
+    if isinstance(config.get("sliding_window"), (list, tuple)):
+        given = config.sequence("sliding_window", length=count) or []
+        windows = [None if entry is None else config.checked_integer("sliding_window", entry) for entry in given]
+    else:
+        window = config.maybe_integer("sliding_window")
+        windows = [window if index % 2 else None for index in range(count)]
     # The code that wrote the file derived these from the same numbers.
     config.ignore("layer_types", "layers_block_type", "mamba_dt_rank", "mamba_conv_bias", "mamba_proj_bias")
-    mamba = Mamba1(
-        d_inner=config.integer("mamba_expand") * config.integer("hidden_size"),
-        d_state=config.integer("mamba_d_state"),
-        d_conv=config.integer("mamba_d_conv"),
-    )
+    inner = config.integer("mamba_expand") * config.integer("hidden_size")
+    mamba = Mamba1(d_inner=inner, d_state=config.integer("mamba_d_state"), d_conv=config.integer("mamba_d_conv"))
 
     def layer(index: int) -> Layer:
         is_mamba = period > 0 and index % period == 0
@@ -553,16 +452,6 @@ def _phi4flash(config: Config) -> Reading:
         return (dims.within(windows[index] if index < half else None),)
 
     return Reading(layers=tuple(layer(i) for i in range(count)), config=config)
-
-
-def _phi4flash_windows(config: Config, count: int) -> list[int | None]:
-    """The window of each layer: the file gives a list, or one number for the odd layers."""
-    given = config.get("sliding_window")
-    if isinstance(given, (list, tuple)):
-        entries = config.sequence("sliding_window", length=count) or []
-        return [None if entry is None else config.checked_integer("sliding_window", entry) for entry in entries]
-    window = config.maybe_integer("sliding_window")
-    return [window if index % 2 else None for index in range(count)]
 
 
 def _phi4flash_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -579,7 +468,7 @@ def _phi4flash_weights(config: Config, top: Config, reading: Reading) -> list[Bl
     def weigh(layer: Layer) -> Iterator[Named]:
         kind = layer[0]
         if isinstance(kind, Mamba1):
-            yield "mamba", w.mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config), path="attn")
+            yield "mamba", w.mamba1(hidden, **kind.numbers(), dt_rank=_time_step_rank(config), path="attn")
         elif isinstance(kind, NoCache):
             yield "gate", w.linear("attn.in_proj", hidden, inner) + w.linear("attn.out_proj", inner, hidden)
         else:
@@ -635,35 +524,29 @@ def _plamo2_weights(config: Config, top: Config, reading: Reading) -> list[Block
     norms = rms_norms(hidden, "pre_mixer_norm", "post_mixer_norm", "pre_mlp_norm", "post_mlp_norm")
     mlp = w.gated_mlp(hidden, config.integer("intermediate_size"), fused="gate_up_proj")
 
-    mixers: Mixers = {
-        Mamba2: ("mamba", lambda kind: _plamo2_mamba(kind, hidden)),
-        AttentionKind: ("attention", lambda kind: _plamo2_attention(kind, hidden)),
-    }
+    def attention(kind: AttentionKind) -> Weighed:
+        heads, kv_heads, width = kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim
+        weights = w.attention(hidden, heads, kv_heads, width, path="mixer", fused="qkv_proj")
+        weights += w.parameter("mixer.q_weight", heads, width, role=WeightRole.NORM)
+        return weights + w.parameter("mixer.k_weight", kv_heads, width, role=WeightRole.NORM)
+
+    def mamba(kind: Mamba2) -> Weighed:
+        """The heads of Mamba-2 with the projections of Mamba-1: B, C and the time step come from x, each with a norm."""
+        inner, state = kind.num_heads * kind.head_dim, kind.d_state
+        rank = max(64, hidden // 16)
+        weights = w.linear("mixer.in_proj", hidden, 2 * inner) + w.convolution("mixer.conv1d", inner, kind.d_conv)
+        weights += w.linear("mixer.bcdt_proj", inner, rank + 2 * state) + w.linear("mixer.dt_proj", rank, kind.num_heads)
+        weights += w.parameter("mixer.dt_bias", kind.num_heads, role=WeightRole.BIAS)
+        weights += w.parameter("mixer.A_log", kind.num_heads) + w.parameter("mixer.D", kind.num_heads)
+        weights += rms_norms(rank, "mixer.dt_norm") + rms_norms(state, "mixer.B_norm", "mixer.C_norm")
+        return weights + w.linear("mixer.out_proj", inner, hidden)
+
+    mixers: Mixers = {Mamba2: ("mamba", mamba), AttentionKind: ("attention", attention)}
     return ends(config, top) + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-def _plamo2_attention(kind: AttentionKind, hidden: int) -> Weighed:
-    heads, kv_heads, width = kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim
-    weights = w.attention(hidden, heads, kv_heads, width, path="mixer", fused="qkv_proj")
-    weights += w.parameter("mixer.q_weight", heads, width, role=WeightRole.NORM)
-    return weights + w.parameter("mixer.k_weight", kv_heads, width, role=WeightRole.NORM)
-
-
-def _plamo2_mamba(kind: Mamba2, hidden: int) -> Weighed:
-    """The heads of Mamba-2 with the projections of Mamba-1: B, C and the time step come from x, each with a norm."""
-    inner, state = kind.num_heads * kind.head_dim, kind.d_state
-    rank = max(64, hidden // 16)
-    weights = w.linear("mixer.in_proj", hidden, 2 * inner) + w.convolution("mixer.conv1d", inner, kind.d_conv)
-    weights += w.linear("mixer.bcdt_proj", inner, rank + 2 * state) + w.linear("mixer.dt_proj", rank, kind.num_heads)
-    weights += w.parameter("mixer.dt_bias", kind.num_heads, role=WeightRole.BIAS)
-    weights += w.parameter("mixer.A_log", kind.num_heads) + w.parameter("mixer.D", kind.num_heads)
-    weights += rms_norms(rank, "mixer.dt_norm") + rms_norms(state, "mixer.B_norm", "mixer.C_norm")
-    return weights + w.linear("mixer.out_proj", inner, hidden)
-
-
 def _plamo3(config: Config) -> Reading:
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     period = config.integer("sliding_window_pattern")
     sliding = dims.sliding(config.integer("window_size"))
     # Files repeat the same rule for other engines.
@@ -671,6 +554,50 @@ def _plamo3(config: Config) -> Reading:
     return Reading(layers=tuple((sliding if (i + 1) % period else dims.full(),) for i in range(count)), config=config)
 
 
+_two_matrices: Final = partial(w.plain_mlp, names=("up_proj", "down_proj"))
+MAMBA1: Final = _alike(_mamba1)
+MAMBA2: Final = _alike(_mamba2)
+NEMOTRON_H: Final = Readers(layers=_nemotron, weights=_nemotron_weights)
+JAMBA: Final = Interleaved(
+    types=_jamba_types,
+    readers=_hybrid_readers(_mamba1_layer),
+    weights=_jamba,
+    ignored=(*_HYBRID_KEYS, "use_mambapy"),
+    spelled=False,
+)
+_MAMBA2_READERS: Final = _hybrid_readers(_mamba2_layer)
+BAMBA: Final = Interleaved(
+    types=_bamba_types, readers=_MAMBA2_READERS, weights=_bamba, ignored=(*_HYBRID_KEYS, *_HEADS, "attn_layer_indices")
+)
+FALCON_H1: Final = Interleaved(
+    types=lambda _, count: [HYBRID] * count,
+    readers=_MAMBA2_READERS,
+    weights=_bamba,
+    ignored=(
+        *_HYBRID_KEYS, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
+        "ssm_out_multiplier",
+    ),
+    spelled=False,
+)  # fmt: skip
+GRANITE: Final = Interleaved(
+    types=lambda _, count: [LINEAR] * count, readers=_MAMBA2_READERS, weights=_granite, ignored=(*_HYBRID_KEYS, *_HEADS)
+)
+# Zamba's heads only split the channels of Mamba-1: n_mamba_heads x (d_inner / n_mamba_heads) x d_state is d_inner x d_state.
+ZAMBA: Final = Interleaved(
+    types=_zamba_types,
+    readers=_hybrid_readers(_mamba1_layer, _zamba_attention),
+    weights=_zamba,
+    ignored=(*_ZAMBA_IGNORED, "attn_layer_offset", "attn_layer_period"),
+)
+ZAMBA2: Final = Interleaved(
+    types=_zamba2_types,
+    readers=_hybrid_readers(_zamba2_mamba, _zamba_attention),
+    weights=_zamba2,
+    ignored=(
+        *_ZAMBA_IGNORED, "chunk_size", "hybrid_layer_ids", "kv_channels", "mamba_headdim", "mamba_ngroups", "num_query_groups",
+        "use_shared_attention_adapter",
+    ),
+)  # fmt: skip
 PHI4FLASH: Final = Readers(layers=_phi4flash, weights=_phi4flash_weights)
 PLAMO2: Final = Readers(layers=_plamo2, weights=_plamo2_weights)
 PLAMO3: Final = Readers(layers=_plamo3)

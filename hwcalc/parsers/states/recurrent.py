@@ -38,8 +38,6 @@ from hwcalc.parsers.reading import (
 )
 from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
 
-# Lightning attention.
-
 
 def _minimax(config: Config) -> Reading:
     """By ``layer_types`` or ``attn_type_list`` (1 is attention). Without both, layers 0, 2, 4 and so on have attention."""
@@ -63,8 +61,7 @@ def _lightning(dims: AttentionDims) -> Layer:
 
 
 def _minimax_text(config: Config) -> Reading:
-    count = config.number_of_layers()
-    dims = attention_dims(config)
+    count, dims = config.number_of_layers(), attention_dims(config)
     types = config.integers("attn_type_list")
     if types is None:
         raise config.missing("attn_type_list")
@@ -76,8 +73,7 @@ def _minimax_text(config: Config) -> Reading:
 def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     """Lightning or softmax attention, then experts. Early files may have a shared expert, which is scaled by a single number."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
-    width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
-    moe = gated_experts(hidden, width, count, active)
+    moe = gated_experts(hidden, config.integer("intermediate_size"), count, config.integer("num_experts_per_tok"))
     shared = 0 if config.has_class else config.maybe_integer("shared_intermediate_size", minimum=0) or 0
     if shared:
         moe += w.gated_mlp(hidden, shared, path="shared_mlp") + w.linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
@@ -91,8 +87,7 @@ def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Bloc
 
 
 def _bailing_moe_linear(config: Config) -> Reading:
-    count = config.number_of_layers()
-    period = config.integer("layer_group_size")
+    count, period = config.number_of_layers(), config.integer("layer_group_size")
     dims = attention_dims(config)
     softmax: Layer = (dims.full(),)
     rank = config.maybe_integer("kv_lora_rank")
@@ -107,13 +102,9 @@ def _bailing_moe_linear(config: Config) -> Reading:
             ),
         )
     config.ignore("num_kv_heads_for_linear_attn", "max_window_layers", "layer_types", "linear_attn_norm_group_size")
-    linear_layer = _lightning(dims)
     filled = count // period * period
-    layers = tuple(softmax if (i + 1) % period == 0 or i >= filled else linear_layer for i in range(count))
+    layers = tuple(softmax if (i + 1) % period == 0 or i >= filled else _lightning(dims) for i in range(count))
     return Reading(layers=layers, config=config)
-
-
-# RecurrentGemma and xLSTM.
 
 
 def _recurrent_gemma(config: Config) -> Reading:
@@ -123,8 +114,8 @@ def _recurrent_gemma(config: Config) -> Reading:
     spelled = spelled_layer_types(config, count)
     if spelled is None and not period:
         raise config.missing("block_types")
-    names = {"recurrent": LINEAR, "attention": SLIDING}
-    types = spelled or [names.get(name, name) for i in range(count) for name in [(period or [])[i % len(period or [])]]]
+    names, cycle = {"recurrent": LINEAR, "attention": SLIDING}, period or [""]
+    types = spelled or [names.get(name, name) for name in (cycle[i % len(cycle)] for i in range(count))]
     config.ignore("attention_window_size", "_block_types", "final_w_init_variance_scale")
     window = config.integer("attention_window_size")
 
@@ -140,10 +131,8 @@ def _recurrent_gemma(config: Config) -> Reading:
 
 def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     """``intermediate_size`` is the width of gate and up together."""
-    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
-    bias = config.flag("attention_bias")
+    hidden, heads, bias = config.integer("hidden_size"), config.integer("num_attention_heads"), config.flag("attention_bias")
     mlp = w.gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
-
     norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
     mixers: Mixers = {
         formulas.RealGatedLRU: ("rg_lru", lambda kind: w.rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
@@ -164,9 +153,8 @@ def _xlstm(config: Config) -> Reading:
         "autocast_kernel_dtype", "chunk_size", "chunkwise_kernel", "head_dim", "inference_state_dtype", "max_inference_chunksize",
         "return_last_states",
     )  # fmt: skip
-    dtype = state_dtype(config, ("inference_state_dtype",))
     layers = ((kind,),) * config.checked_integer("num_hidden_layers", count, maximum=MAX_LAYERS)
-    return Reading(layers=layers, config=config, state_dtype=dtype)
+    return Reading(layers=layers, config=config, state_dtype=state_dtype(config, ("inference_state_dtype",)))
 
 
 def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -177,7 +165,6 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp = w.linear("ffn.proj_up_gate", hidden, width, bias=bias) + w.linear("ffn.proj_up", hidden, width, bias=bias)
     mlp += w.linear("ffn.proj_down", width, hidden, bias=bias)
     norms = w.layer_norm("norm_mlstm", hidden, bias=bias) + w.layer_norm("norm_ffn", hidden, bias=bias)
-
     mixers: Mixers = {
         formulas.MatrixLSTM: ("mlstm", lambda kind: w.matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias))
     }
@@ -195,9 +182,6 @@ def _share(config: Config, hidden: int, key: str, default: float, multiple: int 
     return config.checked_integer(key, int((width + multiple - 1) // multiple * multiple))
 
 
-# RWKV.
-
-
 def _rwkv4(config: Config) -> Reading:
     hidden = config.integer("hidden_size")
     kind = formulas.Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
@@ -206,17 +190,14 @@ def _rwkv4(config: Config) -> Reading:
 
 def _rwkv5(config: Config) -> Reading:
     """RWKV-5 and -6."""
-    count = config.number_of_layers()
-    hidden = config.integer("hidden_size")
-    width = config.maybe_integer("attention_hidden_size") or hidden
-    head_dim = config.integer("head_dim")
+    count, hidden = config.number_of_layers(), config.integer("hidden_size")
+    width, head_dim = config.maybe_integer("attention_hidden_size") or hidden, config.integer("head_dim")
     config.ignore("num_attention_heads", "num_heads", "head_size_divisor")
     return Reading(layers=(_matrix_layer(config, hidden, width, head_dim),) * count, config=config)
 
 
 def _rwkv7(config: Config) -> Reading:
-    count = config.number_of_layers()
-    hidden = config.integer("hidden_size")
+    count, hidden = config.number_of_layers(), config.integer("hidden_size")
     config.ignore("num_heads", "attn_mode")
     value_dim = config.get("value_dim")
     values = value_dim if isinstance(value_dim, (list, tuple)) else [value_dim]
@@ -254,7 +235,6 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp = w.parameter(f"{path}.time_mix_key", 1, 1, hidden) + w.parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
     mlp += w.linear(f"{path}.key", hidden, width) + w.linear(f"{path}.receptance", hidden, hidden)
     mlp += w.linear(f"{path}.value", width, hidden)
-
     mixers: Mixers = {
         formulas.Rwkv4: ("rwkv", lambda kind: w.rwkv4(**kind.numbers())),
         formulas.RwkvMatrix: ("rwkv", _rwkv5_mixing),
@@ -285,12 +265,10 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     if len(known) < len(ranks) or config.get("attn") is not None or not config.flag("norm_first", default=True):
         return None
     decay, rate, value, gate = known
-    bias = config.flag("norm_bias", default=True)
-    ratio = config.number("hidden_ratio", 4)
+    bias, ratio = config.flag("norm_bias", default=True), config.number("hidden_ratio", 4)
     # If the file does not give the width, it is rounded up to a multiple of 32.
-    width = config.maybe_integer("intermediate_size") or config.checked_integer(
-        "hidden_ratio", -(-int(hidden * ratio) // 32) * 32
-    )
+    usual = -(-int(hidden * ratio) // 32) * 32
+    width = config.maybe_integer("intermediate_size") or config.checked_integer("hidden_ratio", usual)
     mlp = w.parameter("ffn.x_k", hidden) + w.linear("ffn.key", hidden, width) + w.linear("ffn.value", width, hidden)
 
     def low_rank(name: str, rank: int, *, bias: bool = True) -> Weighed:

@@ -30,14 +30,6 @@ def _either(layer: Callable[..., Layer]) -> dict[str, LayerReader]:
     return {HYBRID: partial(layer, sliding=False), HYBRID_SLIDING: partial(layer, sliding=True)}
 
 
-def _marked_first(reading: Reading) -> list[tuple[Layer, bool]]:
-    """Each layer, and whether it is the first."""
-    return [(layer, i == 0) for i, layer in enumerate(reading.layers)]
-
-
-# LFM.
-
-
 def _lfm2_types(config: Config, count: int) -> list[str]:
     """``full_attn_idxs`` counts from 0. If it is null or absent every layer has attention; with experts, types must be listed."""
     full = config.integers("full_attn_idxs")
@@ -65,7 +57,13 @@ def _lfm(config: Config, top: Config, reading: Reading) -> list[Block]:
             yield "attention", _lfm_attention(config, kind)
         else:
             yield "conv", w.short_convolution(hidden, kind_in(config, layer, ShortConvolution).d_conv, bias=bias)
-        yield ("moe", _lfm_experts(config)) if sparse else ("mlp", _lfm_mlp(hidden, _lfm_width(config), "feed_forward"))
+        if sparse:
+            count = config.integer("num_experts")
+            expert = _lfm_mlp(hidden, config.integer("moe_intermediate_size"), "feed_forward.experts")
+            router = w.linear("feed_forward.gate", hidden, count, role=WeightRole.ROUTER)
+            yield "moe", w.experts(expert, count, config.integer("num_experts_per_tok")) + router
+        else:
+            yield "mlp", _lfm_mlp(hidden, _lfm_width(config), "feed_forward")
         yield "norm", rms_norms(hidden, *names)
 
     dense = config.maybe_integer("num_dense_layers", minimum=0) or 0
@@ -99,40 +97,12 @@ def _lfm_attention(config: Config, kind: AttentionKind) -> Weighed:
     return weights + rms_norms(kind.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
 
 
-def _lfm_experts(config: Config) -> Weighed:
-    hidden, count = config.integer("hidden_size"), config.integer("num_experts")
-    expert = _lfm_mlp(hidden, config.integer("moe_intermediate_size"), "feed_forward.experts")
-    router = w.linear("feed_forward.gate", hidden, count, role=WeightRole.ROUTER)
-    return w.experts(expert, count, config.integer("num_experts_per_tok")) + router
-
-
 def _lfm_mlp(hidden: int, width: int, path: str) -> Weighed:
     """Gate, up and down with the names of LFM."""
     return w.linear(f"{path}.w1", hidden, width) + w.linear(f"{path}.w3", hidden, width) + w.linear(f"{path}.w2", width, hidden)
 
 
 _LFM_READERS: Final = {_CONV: _conv_layer, FULL: full_layer, SLIDING: windowed_layer}
-LFM2: Final = Interleaved(
-    types=_lfm2_types,
-    readers=_LFM_READERS,
-    weights=_lfm,
-    ignored=(
-        "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "num_attention_heads", "num_heads",
-        "num_key_value_heads",
-    ),
-    dtype_keys=(),
-)  # fmt: skip
-LFM3: Final = Interleaved(
-    # Convolutions on odd layers and on the first. The other layers alternate between full attention and a window.
-    types=lambda _, count: [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)],
-    readers=_LFM_READERS,
-    weights=_lfm,
-    ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
-    dtype_keys=(),
-)
-
-
-# Inkling.
 
 
 def _inkling_types(config: Config, count: int) -> list[str]:
@@ -162,8 +132,7 @@ def _inkling_ends(config: Config, top: Config) -> list[Block]:
 
 
 def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
-    hidden = config.integer("hidden_size")
-    named = config.maybe_integer("dense_intermediate_size")
+    hidden, named = config.integer("hidden_size"), config.maybe_integer("dense_intermediate_size")
     # If a file gives the dense width by a key of its own, intermediate_size is the width of the experts.
     width = config.integer("intermediate_size" if named is not None else "moe_intermediate_size")
     count, shared = config.integer("n_routed_experts"), config.integer("n_shared_experts")
@@ -186,22 +155,18 @@ def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
     dense = config.maybe_integer("dense_mlp_idx", minimum=0) or 0
     sparse = sparse_layers(config, len(reading.layers), dense)
     out = _inkling_ends(config, top) + repeated(zip(reading.layers, sparse, strict=True), weigh)
-    predicting = _inkling_predicting(config, top)
-    if predicting:
-        join = rms_norms(hidden, "mtp.embed_norm", "mtp.hidden_norm") + w.linear("mtp.input_proj", 2 * hidden, hidden)
-        out.append(Block(kind="mtp", weights=join, part=Part.MTP, count=len(predicting)))
-        out += repeated([(layer, False) for layer in predicting], weigh, Part.MTP)
-    return out
-
-
-def _inkling_predicting(config: Config, top: Config) -> tuple[Layer, ...]:
-    """The layers that predict further tokens, all with a dense MLP. A document has their keys beside the language model's."""
+    # The layers that predict further tokens have a dense MLP. A document has their keys beside the language model's.
     level, count_key, local_key = top.sub("mtp_config"), "num_nextn_predict_layers", "local_layer_ids"
     if level is None:
         level, count_key, local_key = config, "num_mtp_layers", "mtp_local_layer_ids"
-    count = level.maybe_integer(count_key, minimum=0) or 0
+    modules = level.maybe_integer(count_key, minimum=0) or 0
     local = set(level.integers(local_key) or ())
-    return tuple(_inkling_layer(config, i, sliding=i in local) for i in range(count))
+    predicting = [(_inkling_layer(config, i, sliding=i in local), False) for i in range(modules)]
+    if predicting:
+        join = rms_norms(hidden, "mtp.embed_norm", "mtp.hidden_norm") + w.linear("mtp.input_proj", 2 * hidden, hidden)
+        out.append(Block(kind="mtp", weights=join, part=Part.MTP, count=modules))
+        out += repeated(predicting, weigh, Part.MTP)
+    return out
 
 
 def _relative(config: Config, kind: AttentionKind) -> Weighed:
@@ -213,12 +178,9 @@ def _relative(config: Config, kind: AttentionKind) -> Weighed:
 
 def _convolutions(layer: Layer, names: tuple[str, ...]) -> Weighed:
     """The last convolutions of a layer, as many as there are names."""
-    kinds = [kind for kind in layer if isinstance(kind, ShortConvolution)]
-    return tuple(
-        weight
-        for name, kind in zip(names, kinds[-len(names) :], strict=True)
-        for weight in w.convolution(f"{name}.conv1d", kind.channels, kind.d_conv)
-    )
+    kinds = [kind for kind in layer if isinstance(kind, ShortConvolution)][-len(names) :]
+    own = zip(names, kinds, strict=True)
+    return tuple(weight for name, kind in own for weight in w.convolution(f"{name}.conv1d", kind.channels, kind.d_conv))
 
 
 def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -227,8 +189,9 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
     A layer of full attention chooses three times, for queries, keys and values, and computes its convolutions for each token.
     """
     hidden, count = config.integer("hidden_size"), config.integer("n_routed_experts")
-    width, active = config.integer("moe_intermediate_size"), config.integer("num_experts_per_tok")
-    moe = gated_experts(hidden, width, count, active)
+    active = config.integer("num_experts_per_tok")
+    moe = gated_experts(hidden, config.integer("moe_intermediate_size"), count, active)
+    kernel = config.integer("conv_kernel_size")
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
@@ -241,7 +204,13 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
         yield "attention", weights
         after = ("post_attention_convolution", "post_mlp_convolution")
         names = after if full else ("self_attn.k_sconv", "self_attn.v_sconv", *after)
-        yield "conv", _convolutions(layer, names) + (_dynamic(config, kind) if full else ())
+        weights = _convolutions(layer, names)
+        for name in ("self_attn.k_sconv", "self_attn.v_sconv") if full else ():
+            # The kernels are computed from each token.
+            keys = kind.num_key_value_heads * kind.head_dim
+            weights += w.parameter(f"{name}.static_weight", kernel, keys, role=WeightRole.CONV)
+            weights += w.linear(f"{name}.weight_proj", hidden, kind.num_key_value_heads * kernel)
+        yield "conv", weights
         yield "moe", moe
         before = ("q_input_layernorm", "k_input_layernorm", "v_input_layernorm") if full else ("input_layernorm",)
         yield "norm", rms_norms(hidden, *before, "post_attention_layernorm")
@@ -250,21 +219,9 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
             queries += w.parameter("attention_input.query", 3, hidden) if full else w.parameter("attention_input.query", hidden)
         yield "residual", queries
 
+    layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
     last = Block(kind="residual", weights=w.parameter("model.final_input.query", hidden))
-    return [*_inkling_ends(config, top), *repeated(_marked_first(reading), weigh), last]
-
-
-def _dynamic(config: Config, kind: AttentionKind) -> Weighed:
-    """Convolutions of keys and values whose kernels are computed from each token."""
-    kernel, heads = config.integer("conv_kernel_size"), kind.num_key_value_heads
-    return tuple(
-        weight
-        for name in ("self_attn.k_sconv", "self_attn.v_sconv")
-        for weight in (
-            *w.parameter(f"{name}.static_weight", kernel, heads * kind.head_dim, role=WeightRole.CONV),
-            *w.linear(f"{name}.weight_proj", config.integer("hidden_size"), heads * kernel),
-        )
-    )
+    return [*_inkling_ends(config, top), *repeated(layers, weigh), last]
 
 
 _INKLING_IGNORED: Final = (
@@ -272,13 +229,6 @@ _INKLING_IGNORED: Final = (
     "number_of_conv_states", "shared_expert_sink", "sliding_window", "sliding_window_size", "swa_head_dim",
     "swa_num_attention_heads", "swa_num_key_value_heads",
 )  # fmt: skip
-INKLING: Final = Interleaved(
-    types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
-)
-INKLING2: Final = replace(INKLING, weights=_inkling2)
-
-
-# ZAYA.
 
 
 def _zaya_layer(config: Config, index: int, *, sliding: bool) -> Layer:
@@ -298,12 +248,17 @@ def _zaya_layer(config: Config, index: int, *, sliding: bool) -> Layer:
 def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
     """A depthwise and a grouped convolution. The router is a small MLP, which may also choose to skip all experts."""
     hidden, router = config.integer("hidden_size"), config.integer("router_hidden_size")
-    bias = config.flag("attention_bias")
-    moe = _zaya_experts(config, router)
+    bias, count = config.flag("attention_bias"), config.integer("num_experts")
+    moe = w.gated_mlp(hidden, config.integer("moe_intermediate_size"), path="mlp.experts")
+    moe = w.experts(moe, count, config.integer("num_experts_per_tok"))
+    moe += w.linear("mlp.gate.down_proj", hidden, router, bias=True, role=WeightRole.ROUTER)
+    moe += w.rms_norm("mlp.gate.router_mlp.norm", router)
+    for name in ("fc1", "fc2"):
+        moe += w.linear(f"mlp.gate.router_mlp.{name}", router, router, bias=True, role=WeightRole.ROUTER)
+    moe += w.linear("mlp.gate.router_mlp.out_proj", router, count + 1, role=WeightRole.ROUTER)
     vectors = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
-    scales = tuple(
-        w.parameter(f"post_{place}_residual_scale.{name}", hidden)[0] for place in ("attention", "mlp") for name in vectors
-    )
+    paths = (f"post_{place}_residual_scale.{name}" for place in ("attention", "mlp") for name in vectors)
+    scales = tuple(w.parameter(path, hidden)[0] for path in paths)
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
@@ -314,22 +269,13 @@ def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
         yield "norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
         yield "residual", scales
 
+    layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
     scaled = w.parameter("model.input_hidden_states_scale", hidden) + w.parameter("model.input_hidden_states_bias", hidden)
-    out = [*ends(config, top), *repeated(_marked_first(reading), weigh), Block(kind="residual", weights=scaled)]
+    out = [*ends(config, top), *repeated(layers, weigh), Block(kind="residual", weights=scaled)]
     if config.flag("lm_head_bias"):
         vocab = config.integer("vocab_size")
         out.append(Block(kind="head", weights=w.parameter("lm_head.bias", vocab, role=WeightRole.BIAS)))
     return out
-
-
-def _zaya_experts(config: Config, router: int) -> Weighed:
-    hidden, count, width = config.integer("hidden_size"), config.integer("num_experts"), config.integer("moe_intermediate_size")
-    weights = w.experts(w.gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
-    weights += w.linear("mlp.gate.down_proj", hidden, router, bias=True, role=WeightRole.ROUTER)
-    weights += w.rms_norm("mlp.gate.router_mlp.norm", router)
-    for name in ("fc1", "fc2"):
-        weights += w.linear(f"mlp.gate.router_mlp.{name}", router, router, bias=True, role=WeightRole.ROUTER)
-    return weights + w.linear("mlp.gate.router_mlp.out_proj", router, count + 1, role=WeightRole.ROUTER)
 
 
 def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> Weighed:
@@ -345,6 +291,23 @@ def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> Weigh
     return weights + w.linear("self_attn.o_proj", queries, hidden, bias=bias) + w.parameter("self_attn.qk_norm.temp", kv_heads)
 
 
+LFM2: Final = Interleaved(
+    types=_lfm2_types, readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
+    ignored=(
+        "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "num_attention_heads", "num_heads",
+        "num_key_value_heads",
+    ),
+)  # fmt: skip
+LFM3: Final = Interleaved(
+    # Convolutions on odd layers and on the first. The other layers alternate between full attention and a window.
+    types=lambda _, count: [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)],
+    readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
+    ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
+)  # fmt: skip
+INKLING: Final = Interleaved(
+    types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
+)
+INKLING2: Final = replace(INKLING, weights=_inkling2)
 ZAYA: Final = Interleaved(
     types=lambda _, count: [HYBRID] * count,
     readers=_either(_zaya_layer),

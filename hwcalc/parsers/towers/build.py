@@ -294,3 +294,9 @@ def ratio_width(config: Config, width: int, key: str = "mlp_ratio") -> int:
     if size < 1:
         raise config.error(key, config.get(key), "a positive number")
     return size
+
+
+def neck(path: str, width: int, out: int) -> Weighed:
+    """Two convolutions, each with a norm. ``out`` is the number of channels that leave SAM's encoder."""
+    weights = conv(f"{path}.conv1", out, width, 1, 1, bias=False) + norm("layer", f"{path}.layer_norm1", out)
+    return weights + conv(f"{path}.conv2", out, out, 3, 3, bias=False) + norm("layer", f"{path}.layer_norm2", out)

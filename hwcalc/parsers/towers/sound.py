@@ -50,20 +50,17 @@ def _mel_and_positions(config: Config, path: str, width: int) -> Weighed:
 
 
 def _image(config: Config, path: str, width: int) -> Weighed:
-    rows = config.integer("downsample_hidden_size") * _eighth(config.integer("num_mel_bins"))
-    return _halving(config, f"{path}.conv2d") + linear(f"{path}.conv_out", rows, width)
+    return _halving(config, f"{path}.conv2d", f"{path}.conv_out", config.integer("num_mel_bins"), width)
 
 
-def _halving(config: Config, path: str) -> Weighed:
-    """Three convolutions that read the spectrogram as an image. Each halves its sides, rounded up."""
+def _halving(config: Config, path: str, out: str, bins: int, width: int, rows: int | None = None) -> Weighed:
+    """Three convolutions that read the spectrogram as an image, and a linear layer that reads ``rows`` channels, or what they leave.
+
+    Each halves its sides, rounded up: 20 bins become 3.
+    """
     inner = config.integer("downsample_hidden_size")
-    more = conv(f"{path}2", inner, inner, 3, 3) + conv(f"{path}3", inner, inner, 3, 3)
-    return conv(f"{path}1", inner, 1, 3, 3) + more
-
-
-def _eighth(bins: int) -> int:
-    """The number of bins that three halvings leave, each rounded up: 20 become 3."""
-    return -(-bins // 8)
+    weights = conv(f"{path}1", inner, 1, 3, 3) + conv(f"{path}2", inner, inner, 3, 3) + conv(f"{path}3", inner, inner, 3, 3)
+    return weights + linear(out, rows or inner * -(-bins // 8), width)
 
 
 def _marks(config: Config, path: str, width: int) -> Weighed:
@@ -73,30 +70,12 @@ def _marks(config: Config, path: str, width: int) -> Weighed:
 
 
 _NO_KEY_BIAS: Final = (True, False, True, True)
-_STYLE: Final = Style(bias=_NO_KEY_BIAS, mlp=("fc1", "fc2"), norms=("self_attn_layer_norm", "final_layer_norm"))
-
-WHISPER: Final = Encoder(style=_STYLE, stem=_mel_and_positions, norms=("layer_norm",), part=_AUDIO)
-QWEN25_OMNI: Final = replace(WHISPER, stem=mel_convolutions, norms=("ln_post",), joint=_marks)
-QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))
-QWEN3_OMNI: Final = replace(
-    QWEN3_ASR, joint=lambda config, path, width: mlp_chain(path, (width, width, config.integer("output_dim")), ("proj1", "proj2"))
-)
-GLM_ASR: Final = Encoder(
-    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True), stem=mel_convolutions, norms=("norm",), part=_AUDIO
-)
-VOXTRAL_REALTIME: Final = Encoder(
-    style=replace(_STYLE, names=LLAMA_NAMES, mlp=GATED, mlp_bias=(False, True), norm="rms", heads="own"),
-    stem=lambda config, path, width: mel_convolutions(config, f"{path}.embedder", width),
-    norms=("norm",),
-    part=_AUDIO,
-)
 
 
 def fun_asr(config: Config, path: str) -> tuple[Block, ...]:
     """Fun-ASR: each layer also has a depthwise convolution as a memory. The first layer reads stacked frames."""
-    width, count = config.integer("hidden_size"), config.number_of_layers()
+    width, count, base = config.integer("hidden_size"), config.number_of_layers(), f"{path}.layers"
     stacked = config.integer("num_mel_bins") * config.integer("num_stacked_frames")
-    base = f"{path}.layers"
     memory = conv(f"{base}.self_attn.fsmn.conv", width, 1, config.integer("fsmn_kernel_size"), bias=False)
     layer = encoder_layer(config, LLAMA, base, width, config.integer("intermediate_size"))
     widened = linears(f"{base}.self_attn", LLAMA_NAMES[:3], stacked, width, bias=True)
@@ -121,18 +100,14 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
 
     width, heads = size("hidden_size", "d_model"), size("num_attention_heads", "encoder_attention_heads")
     middle, bins = size("intermediate_size", "encoder_ffn_dim"), size("feature_size", "num_mel_bins")
-    bias = config.flag("attention_bias")
+    bias, base = config.flag("attention_bias"), f"{path}.layers"
     style = replace(LLAMA, bias=(bias, False, bias, bias), norm="rms")
-    base = f"{path}.layers"
     if heads > width:
         raise config.error("num_attention_heads", heads, f"at most hidden_size ({width})")
-    rows = config.maybe_integer("conv_output_size") or config.integer("downsample_hidden_size") * _eighth(bins)
-    stem = _halving(config, f"{path}.conv_stem.convs") + linear(f"{path}.conv_stem.conv_out", rows, width)
-    layer = (
-        *encoder_layer(config, style, base, width, 0),
-        *linear(f"{base}.mlp.gate_up_proj", width, 2 * middle, bias=True),
-        *linear(f"{base}.mlp.down_proj", middle, width, bias=True),
-    )
+    rows, base_stem = config.maybe_integer("conv_output_size"), f"{path}.conv_stem"
+    stem = _halving(config, f"{base_stem}.convs", f"{base_stem}.conv_out", bins, width, rows)
+    layer = encoder_layer(config, style, base, width, 0) + linear(f"{base}.mlp.gate_up_proj", width, 2 * middle, bias=True)
+    layer += linear(f"{base}.mlp.down_proj", middle, width, bias=True)
     source, out = config.integer("adapter_input_size"), config.integer("adapter_out_dim")
     adapter = layer_norm(f"{path}.adapter.norm", source)
     adapter += mlp_chain(f"{path}.adapter", (source, out, out), ("fc1", "fc2"))
@@ -156,24 +131,15 @@ def granite(config: Config, path: str) -> tuple[Block, ...]:
         sizes = (width, width * config.integer("feedforward_mult"), width)
         weights += layer_norm(f"{base}.{name}.pre_norm", width)
         weights += mlp_chain(f"{base}.{name}", sizes, ("up_proj", "down_proj"))
-    weights += (
-        *layer_norm(f"{base}.attn.pre_norm", width),
-        *linear(f"{base}.attn.to_q", width, inner),
-        *linear(f"{base}.attn.to_kv", width, 2 * inner),
-        *linear(f"{base}.attn.to_out", inner, width, bias=True),
-        *embedding(f"{base}.attn.rel_pos_emb", 2 * config.integer("max_pos_emb") + 1, head_dim),
-        *layer_norm(f"{base}.conv.norm", width),
-        *conv(f"{base}.conv.up_conv", 2 * expanded, width, 1),
-        *conv(f"{base}.conv.depth_conv.conv", expanded, 1, config.integer("conv_kernel_size"), bias=False),
-        *layer_norm(f"{base}.conv.batch_norm", expanded),
-        *conv(f"{base}.conv.down_conv", width, expanded, 1),
-        *layer_norm(f"{base}.post_norm", width),
-    )
-    ends = (
-        *linear(f"{path}.input_linear", config.integer("input_dim"), width, bias=True),
-        *linear(f"{path}.out", width, out, bias=True),
-        *linear(f"{path}.out_mid", out, width, bias=True),
-    )
+    weights += layer_norm(f"{base}.attn.pre_norm", width) + linear(f"{base}.attn.to_q", width, inner)
+    weights += linear(f"{base}.attn.to_kv", width, 2 * inner) + linear(f"{base}.attn.to_out", inner, width, bias=True)
+    weights += embedding(f"{base}.attn.rel_pos_emb", 2 * config.integer("max_pos_emb") + 1, head_dim)
+    weights += layer_norm(f"{base}.conv.norm", width) + conv(f"{base}.conv.up_conv", 2 * expanded, width, 1)
+    weights += conv(f"{base}.conv.depth_conv.conv", expanded, 1, config.integer("conv_kernel_size"), bias=False)
+    weights += layer_norm(f"{base}.conv.batch_norm", expanded) + conv(f"{base}.conv.down_conv", width, expanded, 1)
+    weights += layer_norm(f"{base}.post_norm", width)
+    ends = linear(f"{path}.input_linear", config.integer("input_dim"), width, bias=True)
+    ends += linear(f"{path}.out", width, out, bias=True) + linear(f"{path}.out_mid", out, width, bias=True)
     return (*block("layer", weights, _AUDIO, config.number_of_layers("num_layers")), *block("ends", ends, _AUDIO))
 
 
@@ -196,17 +162,13 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
         weights += mlp_chain(f"{base}.{name}", (width, 4 * width, width), ("ffw_layer_1", "ffw_layer_2"), bias=False)
         weights += norms("rms", f"{base}.{name}", ("pre_layer_norm", "post_layer_norm"), width)
     own = f"{base}.attention.attn"
-    weights += (
-        *linears(own, (*LLAMA_NAMES[:3], "relative_position_embedding.pos_proj"), width, width),
-        *linear(f"{base}.attention.post", width, width),
-        *parameter(f"{own}.per_dim_scale", split_width(config, width, heads)),
-        *norms("rms", f"{base}.attention", ("pre_attn_norm", "post_norm"), width),
-        *linear(f"{base}.lconv1d.linear_start", width, 2 * width),
-        *linear(f"{base}.lconv1d.linear_end", width, width),
-        *conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conf_conv_kernel_size"), bias=False),
-        *norms("rms", f"{base}.lconv1d", ("pre_layer_norm", "conv_norm"), width),
-        *rms_norm(f"{base}.norm", width),
-    )
+    weights += linears(own, (*LLAMA_NAMES[:3], "relative_position_embedding.pos_proj"), width, width)
+    weights += linear(f"{base}.attention.post", width, width)
+    weights += parameter(f"{own}.per_dim_scale", split_width(config, width, heads))
+    weights += norms("rms", f"{base}.attention", ("pre_attn_norm", "post_norm"), width)
+    weights += linear(f"{base}.lconv1d.linear_start", width, 2 * width) + linear(f"{base}.lconv1d.linear_end", width, width)
+    weights += conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conf_conv_kernel_size"), bias=False)
+    weights += norms("rms", f"{base}.lconv1d", ("pre_layer_norm", "conv_norm"), width) + rms_norm(f"{base}.norm", width)
     return (
         *block("embedding", embeddings, _AUDIO),
         *block("layer", weights, _AUDIO, config.number_of_layers("conf_num_hidden_layers")),
@@ -219,27 +181,19 @@ def gemma4(config: Config, path: str) -> tuple[Block, ...]:
     head_dim = width // heads
     inner, base, stem = heads * head_dim, f"{path}.layers", f"{path}.subsample_conv_projection"
     first, second = (config.integers("subsampling_conv_channels", length=2, minimum=1) or (128, 32))[:2]
-    embeddings = (
-        *conv(f"{stem}.layer0.conv", first, 1, 3, 3, bias=False),
-        *rms_norm(f"{stem}.layer0.norm", first),
-        *conv(f"{stem}.layer1.conv", second, first, 3, 3, bias=False),
-        *rms_norm(f"{stem}.layer1.norm", second),
-        *linear(f"{stem}.input_proj_linear", first // 4 * second, width),
-    )
+    embeddings = conv(f"{stem}.layer0.conv", first, 1, 3, 3, bias=False) + rms_norm(f"{stem}.layer0.norm", first)
+    embeddings += conv(f"{stem}.layer1.conv", second, first, 3, 3, bias=False) + rms_norm(f"{stem}.layer1.norm", second)
+    embeddings += linear(f"{stem}.input_proj_linear", first // 4 * second, width)
     weights: Weighed = ()
     for name in ("feed_forward1", "feed_forward2"):
         weights += mlp_chain(f"{base}.{name}", (width, 4 * width, width), ("ffw_layer_1", "ffw_layer_2"), bias=False)
         weights += norms("rms", f"{base}.{name}", ("pre_layer_norm", "post_layer_norm"), width)
-    weights += (
-        *linears(f"{base}.self_attn", (*LLAMA_NAMES[:3], "relative_k_proj"), width, inner),
-        *linear(f"{base}.self_attn.post", width, width),
-        *parameter(f"{base}.self_attn.per_dim_scale", head_dim),
-        *linear(f"{base}.lconv1d.linear_start", width, 2 * width),
-        *linear(f"{base}.lconv1d.linear_end", width, width),
-        *conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conv_kernel_size"), bias=False),
-        *norms("rms", f"{base}.lconv1d", ("pre_layer_norm", "conv_norm"), width),
-        *norms("rms", base, ("norm_pre_attn", "norm_post_attn", "norm_out"), width),
-    )
+    weights += linears(f"{base}.self_attn", (*LLAMA_NAMES[:3], "relative_k_proj"), width, inner)
+    weights += linear(f"{base}.self_attn.post", width, width) + parameter(f"{base}.self_attn.per_dim_scale", head_dim)
+    weights += linear(f"{base}.lconv1d.linear_start", width, 2 * width) + linear(f"{base}.lconv1d.linear_end", width, width)
+    weights += conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conv_kernel_size"), bias=False)
+    weights += norms("rms", f"{base}.lconv1d", ("pre_layer_norm", "conv_norm"), width)
+    weights += norms("rms", base, ("norm_pre_attn", "norm_post_attn", "norm_out"), width)
     return (
         *block("embedding", embeddings, _AUDIO),
         *block("layer", weights, _AUDIO, config.number_of_layers()),
@@ -252,31 +206,6 @@ def phi4(config: Config, path: str) -> tuple[Block, ...]:
     width, heads, middle = integers(config, "hidden_size", "num_attention_heads", "intermediate_size")
     inner = (config.maybe_integer("head_dim") or width // heads) * heads
     base = f"{path}.encoders"
-    layer: Weighed = ()
-    stem = _phi4_stem(config, path, width, heads)
-    for name in ("feed_forward_in", "feed_forward_out"):
-        layer += (
-            *layer_norm(f"{base}.{name}.layer_norm", width),
-            *linear(f"{base}.{name}.gate_up_proj", width, 2 * middle, bias=True),
-            *linear(f"{base}.{name}.down_proj", middle, width, bias=True),
-        )
-    out, deep = config.integer("ext_pw_out_channel"), width * config.integer("depthwise_multiplier")
-    layer += (
-        *linears(f"{base}.self_attn", LLAMA_NAMES[:3], width, inner, bias=True),
-        *linear(f"{base}.self_attn.o_proj", inner, width, bias=True),
-        *layer_norm(f"{base}.conv.layer_norm", width),
-        *parameter(f"{base}.conv.glu.b1", out),
-        *parameter(f"{base}.conv.glu.b2", out),
-        *conv(f"{base}.conv.glu.ext_pw_conv_1d", 2 * out, width, 1),
-        *conv(f"{base}.conv.dw_sep_conv_1d.dw_conv", deep, 1, config.integer("kernel_size")),
-        *conv(f"{base}.conv.dw_sep_conv_1d.pw_conv", config.integer("depthwise_separable_out_channel"), deep, 1),
-        *conv(f"{base}.conv.ext_pw_conv_1d", out, width, 1),
-        *norms("layer", base, ("layer_norm_att", "layer_norm"), width),
-    )
-    return (*block("embedding", stem, _AUDIO), *block("layer", layer, _AUDIO, config.number_of_layers("num_blocks")))
-
-
-def _phi4_stem(config: Config, path: str, width: int, heads: int) -> Weighed:
     channels, reduction = integers(config, "nemo_conv_channels", "time_reduction")
     halvings, bins = int(math.log2(reduction)), config.integer("input_size")
     for _ in range(halvings):
@@ -286,23 +215,26 @@ def _phi4_stem(config: Config, path: str, width: int, heads: int) -> Weighed:
         stem += conv(f"{path}.embed.conv", channels, 1, 3, 3) + conv(f"{path}.embed.conv", channels, channels, 1, 1)
     stem += linear(f"{path}.embed.out", channels * (config.maybe_integer("nemo_final_size") or bins), width, bias=True)
     buckets = config.integer("bias_max_distance") * (1 if config.flag("bias_symmetric") else 2)
-    return stem + embedding(f"{path}.relative_attention_bias_layer.bias_values", buckets, heads)
-
-
-# Nemotron Transcribe: a speech encoder, one that tells speakers apart, and one for the times of words.
+    stem += embedding(f"{path}.relative_attention_bias_layer.bias_values", buckets, heads)
+    layer: Weighed = ()
+    for name in ("feed_forward_in", "feed_forward_out"):
+        layer += layer_norm(f"{base}.{name}.layer_norm", width)
+        layer += linear(f"{base}.{name}.gate_up_proj", width, 2 * middle, bias=True)
+        layer += linear(f"{base}.{name}.down_proj", middle, width, bias=True)
+    out, deep = config.integer("ext_pw_out_channel"), width * config.integer("depthwise_multiplier")
+    layer += linears(f"{base}.self_attn", LLAMA_NAMES[:3], width, inner, bias=True)
+    layer += linear(f"{base}.self_attn.o_proj", inner, width, bias=True) + layer_norm(f"{base}.conv.layer_norm", width)
+    layer += parameter(f"{base}.conv.glu.b1", out) + parameter(f"{base}.conv.glu.b2", out)
+    layer += conv(f"{base}.conv.glu.ext_pw_conv_1d", 2 * out, width, 1)
+    layer += conv(f"{base}.conv.dw_sep_conv_1d.dw_conv", deep, 1, config.integer("kernel_size"))
+    layer += conv(f"{base}.conv.dw_sep_conv_1d.pw_conv", config.integer("depthwise_separable_out_channel"), deep, 1)
+    layer += conv(f"{base}.conv.ext_pw_conv_1d", out, width, 1) + norms("layer", base, ("layer_norm_att", "layer_norm"), width)
+    return (*block("embedding", stem, _AUDIO), *block("layer", layer, _AUDIO, config.number_of_layers("num_blocks")))
 
 
 def _stacking(config: Config, path: str, width: int) -> Weighed:
     frames = config.integer("subsampling_factor") * config.integer("num_mel_bins")
     return linear(f"{path}.embedder.projection", frames, width)
-
-
-_CONFORMER_STYLE: Final = Style(
-    names=LLAMA_NAMES, bias=(False, False, False, True), heads="split", kv_heads=True, qk_norm="head", qk_norm_kind="layer"
-)
-_NEMOTRON: Final = Encoder(style=_CONFORMER_STYLE, stem=_stacking, norms=("input_layer_norm", "layer_norm"), part=_AUDIO)
-_NEMOTRON_PLAIN: Final = replace(_NEMOTRON, style=replace(_CONFORMER_STYLE, qk_norm=""))
-NEMOTRON_TIMES: Final = replace(_NEMOTRON, stem=None, part=Part.PROJECTOR)
 
 
 def nemotron(config: Config, path: str) -> tuple[Block, ...]:
@@ -312,23 +244,17 @@ def nemotron(config: Config, path: str) -> tuple[Block, ...]:
         raise UnknownTowerError(speakers.model_type)
     voices, head, base = needed(speakers, "audio_config"), needed(speakers, "head_config"), f"{path}.diarization_model"
     inner, count = integers(head, "hidden_size", "num_speakers")
-    weights = (
-        *parameter(f"{base}.silence_embeds", voices.integer("hidden_size")),
-        *linear(f"{base}.model.proj", head.integer("audio_hidden_size"), inner, bias=True),
-        *conv(f"{base}.model.upsampler.conv", inner * head.integer("subsampling_factor"), inner, 3),
-        *linear(f"{base}.classifier.dense", inner, inner, bias=True),
-        *linear(f"{base}.classifier.out_proj", inner, count, bias=True),
-        *layer_norm(f"{path}.asr_norm", speech.integer("hidden_size")),
-        *layer_norm(f"{path}.speaker_norm", count),
-    )
+    weights = parameter(f"{base}.silence_embeds", voices.integer("hidden_size"))
+    weights += linear(f"{base}.model.proj", head.integer("audio_hidden_size"), inner, bias=True)
+    weights += conv(f"{base}.model.upsampler.conv", inner * head.integer("subsampling_factor"), inner, 3)
+    weights += linear(f"{base}.classifier.dense", inner, inner, bias=True)
+    weights += linear(f"{base}.classifier.out_proj", inner, count, bias=True)
+    weights += layer_norm(f"{path}.asr_norm", speech.integer("hidden_size")) + layer_norm(f"{path}.speaker_norm", count)
     encoders = _NEMOTRON(speech, f"{path}.asr_encoder") + _NEMOTRON_PLAIN(voices, f"{base}.model.audio_tower")
     return (*encoders, *block("speakers", weights, _AUDIO))
 
 
 _MOST_BLOCKS: Final = 1_000
-
-
-# Pictures as tokens of a codebook: a vector-quantised autoencoder.
 
 
 def chameleon(config: Config, path: str) -> tuple[Block, ...]:
@@ -352,11 +278,8 @@ def janus(config: Config, path: str) -> tuple[Block, ...]:
 
 def _quantiser(config: Config, path: str) -> Weighed:
     words, code, latent = integers(config, "num_embeddings", "embed_dim", "latent_channels")
-    return (
-        *embedding(f"{path}.quantize.embedding", words, code),
-        *conv(f"{path}.quant_conv", code, latent, 1, 1),
-        *conv(f"{path}.post_quant_conv", latent, code, 1, 1),
-    )
+    weights = embedding(f"{path}.quantize.embedding", words, code) + conv(f"{path}.quant_conv", code, latent, 1, 1)
+    return weights + conv(f"{path}.post_quant_conv", latent, code, 1, 1)
 
 
 def _picture_stages(config: Config, path: str, *, decoder: bool, attends: Sequence[int]) -> Weighed:
@@ -378,23 +301,14 @@ def _picture_stages(config: Config, path: str, *, decoder: bool, attends: Sequen
         if level != order[-1]:
             weights += conv(f"{path}.resample.conv", width, width, 3, 3)
     out = config.integer("out_channels") if decoder else latent * (1 + config.flag("double_latent"))
-    return (
-        *weights,
-        *_picture_block(f"{path}.mid.block_1", middle, middle),
-        *_picture_attention(f"{path}.mid.attn_1", middle),
-        *_picture_block(f"{path}.mid.block_2", middle, middle),
-        *layer_norm(f"{path}.norm_out", width),
-        *conv(f"{path}.conv_out", out, width, 3, 3),
-    )
+    weights += _picture_block(f"{path}.mid.block_1", middle, middle) + _picture_attention(f"{path}.mid.attn_1", middle)
+    weights += _picture_block(f"{path}.mid.block_2", middle, middle)
+    return weights + layer_norm(f"{path}.norm_out", width) + conv(f"{path}.conv_out", out, width, 3, 3)
 
 
 def _picture_block(path: str, source: int, out: int) -> Weighed:
-    weights = (
-        *layer_norm(f"{path}.norm1", source),
-        *conv(f"{path}.conv1", out, source, 3, 3),
-        *layer_norm(f"{path}.norm2", out),
-        *conv(f"{path}.conv2", out, out, 3, 3),
-    )
+    weights = layer_norm(f"{path}.norm1", source) + conv(f"{path}.conv1", out, source, 3, 3) + layer_norm(f"{path}.norm2", out)
+    weights += conv(f"{path}.conv2", out, out, 3, 3)
     return weights if source == out else (*weights, *conv(f"{path}.nin_shortcut", out, source, 1, 1))
 
 
@@ -403,9 +317,6 @@ def _picture_attention(path: str, width: int) -> Weighed:
     for name in ("q", "k", "v", "proj_out"):
         weights += conv(f"{path}.{name}", width, width, 1, 1)
     return weights
-
-
-# VibeVoice: sound as continuous latents.
 
 
 def sound(config: Config, path: str) -> tuple[Block, ...]:
@@ -423,20 +334,16 @@ def _sound_stages(config: Config, path: str, *, decoder: bool) -> Weighed:
     """One stage for each change of rate, each of depthwise convolutions and MLPs."""
     ratios = stages(config, "downsampling_ratios")
     depths = stages(config, "depths", length=len(ratios) + 1)
-    filters, kernel, latent, channels, expansion = integers(
-        config, "num_filters", "kernel_size", "hidden_size", "channels", "ffn_expansion"
-    )
+    filters, kernel, latent = integers(config, "num_filters", "kernel_size", "hidden_size")
+    channels, expansion = integers(config, "channels", "ffn_expansion")
     weights: Weighed = ()
     base, widest = f"{path}.conv_layers.stage", filters * 2 ** len(ratios)
     for stage, depth in enumerate(depths):
         width = filters * 2**stage
-        layer = (
-            *parameter(f"{base}.gamma", width),
-            *parameter(f"{base}.ffn_gamma", width),
-            *norms("rms", base, ("norm", "ffn_norm"), width),
-            *mlp_chain(f"{base}.ffn", (width, expansion * width, width), ("linear1", "linear2")),
-            *conv(f"{base}.mixer.conv", width, 1, kernel),
-        )
+        layer = parameter(f"{base}.gamma", width) + parameter(f"{base}.ffn_gamma", width)
+        layer += norms("rms", base, ("norm", "ffn_norm"), width)
+        layer += mlp_chain(f"{base}.ffn", (width, expansion * width, width), ("linear1", "linear2"))
+        layer += conv(f"{base}.mixer.conv", width, 1, kernel)
         weights += copied(layer, depth)
         if stage:
             weights += conv(f"{path}.conv_layers.conv", width, width // 2, 2 * ratios[stage - 1], transposed=decoder)
@@ -444,19 +351,17 @@ def _sound_stages(config: Config, path: str, *, decoder: bool) -> Weighed:
     return (*weights, *conv(f"{path}.stem.conv", stem, source, kernel), *conv(f"{path}.head.conv", out, last, kernel))
 
 
-# Mimi: sound as tokens.
-
-
-_SCALES: Final = ("self_attn_layer_scale.scale", "mlp_layer_scale.scale")
-
-
 def mimi(config: Config, path: str) -> tuple[Block, ...]:
     """Mimi: convolutions, a small transformer and a change of rate on either side of two residual quantisers."""
     width = config.integer("hidden_size")
-    style = replace(LLAMA, bias=4 * ("attention_bias",), mlp_bias=(False, False), heads="own", kv_heads=True, scales=_SCALES)
+    scales = ("self_attn_layer_scale.scale", "mlp_layer_scale.scale")
+    style = replace(LLAMA, bias=4 * ("attention_bias",), mlp_bias=(False, False), heads="own", kv_heads=True, scales=scales)
     layer = encoder_layer(config, style, f"{path}.transformer.layers", width, config.integer("intermediate_size"))
     ratios = stages(config, "upsampling_ratios", default=(8, 6, 5, 4))
-    stride = _latent_stride(config, ratios)
+    # How many frames of the convolutions make one of the codec's: two unless its frame rate says otherwise.
+    rate, stride = config.number("frame_rate", 0.0), 2
+    if rate > 0:
+        stride = int(math.ceil(config.integer("sampling_rate") / math.prod(ratios)) / rate)
     rates: Weighed = ()
     if stride > 1:
         groups = config.integer("upsample_groups")
@@ -475,14 +380,6 @@ def mimi(config: Config, path: str) -> tuple[Block, ...]:
         *block("rates", rates, _AUDIO),
         *block("quantiser", quantisers, _AUDIO),
     )
-
-
-def _latent_stride(config: Config, ratios: list[int]) -> int:
-    """How many frames of the convolutions make one of the codec's; two unless its frame rate says otherwise."""
-    wanted = config.number("frame_rate", 0.0)
-    if wanted <= 0:
-        return 2
-    return int(math.ceil(config.integer("sampling_rate") / math.prod(ratios)) / wanted)
 
 
 def _seanet(config: Config, path: str, ratios: list[int], *, decoder: bool) -> Weighed:
@@ -507,25 +404,16 @@ def _seanet(config: Config, path: str, ratios: list[int], *, decoder: bool) -> W
     return weights
 
 
-# Qwen2.5-Omni: a second language model that speaks, and what makes its tokens audible.
-
-
 def talker(config: Config, path: str) -> tuple[Block, ...]:
     """A small decoder whose tokens are sounds."""
     width, heads, vocab, source = integers(config, "hidden_size", "num_attention_heads", "vocab_size", "embedding_size")
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
     head_dim, base = config.maybe_integer("head_dim") or width // heads, f"{path}.model.layers"
-    layer = (
-        *attention(width, heads, kv_heads, head_dim, qkv_bias=True, path=f"{base}.self_attn"),
-        *gated_mlp(width, config.integer("intermediate_size"), path=f"{base}.mlp"),
-        *norms("rms", base, LLAMA.norms, width),
-    )
-    ends = (
-        *linear(f"{path}.thinker_to_talker_proj", source, width, bias=True),
-        *embedding(f"{path}.model.embed_tokens", vocab, source),
-        *rms_norm(f"{path}.model.norm", width),
-        *linear(f"{path}.codec_head", width, vocab),
-    )
+    layer = attention(width, heads, kv_heads, head_dim, qkv_bias=True, path=f"{base}.self_attn")
+    layer += gated_mlp(width, config.integer("intermediate_size"), path=f"{base}.mlp") + norms("rms", base, LLAMA.norms, width)
+    ends = linear(f"{path}.thinker_to_talker_proj", source, width, bias=True)
+    ends += embedding(f"{path}.model.embed_tokens", vocab, source) + rms_norm(f"{path}.model.norm", width)
+    ends += linear(f"{path}.codec_head", width, vocab)
     return (*block("talker layer", layer, _AUDIO, config.number_of_layers()), *block("talker ends", ends, _AUDIO))
 
 
@@ -534,20 +422,15 @@ def speech_diffusion(config: Config, path: str) -> tuple[Block, ...]:
     width, layers = config.integer("hidden_size"), f"{path}.transformer_blocks"
     inner = config.integer("head_dim") * config.integer("num_attention_heads")
     mel, codes = integers(config, "mel_dim", "emb_dim")
-    layer = (
-        *linear(f"{layers}.attn_norm.linear", width, 6 * width, bias=True),
-        *linears(f"{layers}.attn", ("to_q", "to_k", "to_v"), width, inner, bias=True),
-        *linear(f"{layers}.attn.to_out.0", inner, width, bias=True),
-        *mlp_chain(f"{layers}.ff.ff", (width, ratio_width(config, width, "ff_mult"), width), ("0", "3")),
-    )
+    layer = linear(f"{layers}.attn_norm.linear", width, 6 * width, bias=True)
+    layer += linears(f"{layers}.attn", ("to_q", "to_k", "to_v"), width, inner, bias=True)
+    layer += linear(f"{layers}.attn.to_out.0", inner, width, bias=True)
+    layer += mlp_chain(f"{layers}.ff.ff", (width, ratio_width(config, width, "ff_mult"), width), ("0", "3"))
     source = mel + config.integer("enc_dim") + config.integer("enc_emb_dim") + codes
-    ends = (
-        *mlp_chain(f"{path}.time_embed.time_mlp", (256, width, width), ("0", "2")),
-        *embedding(f"{path}.text_embed.codec_embed", config.integer("num_embeds") + 1, codes),
-        *linear(f"{path}.input_embed.proj", source, width, bias=True),
-        *linear(f"{path}.norm_out.linear", width, 2 * width, bias=True),
-        *linear(f"{path}.proj_out", width, mel, bias=True),
-    )
+    ends = mlp_chain(f"{path}.time_embed.time_mlp", (256, width, width), ("0", "2"))
+    ends += embedding(f"{path}.text_embed.codec_embed", config.integer("num_embeds") + 1, codes)
+    ends += linear(f"{path}.input_embed.proj", source, width, bias=True)
+    ends += linear(f"{path}.norm_out.linear", width, 2 * width, bias=True) + linear(f"{path}.proj_out", width, mel, bias=True)
     return (
         *block("diffusion layer", layer, _AUDIO, config.number_of_layers()),
         *block("diffusion ends", ends, _AUDIO),
@@ -566,18 +449,10 @@ def _speaker_encoder(config: Config, path: str) -> Weighed:
         weights += conv(f"{base}.tdnn1.conv", width, source, 1)
         for _ in range(scale - 1):
             weights += conv(f"{base}.res2net_block.conv", width // scale, width // scale, kernel)
-        weights += (
-            *conv(f"{base}.tdnn2.conv", width, width, 1),
-            *conv(f"{base}.se_block.conv1", squeezed, width, 1),
-            *conv(f"{base}.se_block.conv2", width, squeezed, 1),
-        )
-    return (
-        *weights,
-        *conv(f"{path}.mfa.conv", last, last, kernels[-1]),
-        *conv(f"{path}.asp.tdnn.conv", pooled, 3 * last, 1),
-        *conv(f"{path}.asp.conv", last, pooled, 1),
-        *conv(f"{path}.fc", config.integer("enc_dim"), 2 * last, 1),
-    )
+        weights += conv(f"{base}.tdnn2.conv", width, width, 1) + conv(f"{base}.se_block.conv1", squeezed, width, 1)
+        weights += conv(f"{base}.se_block.conv2", width, squeezed, 1)
+    weights += conv(f"{path}.mfa.conv", last, last, kernels[-1]) + conv(f"{path}.asp.tdnn.conv", pooled, 3 * last, 1)
+    return weights + conv(f"{path}.asp.conv", last, pooled, 1) + conv(f"{path}.fc", config.integer("enc_dim"), 2 * last, 1)
 
 
 def bigvgan(config: Config, path: str) -> tuple[Block, ...]:
@@ -596,3 +471,25 @@ def bigvgan(config: Config, path: str) -> tuple[Block, ...]:
         width = half
     weights += parameter(f"{path}.activation_post", 2, width)
     return block("vocoder", weights + conv(f"{path}.conv_post", 1, width, 7, bias=False), _AUDIO)
+
+
+_STYLE: Final = Style(bias=_NO_KEY_BIAS, mlp=("fc1", "fc2"), norms=("self_attn_layer_norm", "final_layer_norm"))
+WHISPER: Final = Encoder(style=_STYLE, stem=_mel_and_positions, norms=("layer_norm",), part=_AUDIO)
+QWEN25_OMNI: Final = replace(WHISPER, stem=mel_convolutions, norms=("ln_post",), joint=_marks)
+QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))
+QWEN3_OMNI: Final = replace(
+    QWEN3_ASR, joint=lambda config, path, width: mlp_chain(path, (width, width, config.integer("output_dim")), ("proj1", "proj2"))
+)
+GLM_ASR: Final = Encoder(
+    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True), stem=mel_convolutions, norms=("norm",), part=_AUDIO
+)
+VOXTRAL_REALTIME: Final = Encoder(
+    style=replace(_STYLE, names=LLAMA_NAMES, mlp=GATED, mlp_bias=(False, True), norm="rms", heads="own"),
+    stem=lambda config, path, width: mel_convolutions(config, f"{path}.embedder", width), norms=("norm",), part=_AUDIO,
+)  # fmt: skip
+_CONFORMER_STYLE: Final = Style(
+    names=LLAMA_NAMES, bias=(False, False, False, True), heads="split", kv_heads=True, qk_norm="head", qk_norm_kind="layer"
+)
+_NEMOTRON: Final = Encoder(style=_CONFORMER_STYLE, stem=_stacking, norms=("input_layer_norm", "layer_norm"), part=_AUDIO)
+_NEMOTRON_PLAIN: Final = replace(_NEMOTRON, style=replace(_CONFORMER_STYLE, qk_norm=""))
+NEMOTRON_TIMES: Final = replace(_NEMOTRON, stem=None, part=Part.PROJECTOR)

@@ -15,18 +15,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import (
-    Style,
-    UnknownTowerError,
-    block,
-    conv,
-    encoder_layer,
-    mlp_chain,
-    norms,
-    patch_conv,
-    patch_linear,
-    ratio_width,
-)
+from hwcalc.parsers.towers import build
 
 _MOST_CHOICES: Final = 10_000
 """A tower with more ways to choose its steps is none of those that were published."""
@@ -36,35 +25,27 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
     """dots3.note: later layers have experts, and deeper layers have more of them."""
     width = config.maybe_integer("embed_dim") or config.integer("hidden_size")
     heads = config.maybe_integer("num_heads") or config.integer("num_attention_heads")
-    count = config.number_of_layers()
-    bias = config.flag("use_bias" if config.has("use_bias") else "attention_bias")
-    style = Style(
-        attention="attn",
-        names=("qkv", "proj"),
-        bias=4 * (bias,),
-        norms=("norm1", "norm2"),
-        norm="rms",
-        heads="split",
-        qk_norm="head",
-    )
-    base = f"{path}.blocks"
-    own = encoder_layer(config, style, base, width, 0, heads=heads)
+    count, base = config.number_of_layers(), f"{path}.blocks"
+    bias = 4 * (config.flag("use_bias" if config.has("use_bias") else "attention_bias"),)
+    own, norms = ("qkv", "proj"), ("norm1", "norm2")
+    style = build.Style(attention="attn", names=own, bias=bias, norms=norms, norm="rms", heads="split", qk_norm="head")
+    attention = build.encoder_layer(config, style, base, width, 0, heads=heads)
     dense = w.gated_mlp(width, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path=f"{base}.mlp")
     expert = w.gated_mlp(width, config.integer("moe_intermediate_size"), path=f"{base}.mlp.experts")
     active = config.maybe_integer("num_experts_per_tok") or config.maybe_integer("capacity_factor") or 2
-    embeddings = patch_conv(config, f"{path}.patch_embed.proj", width) + w.rms_norm(f"{path}.patch_embed.norm", width)
-    out = (*block("embedding", embeddings), *block("attention", own, count=count))
+    embeddings = build.patch_conv(config, f"{path}.patch_embed.proj", width) + w.rms_norm(f"{path}.patch_embed.norm", width)
+    out = (*build.block("embedding", embeddings), *build.block("attention", attention, count=count))
     for number, layers in sorted(Counter(_dots_experts(config, count)).items()):
         if number == 0:
-            out += block("mlp", dense, count=layers)
+            out += build.block("mlp", dense, count=layers)
             continue
         router = w.linear(f"{base}.mlp.gate", width, number, role=WeightRole.ROUTER)
-        out += block("moe", (*w.experts(expert, number, min(active, number)), *router), count=layers)
+        out += build.block("moe", (*w.experts(expert, number, min(active, number)), *router), count=layers)
     source = config.integer("adapter_in_dim")
     merged = source * config.integer("adapter_merge_size") ** 2
     merger = w.layer_norm(f"{path}.merger.ln_q", source)
-    merger += mlp_chain(f"{path}.merger", (merged, merged, config.integer("adapter_out_dim")), ("mlp.0", "mlp.2"))
-    return (*out, *block("norm", w.rms_norm(f"{path}.norm", width)), *block("merger", merger, Part.PROJECTOR))
+    merger += build.mlp_chain(f"{path}.merger", (merged, merged, config.integer("adapter_out_dim")), ("mlp.0", "mlp.2"))
+    return (*out, *build.block("norm", w.rms_norm(f"{path}.norm", width)), *build.block("merger", merger, Part.PROJECTOR))
 
 
 def _dots_experts(config: Config, count: int) -> list[int]:
@@ -75,9 +56,8 @@ def _dots_experts(config: Config, count: int) -> list[int]:
         return [layer.integer("num_local_experts") if kind == "sparse" else 0 for layer, kind in zip(layers, types, strict=True)]
     pyramid = config.sequence("pyramid_num_routed") or [*[-1] * 25, *range(4, 65, 4), 64]
     if len(pyramid) != count:
-        raise config.error_in_words(
-            "pyramid_num_routed", f"{len(pyramid)} items long", f"a list of {count} items, one for each layer"
-        )
+        listed = f"{len(pyramid)} items long"
+        raise config.error_in_words("pyramid_num_routed", listed, f"a list of {count} items, one for each layer")
     return [max(0, config.checked_integer("pyramid_num_routed", number, minimum=-1)) for number in pyramid]
 
 
@@ -89,32 +69,26 @@ def lfm3(config: Config, path: str) -> tuple[Block, ...]:
     if types is None:
         types = ["conv" if i < 2 or i % 2 else "full_attention" for i in range(count)]
     convolutions = types.count("conv")
-    style = Style(bias=4 * (False,), norms=(), heads="split", kv_heads=True, qk_norm="head")
-    short = (
-        *w.linear(f"{base}.conv.in_proj", width, 3 * width),
-        *conv(f"{base}.conv.spatial_conv", width, 1, kernel, kernel, bias=False),
-        *w.linear(f"{base}.conv.out_proj", width, width),
-    )
+    style = build.Style(bias=4 * (False,), norms=(), heads="split", kv_heads=True, qk_norm="head")
+    short = w.linear(f"{base}.conv.in_proj", width, 3 * width)
+    short += build.conv(f"{base}.conv.spatial_conv", width, 1, kernel, kernel, bias=False)
+    short += w.linear(f"{base}.conv.out_proj", width, width)
     inner = config.integer("intermediate_size")
-    common = (
-        *mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False),
-        *w.linear(f"{base}.feed_forward.w3", width, inner),
-        *norms("rms", base, ("operator_norm", "ffn_norm"), width),
-    )
-    embeddings = patch_linear(config, f"{path}.patch_embed", width, bias=False, frames="temporal_patch_size")
+    common = build.mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False)
+    common += w.linear(f"{base}.feed_forward.w3", width, inner) + build.norms("rms", base, ("operator_norm", "ffn_norm"), width)
+    embeddings = build.patch_linear(config, f"{path}.patch_embed", width, bias=False, frames="temporal_patch_size")
     return (
-        *block("embedding", (*embeddings, *w.rms_norm(f"{path}.embedding_norm", width))),
-        *block("convolution", short, count=convolutions),
-        *block("attention", encoder_layer(config, style, base, width, 0), count=count - convolutions),
-        *block("mlp", common, count=count),
+        *build.block("embedding", (*embeddings, *w.rms_norm(f"{path}.embedding_norm", width))),
+        *build.block("convolution", short, count=convolutions),
+        *build.block("attention", build.encoder_layer(config, style, base, width, 0), count=count - convolutions),
+        *build.block("mlp", common, count=count),
     )
 
 
 def inkling(config: Config, path: str) -> tuple[Block, ...]:
     """Inkling: linear layers that fold neighbouring pixels, then frames, into channels until one vector is left."""
-    out = config.integer("text_hidden_size")
+    out, scales = config.integer("text_hidden_size"), _inkling_scales(config)
     weights: Weighed = ()
-    scales = _inkling_scales(config)
     for i, (start, end) in enumerate(pairwise(scales)):
         last = i == len(scales) - 2
         folded = start[2] * (end[0] // start[0]) * (end[1] // start[1]) ** 2
@@ -122,7 +96,7 @@ def inkling(config: Config, path: str) -> tuple[Block, ...]:
         weights += w.linear(f"{path}.encoder_layers.projection", folded, width)
         if not last:
             weights += w.rms_norm(f"{path}.encoder_layers.layer_norm", width)
-    return block("folding", (*weights, *w.rms_norm(f"{path}.final_norm", out)))
+    return build.block("folding", (*weights, *w.rms_norm(f"{path}.final_norm", out)))
 
 
 def _inkling_scales(config: Config) -> list[tuple[int, int, int]]:
@@ -152,7 +126,7 @@ def _inkling_scales(config: Config) -> list[tuple[int, int, int]]:
     if layers >= len(steps):
         chosen = [min(range(len(steps)), key=lambda k: abs(size - sizes[k])) for size in ideal]
     elif math.comb(len(steps), layers + 1) > _MOST_CHOICES:
-        raise UnknownTowerError(config.model_type)
+        raise build.UnknownTowerError(config.model_type)
     else:
         choices = combinations(range(len(steps)), layers + 1)
         chosen = list(min(choices, key=lambda own: sum(abs(a - sizes[k]) for a, k in zip(ideal, own, strict=True))))
@@ -190,19 +164,13 @@ def muse_spark_audio(config: Config, path: str) -> tuple[Block, ...]:
     embedder, base = f"{path}.layers.patch_embedder", f"{path}.layers.conv_blocks"
     for width, patch, depth in zip(widths, patches, depths, strict=True):
         folded = w.linear(f"{embedder}.proj", source * patch, width, bias=True) + w.rms_norm(f"{embedder}.norm", width)
-        layer = (
-            *conv(f"{base}.conv", width, 1, kernel),
-            *w.rms_norm(f"{base}.norm", width),
-            *mlp_chain(f"{base}.mlp", (width, ratio_width(config, width), width), ("fc1", "fc2")),
-        )
-        blocks += (*block("embedding", folded, Part.AUDIO), *block("layer", layer, Part.AUDIO, depth))
+        layer = build.conv(f"{base}.conv", width, 1, kernel) + w.rms_norm(f"{base}.norm", width)
+        layer += build.mlp_chain(f"{base}.mlp", (width, build.ratio_width(config, width), width), ("fc1", "fc2"))
+        blocks += (*build.block("embedding", folded, Part.AUDIO), *build.block("layer", layer, Part.AUDIO, depth))
         source = width
-    ends = (
-        *w.rms_norm(f"{path}.norm", source),
-        *w.linear(f"{path}.proj", source, out, bias=True),
-        *w.rms_norm(f"{path}.post_proj_norm", out),
-    )
-    return (*blocks, *block("projector", ends, Part.PROJECTOR))
+    ends = w.rms_norm(f"{path}.norm", source) + w.linear(f"{path}.proj", source, out, bias=True)
+    ends += w.rms_norm(f"{path}.post_proj_norm", out)
+    return (*blocks, *build.block("projector", ends, Part.PROJECTOR))
 
 
 def inkling_audio(config: Config, path: str) -> tuple[Block, ...]:
@@ -210,7 +178,7 @@ def inkling_audio(config: Config, path: str) -> tuple[Block, ...]:
     width = config.integer("text_hidden_size")
     rows = config.integer("n_mel_bins") * config.integer("mel_vocab_size")
     weights = (*w.embedding(f"{path}.embed_audio_tokens", rows, width), *w.rms_norm(f"{path}.norm", width))
-    return block("embedding", weights, Part.AUDIO)
+    return build.block("embedding", weights, Part.AUDIO)
 
 
 def nothing(config: Config, path: str) -> tuple[Block, ...]:
@@ -257,18 +225,18 @@ class Attention(Record):
     def weigh(self, path: str, channels: int) -> Weighed:
         """The tensors, for an input of so many channels."""
         inner = self.heads * self.head_dim
-        weights = w.rms_norm(f"{path}.norm", channels) + conv(f"{path}.attn.query.proj", inner, channels, 1, 1, bias=False)
+        weights = w.rms_norm(f"{path}.norm", channels) + build.conv(f"{path}.attn.query.proj", inner, channels, 1, 1, bias=False)
         for name in ("key", "value"):
             if self.thins:
                 weights += _normed(f"{path}.attn.{name}.down_conv", channels, 1, 3)
-            weights += conv(f"{path}.attn.{name}.proj", self.head_dim, channels, 1, 1, bias=False)
-        weights += conv(f"{path}.attn.output.proj", self.out, inner, 1, 1, bias=False)
+            weights += build.conv(f"{path}.attn.{name}.proj", self.head_dim, channels, 1, 1, bias=False)
+        weights += build.conv(f"{path}.attn.output.proj", self.out, inner, 1, 1, bias=False)
         return weights + w.parameter(f"{path}.layer_scale", self.out)
 
 
 def _normed(path: str, out: int, channels: int, side: int) -> Weighed:
     """A square convolution without a bias, and a norm."""
-    return conv(path, out, channels, side, side, bias=False) + w.rms_norm(f"{path}.bn", out)
+    return build.conv(path, out, channels, side, side, bias=False) + w.rms_norm(f"{path}.bn", out)
 
 
 _STAGES: Final[tuple[tuple[Residual | Attention, ...], ...]] = (
@@ -295,9 +263,9 @@ _FUSED_STAGES: Final = 2
 def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
     """The tower without a head. ``architecture`` names its size; there is one."""
     if config.text("architecture") != "mobilenetv5_300m_enc":
-        raise UnknownTowerError(config.model_type)
+        raise build.UnknownTowerError(config.model_type)
     base, out = f"{path}.timm_model", config.integer("hidden_size")
-    stem = conv(f"{base}.conv_stem.conv", _STEM, 3, 3, 3) + w.rms_norm(f"{base}.conv_stem.bn", _STEM)
+    stem = build.conv(f"{base}.conv_stem.conv", _STEM, 3, 3, 3) + w.rms_norm(f"{base}.conv_stem.bn", _STEM)
     weights: Weighed = ()
     channels, ends = _STEM, []
     for stage in _STAGES:
@@ -306,4 +274,8 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
             channels = layer.out
         ends.append(channels)
     joined = Residual(ratio=2, out=out).weigh(f"{base}.msfa.ffn", sum(ends[-_FUSED_STAGES:]))[:-1]
-    return (*block("embedding", stem), *block("layer", weights), *block("extra", joined + w.rms_norm(f"{base}.msfa.norm", out)))
+    return (
+        *build.block("embedding", stem),
+        *build.block("layer", weights),
+        *build.block("extra", joined + w.rms_norm(f"{base}.msfa.norm", out)),
+    )

@@ -25,22 +25,16 @@ _SCALED: Final = ("lambda_1", "lambda_2")
 _BEFORE_AFTER: Final = ("layernorm_before", "layernorm_after")
 
 
-# SigLIP and CLIP, and towers that are one of them with another end.
-
-
 def _pooling_head(config: Config, path: str, width: int) -> Weighed:
     """SigLIP's head: one learned query that attends to all patches, then an MLP."""
     if not config.flag("vision_use_head", default=True):
         return ()
     head = f"{path}.head"
-    return (
-        *w.parameter(f"{head}.probe", width),
-        *w.parameter(f"{head}.attention.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
-        *w.parameter(f"{head}.attention.in_proj_bias", 3 * width, role=WeightRole.BIAS),
-        *w.linear(f"{head}.attention.out_proj", width, width, bias=True),
-        *w.layer_norm(f"{head}.layernorm", width),
-        *w.plain_mlp(width, config.integer("intermediate_size"), path=f"{head}.mlp"),
-    )
+    weights = w.parameter(f"{head}.probe", width)
+    weights += w.parameter(f"{head}.attention.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR)
+    weights += w.parameter(f"{head}.attention.in_proj_bias", 3 * width, role=WeightRole.BIAS)
+    weights += w.linear(f"{head}.attention.out_proj", width, width, bias=True) + w.layer_norm(f"{head}.layernorm", width)
+    return weights + w.plain_mlp(width, config.integer("intermediate_size"), path=f"{head}.mlp")
 
 
 def _window_merger(config: Config, path: str, width: int) -> Weighed:
@@ -48,11 +42,8 @@ def _window_merger(config: Config, path: str, width: int) -> Weighed:
     down, across = build.pair(config, "window_kernel_size")
     base, merged = f"{path}.vit_merger", down * across * width
     sizes = (merged, down * across * config.integer("intermediate_size"), width)
-    return (
-        *build.encoder_layer(config, Style(norms=("layer_norm1",)), base, width, 0),
-        *w.layer_norm(f"{base}.pre_norm", merged),
-        *build.mlp_chain(base, sizes, ("linear_1", "linear_2")),
-    )
+    weights = build.encoder_layer(config, Style(norms=("layer_norm1",)), base, width, 0)
+    return weights + w.layer_norm(f"{base}.pre_norm", merged) + build.mlp_chain(base, sizes, ("linear_1", "linear_2"))
 
 
 def _docling_connector(config: Config, path: str, width: int) -> Weighed:
@@ -71,37 +62,6 @@ def _docling_connector(config: Config, path: str, width: int) -> Weighed:
     return weights + w.layer_norm(f"{base}.ln_out", out)
 
 
-SIGLIP: Final = Encoder(stem=build.patches(positions=build.grid), layers="encoder.layers", norms=("post_layernorm",))
-SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
-SIGLIP2_BARE: Final = replace(SIGLIP, stem=build.patches(embed=build.patch_linear, positions="num_patches"))
-SIGLIP2: Final = replace(SIGLIP2_BARE, extra=_pooling_head)
-NO_POSITIONS: Final = replace(SIGLIP, stem=build.patches())
-DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
-MINICPM: Final = replace(SIGLIP, extra=_window_merger)
-CLIP: Final = replace(
-    SIGLIP, stem=build.patches(bias=False, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm", "post_layernorm")
-)
-CLIP_BEHIND_SAM: Final = replace(CLIP, stem=build.patches(embed=None, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm",))
-BLIP: Final = replace(
-    SIGLIP,
-    stem=build.patches(positions=_WITH_CLASS, vectors=1),
-    style=Style(names=("qkv", "projection"), bias=("qkv_bias", True, True, True)),
-)
-MINIMAX: Final = Encoder(stem=build.patches(bias=False, frames="temporal_patch_size"), norms=("pre_layrnorm",))
-
-# InternVL and Janus.
-
-_INTERN: Final = Style(
-    attention="attention",
-    names=("q_proj", "k_proj", "v_proj", "projection_layer"),
-    bias=("attention_bias", "attention_bias", "attention_bias", True),
-    norms=_BEFORE_AFTER,
-    qk_norm="full",
-    qk_norm_if="use_qk_norm",
-    scales=_SCALED,
-)
-
-
 def _internvl_extra(config: Config, path: str, width: int) -> Weighed:
     weights: Weighed = ()
     if config.flag("use_absolute_position_embeddings"):
@@ -113,55 +73,14 @@ def _internvl_extra(config: Config, path: str, width: int) -> Weighed:
     return weights
 
 
-QIANFAN: Final = Encoder(style=_INTERN, stem=build.patches(vectors=1), extra=_internvl_extra)
-INTERNVL: Final = replace(QIANFAN, layers="encoder.layer")
-JANUS: Final = replace(
-    SIGLIP,
-    style=replace(_INTERN, attention="self_attn", norms=Style().norms, qk_norm_kind="layer", scales=()),
-    mlp_width=build.ratio_width,
-)
-
-# Towers with root-mean-square norms and gated MLPs.
-
-_PIXTRAL: Final = Style(
-    attention="attention",
-    names=LLAMA_NAMES,
-    bias=4 * (False,),
-    mlp=("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"),
-    mlp_bias=(False, False),
-    norms=("attention_norm", "ffn_norm"),
-    norm="rms",
-)
-PIXTRAL: Final = Encoder(style=_PIXTRAL, stem=build.patches(bias=False), layers="transformer.layers", norms=("ln_pre",))
-
-
 def _ovis_head(config: Config, path: str, width: int) -> Weighed:
     """Ovis reads a patch as probabilities over a vocabulary of visual words."""
     words = config.integer("vocab_size") - config.integer("num_visual_indicator_tokens", minimum=0)
     if words < 1:
         raise config.error("vocab_size", config.get("vocab_size"), "more than num_visual_indicator_tokens")
     stride = config.integer("hidden_stride")
-    return (
-        *w.rms_norm(f"{path}.transformer.embeddings.rms_norm", width),
-        *w.linear(f"{path}.head_linear", width * stride**2, words),
-        *w.layer_norm(f"{path}.head_norm", words),
-    )
-
-
-OVIS: Final = Encoder(
-    style=replace(
-        _PIXTRAL,
-        names=Style().names,
-        bias=4 * ("qkv_bias",),
-        mlp=("ffn.gate_proj", "ffn.up_proj", "ffn.down_proj"),
-        mlp_bias=("mlp_bias", "mlp_bias"),
-        norms=("rms_norm1", "rms_norm2"),
-    ),
-    stem=build.patches(positions=build.grid),
-    layers="transformer.encoder.layers",
-    norms=("transformer.rms_norm",),
-    extra=_ovis_head,
-)
+    weights = w.rms_norm(f"{path}.transformer.embeddings.rms_norm", width)
+    return weights + w.linear(f"{path}.head_linear", width * stride**2, words) + w.layer_norm(f"{path}.head_norm", words)
 
 
 def _kosmos_patches(config: Config, path: str, width: int) -> Weighed:
@@ -173,21 +92,6 @@ def _kosmos_patches(config: Config, path: str, width: int) -> Weighed:
     )
 
 
-KOSMOS25: Final = Encoder(
-    style=replace(
-        _PIXTRAL,
-        names=("query", "key", "value", "output"),
-        mlp=("mlp.wi_0", "mlp.wi_1", "mlp.wo"),
-        norms=("pre_attention_layer_norm", "pre_mlp_layer_norm"),
-        heads="own",
-        kv_heads=True,
-    ),
-    layers="encoder.layer",
-    norms=("layernorm",),
-    extra=_kosmos_patches,
-)
-
-
 def _gemma4_stem(config: Config, path: str, width: int) -> Weighed:
     """Patches of three colours, and positions by row and by column."""
     base, patch = f"{path}.patch_embedder", config.integer("patch_size")
@@ -197,36 +101,15 @@ def _gemma4_stem(config: Config, path: str, width: int) -> Weighed:
     )
 
 
-GEMMA4: Final = Encoder(
-    style=replace(
-        _PIXTRAL,
-        attention="self_attn",
-        mlp=GATED,
-        norms=(*LLAMA.norms, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-        heads="own",
-        kv_heads=True,
-        qk_norm="head",
-    ),
-    stem=_gemma4_stem,
-    layers="encoder.layers",
-)
-
-
 def gemma4_unified(config: Config, path: str) -> tuple[Block, ...]:
     """Gemma 4 without a tower: large patches go through one linear layer, with norms and positions."""
     width = config.integer("mm_embed_dim")
     patch = 3 * (config.integer("patch_size") * config.integer("pooling_kernel_size")) ** 2
-    weights = (
-        *w.layer_norm(f"{path}.patch_ln1", patch),
-        *w.linear(f"{path}.patch_dense", patch, width, bias=True),
-        *w.layer_norm(f"{path}.patch_ln2", width),
-        *w.embedding(f"{path}.pos_embedding", 2 * config.integer("mm_posemb_size"), width),
-        *w.layer_norm(f"{path}.pos_norm", width),
-    )
+    weights = w.layer_norm(f"{path}.patch_ln1", patch) + w.linear(f"{path}.patch_dense", patch, width, bias=True)
+    weights += w.layer_norm(f"{path}.patch_ln2", width)
+    weights += w.embedding(f"{path}.pos_embedding", 2 * config.integer("mm_posemb_size"), width)
+    weights += w.layer_norm(f"{path}.pos_norm", width)
     return build.block("embedding", weights)
-
-
-# Towers whose tables of positions are as large as the largest image.
 
 
 def _rows_and_columns(config: Config) -> int:
@@ -239,38 +122,12 @@ def _first_rows_and_columns(config: Config) -> int:
     return height * width
 
 
-KIMI: Final = Encoder(
-    style=Style(attention="attn", names=("q_proj", "k_proj", "v_proj", "proj"), norms=("norm1", "norm2")),
-    stem=build.patches(positions=_rows_and_columns),
-    norms=("final_layernorm",),
-)
-MOONVIT: Final = replace(KIMI, stem=build.patches(positions=_first_rows_and_columns))
-"""Kimi VL's tower, as vLLM's ``moonvit.py`` builds it: that of Kimi K2.5 for single images."""
-MUSE: Final = replace(
-    KIMI,
-    stem=build.patches(embed=build.patch_linear, bias=False, frames="patch_temporal", positions=_rows_and_columns),
-    norms=("ln_pre", "ln_post"),
-)
-
-
 def _hunyuan_merger(config: Config, path: str, width: int) -> Weighed:
     base, merge, out = f"{path}.patch_merger", *build.integers(config, "spatial_merge_size", "text_hidden_size")
-    return (
-        *build.conv(f"{base}.proj_conv", 2 * width, width, merge, merge),
-        *build.conv(f"{base}.proj_out", 4 * width, 2 * width, 1, 1),
-        *w.linear(f"{base}.mlp", 4 * width, out, bias=True),
-        *w.parameter(f"{base}.image_newline", 4 * width),
-        *w.parameter(f"{base}.image_marks", 3, out),
-        *w.rms_norm(f"{base}.before_rms", width),
-        *w.rms_norm(f"{base}.after_rms", out),
-    )
-
-
-HUNYUAN: Final = Encoder(
-    style=Style(names=LLAMA_NAMES),
-    stem=build.patches(positions=lambda config: (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1),
-    extra=_hunyuan_merger,
-)
+    weights = build.conv(f"{base}.proj_conv", 2 * width, width, merge, merge)
+    weights += build.conv(f"{base}.proj_out", 4 * width, 2 * width, 1, 1) + w.linear(f"{base}.mlp", 4 * width, out, bias=True)
+    weights += w.parameter(f"{base}.image_newline", 4 * width) + w.parameter(f"{base}.image_marks", 3, out)
+    return weights + w.rms_norm(f"{base}.before_rms", width) + w.rms_norm(f"{base}.after_rms", out)
 
 
 def _molmo_positions(config: Config) -> int:
@@ -280,12 +137,6 @@ def _molmo_positions(config: Config) -> int:
     patch = config.integer("patch_size")
     sides = build.pair(config, "image_size") if config.get("image_size") is not None else (378, 378)
     return (sides[0] // patch) * (sides[1] // patch)
-
-
-MOLMO2: Final = Encoder(
-    style=Style(names=LLAMA_NAMES, bias=4 * ("attention_bias",), heads="own", kv_heads=True),
-    stem=build.patches(embed=build.patch_linear, positions=_molmo_positions),
-)
 
 
 def _radio_patches(config: Config, path: str, width: int) -> Weighed:
@@ -301,51 +152,16 @@ def _radio_patches(config: Config, path: str, width: int) -> Weighed:
     return weights + w.parameter(f"{base}.cls_register_token", rows, width)
 
 
-RADIO: Final = Encoder(
-    style=Style(
-        attention="attention",
-        names=LLAMA_NAMES,
-        bias=("qkv_bias", "qkv_bias", "qkv_bias", True),
-        norms=("norm1", "norm2"),
-        scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
-    ),
-    layers="encoder.layer",
-    mlp_width=build.ratio_width,
-    extra=_radio_patches,
-)
-
-# Towers with a scale on each branch, which make their patches fewer at the end.
-
-
 def _downsamplers(config: Config, path: str, width: int) -> Weighed:
     """Two convolutions, each of which halves the sides and doubles the channels."""
     first = build.conv(f"{path}.downsampler1", 2 * width, width, 3, 3)
     return first + build.conv(f"{path}.downsampler2", 4 * width, 2 * width, 3, 3)
 
 
-STEP: Final = Encoder(
-    style=Style(norms=_BEFORE_AFTER, scales=_SCALED),
-    stem=build.patches(bias=False, positions=build.grid),
-    mlp_width=build.ratio_width,
-    norms=("pre_layernorm",),
-    extra=_downsamplers,
-)
-
-
 def _inkling_merger(config: Config, path: str, width: int) -> Weighed:
     merged = width * config.integer("spatial_merge_size") ** 2
     sizes = (merged, *build.integers(config, "projection_hidden_dim", "text_hidden_size"))
     return build.mlp_chain(f"{path}.merger", sizes, ("linear_1", "linear_2"), bias=config.flag("projector_bias"))
-
-
-INKLING2: Final = replace(
-    STEP,
-    stem=build.patches(
-        embed=build.patch_linear, bias=False, positions=lambda config: config.integer("posemb_grid_size") ** 2, vectors=2
-    ),
-    mlp_width=lambda config, width: config.maybe_integer("intermediate_size") or build.ratio_width(config, width),
-    extra=_inkling_merger,
-)
 
 
 _ENDS: Final = ("layernorm_pre", "layernorm_post")
@@ -366,28 +182,19 @@ def _adapter(config: Config, path: str, width: int) -> Weighed:
     return first + w.linear(f"{base}.fc2", out, out)
 
 
-LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_ENDS, joint=_adapter, joint_kind="adapter")
-
-
 def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
     """Positions per tile and per aspect ratio, each behind a gate."""
     patches, tiles = build.grid(config, 1), config.integer("max_num_tiles")
     ratios = config.sequence("supported_aspect_ratios")
     rows, gated = 1 + (8 if ratios is None else len(ratios)), f"{path}.gated_positional_embedding"
-    weights = (
-        *w.parameter(f"{path}.class_embedding", width),
-        *build.patch_conv(config, f"{path}.patch_embedding", width, bias=False),
-        *w.parameter(f"{gated}.gate", 1),
-        *w.parameter(f"{gated}.embedding", patches, width),
-        *w.embedding(f"{gated}.tile_embedding", rows, tiles * patches * width),
-    )
+    weights = w.parameter(f"{path}.class_embedding", width)
+    weights += build.patch_conv(config, f"{path}.patch_embedding", width, bias=False) + w.parameter(f"{gated}.gate", 1)
+    weights += w.parameter(f"{gated}.embedding", patches, width)
+    weights += w.embedding(f"{gated}.tile_embedding", rows, tiles * patches * width)
     for name in ("pre", "post"):
         base = f"{path}.{name}_tile_positional_embedding"
         weights += (*w.parameter(f"{base}.gate", 1), *w.embedding(f"{base}.embedding", rows, tiles * width))
     return weights
-
-
-_TILED: Final = Encoder(style=replace(LLAMA, bias=4 * (False,)), stem=_tiled_stem, layers="transformer.layers", norms=_ENDS)
 
 
 def mllama(config: Config, path: str) -> tuple[Block, ...]:
@@ -429,62 +236,12 @@ def _gated_merger(inner: tuple[str, ...], names: tuple[str, ...]) -> Weigh:
     return merger
 
 
-_stem = partial(build.patches, "patch_embed.proj", frames="temporal_patch_size", table="pos_embed")
-_QKV: Final = Style(attention="attn", names=("qkv", "proj"), norms=("norm1", "norm2"), heads="split")
-_GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
+def qformer(config: Config, path: str, *, instructed: bool = False) -> tuple[Block, ...]:
+    """The query transformer of BLIP-2, or of InstructBLIP, which always reads text: an instruction. BLIP-2's config says whether it does.
 
-_MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
-
-QWEN2: Final = replace(
-    _MERGING,
-    stem=_stem(bias=False),
-    width="embed_dim",
-    mlp_width=build.ratio_width,
-    joint=partial(_mlp_merger, out="hidden_size"),
-)
-QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))
-QWEN25_SPLIT: Final = replace(QWEN25, style=replace(_GATED_QKV, names=("q", "k", "v", "proj")))
-EXAONE: Final = replace(QWEN25, style=replace(_GATED_QKV, kv_heads=True))
-QWEN3: Final = replace(
-    _MERGING,
-    style=replace(_QKV, mlp=("mlp.linear_fc1", "mlp.linear_fc2")),
-    stem=_stem(positions="num_position_embeddings"),
-    joint=_deepstack,
-)
-QWEN35: Final = replace(QWEN3, joint=_mlp_merger)
-GLM4V: Final = replace(
-    _MERGING,
-    style=replace(_GATED_QKV, bias=("attention_bias", False, False, False), mlp_bias=(False, False)),
-    stem=_stem(positions=build.grid),
-    mlp_width="out_hidden_size",
-    joint=_gated_merger(("intermediate_size",), ("post_conv_layernorm", "post_layernorm")),
-)
-GLM_OCR: Final = replace(
-    _MERGING,
-    style=replace(_GATED_QKV, bias=4 * ("attention_bias",), mlp_bias=("attention_bias", "attention_bias"), qk_norm="head"),
-    stem=_stem(),
-    joint=_gated_merger(("out_hidden_size", "in_channels"), ("post_layernorm",)),
-)
-GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
-ERNIE: Final = replace(
-    _MERGING,
-    stem=_stem(embed=build.patch_linear, bias=False, frames=""),
-    joint=lambda _, path, width: w.layer_norm(f"{path}.ln", width),
-)
-
-
-def qformer(config: Config, path: str) -> tuple[Block, ...]:
-    """The query transformer of BLIP-2, which reads text if its config says so."""
-    return _qformer(config, path, reads_text=config.flag("use_qformer_text_input"))
-
-
-def instructed(config: Config, path: str) -> tuple[Block, ...]:
-    """The query transformer of InstructBLIP, which always reads the instruction."""
-    return _qformer(config, path, reads_text=True)
-
-
-def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...]:
-    """Some layers have cross attention to the tower. If the model reads text, each layer has a second MLP for it."""
+    Some layers have cross attention to the tower. If the model reads text, each layer has a second MLP for it.
+    """
+    reads_text = instructed or config.flag("use_qformer_text_input")
     width, middle = build.integers(config, "hidden_size", "intermediate_size")
     count, base = config.number_of_layers(), f"{path}.encoder.layer"
     layer = _attention(f"{base}.attention", width, width) + _mlp(base, width, middle, "_query")
@@ -510,25 +267,17 @@ def _mlp(path: str, width: int, middle: int, suffix: str) -> Weighed:
     return weights + w.layer_norm(f"{path}.output{suffix}.LayerNorm", width)
 
 
-_STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))
-
-
 def encoder(config: Config, path: str) -> tuple[Block, ...]:
     """SAM's encoder."""
-    width, side = config.integer("hidden_size"), _side(config)
+    width, side = config.integer("hidden_size"), config.integer("image_size") // config.integer("patch_size")
     embeddings = build.patch_conv(config, f"{path}.patch_embed.projection", width)
     if config.flag("use_abs_pos"):
         embeddings += w.embedding(f"{path}.pos_embed", side * side, width)
     return (
         *build.block("embedding", embeddings),
         *sam_layers(config, f"{path}.layers"),
-        *build.block("neck", neck(f"{path}.neck", width, config.integer("output_channels"))),
+        *build.block("neck", build.neck(f"{path}.neck", width, config.integer("output_channels"))),
     )
-
-
-def _side(config: Config) -> int:
-    """Patches along one side of the image."""
-    return config.integer("image_size") // config.integer("patch_size")
 
 
 def sam_layers(
@@ -539,7 +288,7 @@ def sam_layers(
     ``table`` is how the path of such a table ends.
     """
     width, heads = build.integers(config, "hidden_size", "num_attention_heads")
-    count, side = config.number_of_layers(), _side(config)
+    count, side = config.number_of_layers(), config.integer("image_size") // config.integer("patch_size")
     layer = build.encoder_layer(config, _STYLE, path, width, config.maybe_integer("mlp_dim") or build.ratio_width(config, width))
     everywhere = sum(1 for index in set(config.integers("global_attn_indexes") or ()) if index < count)
     window = config.integer("window_size", minimum=0)
@@ -551,16 +300,6 @@ def sam_layers(
             relative += w.parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
         out += build.block(kind, layer + relative, count=layers)
     return out
-
-
-def neck(path: str, width: int, out: int) -> Weighed:
-    """Two convolutions, each with a norm. ``out`` is the number of channels that leave SAM's encoder."""
-    return (
-        *build.conv(f"{path}.conv1", out, width, 1, 1, bias=False),
-        *w.layer_norm(f"{path}.layer_norm1", out),
-        *build.conv(f"{path}.conv2", out, out, 3, 3, bias=False),
-        *w.layer_norm(f"{path}.layer_norm2", out),
-    )
 
 
 def downsampled(config: Config, path: str) -> tuple[Block, ...]:
@@ -577,3 +316,133 @@ def two_in_a_row(config: Config, path: str) -> tuple[Block, ...]:
     """SAM's encoder, and one like CLIP that reads SAM's tokens."""
     sam = build.tower(build.needed(config, "sam_config"), f"{path}.sam_encoder")
     return sam + build.tower(build.needed(config, "encoder_config"), f"{path}.vision_encoder")
+
+
+SIGLIP: Final = Encoder(stem=build.patches(positions=build.grid), layers="encoder.layers", norms=("post_layernorm",))
+SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
+SIGLIP2_BARE: Final = replace(SIGLIP, stem=build.patches(embed=build.patch_linear, positions="num_patches"))
+SIGLIP2: Final = replace(SIGLIP2_BARE, extra=_pooling_head)
+NO_POSITIONS: Final = replace(SIGLIP, stem=build.patches())
+DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
+MINICPM: Final = replace(SIGLIP, extra=_window_merger)
+CLIP: Final = replace(
+    SIGLIP, stem=build.patches(bias=False, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm", "post_layernorm")
+)
+CLIP_BEHIND_SAM: Final = replace(CLIP, stem=build.patches(embed=None, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm",))
+BLIP: Final = replace(
+    SIGLIP, stem=build.patches(positions=_WITH_CLASS, vectors=1),
+    style=Style(names=("qkv", "projection"), bias=("qkv_bias", True, True, True)),
+)  # fmt: skip
+MINIMAX: Final = Encoder(stem=build.patches(bias=False, frames="temporal_patch_size"), norms=("pre_layrnorm",))
+_INTERN: Final = Style(
+    attention="attention", names=("q_proj", "k_proj", "v_proj", "projection_layer"),
+    bias=("attention_bias", "attention_bias", "attention_bias", True), norms=_BEFORE_AFTER, qk_norm="full",
+    qk_norm_if="use_qk_norm", scales=_SCALED,
+)  # fmt: skip
+QIANFAN: Final = Encoder(style=_INTERN, stem=build.patches(vectors=1), extra=_internvl_extra)
+INTERNVL: Final = replace(QIANFAN, layers="encoder.layer")
+JANUS: Final = replace(
+    SIGLIP, style=replace(_INTERN, attention="self_attn", norms=Style().norms, qk_norm_kind="layer", scales=()),
+    mlp_width=build.ratio_width,
+)  # fmt: skip
+_PIXTRAL: Final = Style(
+    attention="attention", names=LLAMA_NAMES, bias=4 * (False,),
+    mlp=("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"), mlp_bias=(False, False),
+    norms=("attention_norm", "ffn_norm"), norm="rms",
+)  # fmt: skip
+PIXTRAL: Final = Encoder(style=_PIXTRAL, stem=build.patches(bias=False), layers="transformer.layers", norms=("ln_pre",))
+OVIS: Final = Encoder(
+    style=replace(
+        _PIXTRAL, names=Style().names, bias=4 * ("qkv_bias",), mlp=("ffn.gate_proj", "ffn.up_proj", "ffn.down_proj"),
+        mlp_bias=("mlp_bias", "mlp_bias"), norms=("rms_norm1", "rms_norm2"),
+    ),
+    stem=build.patches(positions=build.grid), layers="transformer.encoder.layers", norms=("transformer.rms_norm",),
+    extra=_ovis_head,
+)  # fmt: skip
+KOSMOS25: Final = Encoder(
+    style=replace(
+        _PIXTRAL, names=("query", "key", "value", "output"), mlp=("mlp.wi_0", "mlp.wi_1", "mlp.wo"),
+        norms=("pre_attention_layer_norm", "pre_mlp_layer_norm"), heads="own", kv_heads=True,
+    ),
+    layers="encoder.layer", norms=("layernorm",), extra=_kosmos_patches,
+)  # fmt: skip
+GEMMA4: Final = Encoder(
+    style=replace(
+        _PIXTRAL, attention="self_attn", mlp=GATED, heads="own", kv_heads=True, qk_norm="head",
+        norms=(*LLAMA.norms, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    ),
+    stem=_gemma4_stem, layers="encoder.layers",
+)  # fmt: skip
+KIMI: Final = Encoder(
+    style=Style(attention="attn", names=("q_proj", "k_proj", "v_proj", "proj"), norms=("norm1", "norm2")),
+    stem=build.patches(positions=_rows_and_columns), norms=("final_layernorm",),
+)  # fmt: skip
+MOONVIT: Final = replace(KIMI, stem=build.patches(positions=_first_rows_and_columns))
+"""Kimi VL's tower, as vLLM's ``moonvit.py`` builds it: that of Kimi K2.5 for single images."""
+MUSE: Final = replace(
+    KIMI, stem=build.patches(embed=build.patch_linear, bias=False, frames="patch_temporal", positions=_rows_and_columns),
+    norms=("ln_pre", "ln_post"),
+)  # fmt: skip
+HUNYUAN: Final = Encoder(
+    style=Style(names=LLAMA_NAMES),
+    stem=build.patches(positions=lambda config: (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1),
+    extra=_hunyuan_merger,
+)
+MOLMO2: Final = Encoder(
+    style=Style(names=LLAMA_NAMES, bias=4 * ("attention_bias",), heads="own", kv_heads=True),
+    stem=build.patches(embed=build.patch_linear, positions=_molmo_positions),
+)
+RADIO: Final = Encoder(
+    style=Style(
+        attention="attention", names=LLAMA_NAMES, bias=("qkv_bias", "qkv_bias", "qkv_bias", True), norms=("norm1", "norm2"),
+        scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    ),
+    layers="encoder.layer", mlp_width=build.ratio_width, extra=_radio_patches,
+)  # fmt: skip
+STEP: Final = Encoder(
+    style=Style(norms=_BEFORE_AFTER, scales=_SCALED), stem=build.patches(bias=False, positions=build.grid),
+    mlp_width=build.ratio_width, norms=("pre_layernorm",), extra=_downsamplers,
+)  # fmt: skip
+INKLING2: Final = replace(
+    STEP,
+    stem=build.patches(
+        embed=build.patch_linear, bias=False, positions=lambda config: config.integer("posemb_grid_size") ** 2, vectors=2
+    ),
+    mlp_width=lambda config, width: config.maybe_integer("intermediate_size") or build.ratio_width(config, width),
+    extra=_inkling_merger,
+)
+LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_ENDS, joint=_adapter, joint_kind="adapter")
+_TILED: Final = Encoder(style=replace(LLAMA, bias=4 * (False,)), stem=_tiled_stem, layers="transformer.layers", norms=_ENDS)
+_stem = partial(build.patches, "patch_embed.proj", frames="temporal_patch_size", table="pos_embed")
+_QKV: Final = Style(attention="attn", names=("qkv", "proj"), norms=("norm1", "norm2"), heads="split")
+_GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
+_MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
+QWEN2: Final = replace(
+    _MERGING, stem=_stem(bias=False), width="embed_dim", mlp_width=build.ratio_width,
+    joint=partial(_mlp_merger, out="hidden_size"),
+)  # fmt: skip
+QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))
+QWEN25_SPLIT: Final = replace(QWEN25, style=replace(_GATED_QKV, names=("q", "k", "v", "proj")))
+EXAONE: Final = replace(QWEN25, style=replace(_GATED_QKV, kv_heads=True))
+QWEN3: Final = replace(
+    _MERGING, style=replace(_QKV, mlp=("mlp.linear_fc1", "mlp.linear_fc2")), stem=_stem(positions="num_position_embeddings"),
+    joint=_deepstack,
+)  # fmt: skip
+QWEN35: Final = replace(QWEN3, joint=_mlp_merger)
+GLM4V: Final = replace(
+    _MERGING, style=replace(_GATED_QKV, bias=("attention_bias", False, False, False), mlp_bias=(False, False)),
+    stem=_stem(positions=build.grid), mlp_width="out_hidden_size",
+    joint=_gated_merger(("intermediate_size",), ("post_conv_layernorm", "post_layernorm")),
+)  # fmt: skip
+GLM_OCR: Final = replace(
+    _MERGING,
+    style=replace(_GATED_QKV, bias=4 * ("attention_bias",), mlp_bias=("attention_bias", "attention_bias"), qk_norm="head"),
+    stem=_stem(), joint=_gated_merger(("out_hidden_size", "in_channels"), ("post_layernorm",)),
+)  # fmt: skip
+GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
+ERNIE: Final = replace(
+    _MERGING, stem=_stem(embed=build.patch_linear, bias=False, frames=""),
+    joint=lambda _, path, width: w.layer_norm(f"{path}.ln", width),
+)  # fmt: skip
+instructed: Final = partial(qformer, instructed=True)
+_STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))

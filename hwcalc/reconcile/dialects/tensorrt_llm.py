@@ -123,7 +123,7 @@ class TensorrtLog(Dialect):
             )
             left = Range(low=max(0, budget.low), expected=max(0, budget.expected), high=max(0, budget.high))
             row("available", self.facts.last("available_bytes"), left, "estimate", "the share of what is left")
-        each = occupancy.pool(0)
+        each = occupancy.told(occupancy.pool(0))
         slope = None if each is None or each.bytes_per_token is None else each.bytes_per_token
         if slope:
             row("bytes per token", self.facts.last("token_bytes"), spread(slope), "engine", "what a token takes on a rank")
@@ -159,7 +159,7 @@ def _tokens(stated: Fact | None, occupancy: Occupancy) -> Range | None:
     if stated is None or isinstance(stated.value, str):
         return None
     ends = [stated.value if end is None else end for end in (stated.low, stated.value, stated.high)]
-    found = [pool.tokens for pool in (occupancy.pool(int(end)) for end in ends) if pool is not None]
+    found = [pool.tokens for pool in (occupancy.told(occupancy.pool(int(end))) for end in ends) if pool is not None]
     low, expected, high = found
     if low is None or expected is None or high is None:
         return None

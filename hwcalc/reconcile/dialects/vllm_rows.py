@@ -207,7 +207,7 @@ def _ends(fact: Fact) -> tuple[int, int, int]:
 
 def _pool(occupancy: VllmOccupancy, size: int) -> PoolInfo:
     # Not `opened.pool`, which would keep the notes: these sizes are not the planned one.
-    pool = occupancy.plan_pool(size).value
+    pool = occupancy.pool(size).value
     assert pool is not None
     return pool
 

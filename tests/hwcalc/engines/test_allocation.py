@@ -157,7 +157,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
         if context.engine.pooled:
             kinds = {one.blocks for stage in made for one in stage if one.blocks}
             held = max(sum(one.bytes - null_block(one) for one in stage) for stage in made)
-            pool = context.pool(planned)
+            pool = context.pool(planned).value
             # Blocks of one kind are as many as the sequences need; several pools, or one of states alone, each get a share.
             shares = len(kinds) > 1 or (bool(kinds) and pool is not None and pool.bytes_per_token == 0)
             assert held <= planned if shares else held == planned, name

@@ -39,7 +39,7 @@ def test_a_plan_has_the_figures_of_the_row(name: str) -> None:
 def test_each_figure_follows_from_its_formula(name: str) -> None:
     """The arithmetic that ``kvplan explain`` shows gives the tokens, windows, slots and requests of the row."""
     row = rows()[name]
-    made = opened_of(row).pool(row["budget_bytes"])
+    made = opened_of(row).pool(row["budget_bytes"]).value
     assert made is not None
     for one in made.steps:
         assert value_of(one.formula, {term.name: term.expected for term in one.terms}) == one.expected, one

@@ -40,7 +40,7 @@ def shares_with(made: LmdeployOccupancy, free: int) -> Shares:
 
 def pool(made: LmdeployOccupancy, budget: int) -> PoolInfo:
     """The pool of a budget."""
-    found = made.pool(budget)
+    found = made.pool(budget).value
     assert found is not None
     return found
 

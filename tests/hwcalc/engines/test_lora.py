@@ -13,7 +13,7 @@ from hwcalc.engines.options import Lora, parse_lora
 from hwcalc.engines.rank_weights import lora_bytes_rank
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers.weights import TRANSFORMERS
-from hwcalc.engines.vllm.lora import slot_rank, vllm_lora_bytes_rank
+from hwcalc.engines.vllm.weights import slot_rank, vllm_lora_bytes_rank
 from hwcalc.errors import UsageError
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

@@ -56,7 +56,7 @@ _LIVE: Final = "the probe runs a live model with this library, which is torch's 
 REASONS: Final = {
     ("hwcalc/cli/line.py", "vllm"): "the command line takes the flags of vllm serve as they are",
     (
-        "hwcalc/engines/vllm/classes.py",
+        "hwcalc/engines/vllm/supported.py",
         "transformers",
     ): "a key in vLLM's own table of releases: the version of transformers that it needs",
     ("hwcalc/engines/vllm/formats.py", "mlx"): "a name of a format of weights",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -31,7 +32,8 @@ COPIES = EngineOption(name="copies", help="copies of the cache", default="2", ch
 class ToyDeployment(GeneralDeployment):
     """Keys and values in 16 bits."""
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
         plain = known_dtype("bf16")
         return Noted(Dtypes(kv="bf16", roles=MappingProxyType(dict.fromkeys(Role, plain))))
 

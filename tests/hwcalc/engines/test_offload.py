@@ -8,9 +8,10 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
+from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers.layers import offloaded_gpu_bytes
-from hwcalc.engines.vllm.weights import encoder_cache_bytes, param_bytes_rank, resident_bytes_rank
+from hwcalc.engines.vllm.weights import VLLM, encoder_cache_bytes, resident, stage_weights
 from hwcalc.formulas import LayerKind
 
 LAYERS: Final = 16_060_522_496 - 2 * 128_256 * 4096 * 2 - 8192
@@ -21,9 +22,9 @@ GIB: Final = 2**30
 def test_weights_in_host_memory() -> None:
     """4 GiB leave the GPU, and at most a parameter more; never more than all layers."""
     model = load_model("meta-llama/Llama-3.1-8B")
-    some, all_of_it = resident_bytes_rank(model, 4), resident_bytes_rank(model, 100)
-    assert some is not None
-    assert all_of_it is not None
+    stages = stage_weights(model, Parallel())
+    assert stages is not None
+    some, all_of_it = resident(stages, 4), resident(stages, 100)
 
     assert some.high == some.expected == 16_060_522_496 - 4 * GIB
     assert 0 <= some.high - some.low - 2 * 3 * 14_336 * 4096 <= 2 * (2 * 4096 * 4096 + 2 * 1024 * 4096)
@@ -34,11 +35,12 @@ def test_weights_in_host_memory() -> None:
 def test_without_it_nothing_moves() -> None:
     """0 GiB is the default; the fullest stage decides."""
     model = load_model("deepseek-ai/DeepSeek-V3")
-    found = resident_bytes_rank(model, 0, parallel=Parallel(tp=8, pp=2))
-    stages = param_bytes_rank(model, parallel=Parallel(tp=8, pp=2))
+    weights = stage_weights(model, Parallel(tp=8, pp=2))
+    stages = rank_weight_bytes(model, Parallel(tp=8, pp=2), rules=VLLM)
 
-    assert found is not None
+    assert weights is not None
     assert stages is not None
+    found = resident(weights, 0)
     assert found.low == found.high == max(stages)
 
 
@@ -129,14 +131,10 @@ def test_states_never_leave() -> None:
 
 
 def test_encoder_outputs() -> None:
-    """As many vectors of the hidden width as a batch has tokens, or as the largest item has; one more for each deep layer."""
+    """As many vectors of the hidden width as a batch has tokens; one more for each deep layer."""
     gemma, qwen = load_model("google/gemma-3-27b-it"), load_model("Qwen/Qwen3-VL-2B-Instruct")
     text = encoder_cache_bytes(load_model("meta-llama/Llama-3.1-8B"), 8192)
-    small, large, deep = (
-        encoder_cache_bytes(gemma, 8192),
-        encoder_cache_bytes(gemma, 8192, item_tokens=16_384),
-        encoder_cache_bytes(qwen, 8192),
-    )
+    small, large, deep = encoder_cache_bytes(gemma, 8192), encoder_cache_bytes(gemma, 16_384), encoder_cache_bytes(qwen, 8192)
 
     assert text is not None
     assert small is not None

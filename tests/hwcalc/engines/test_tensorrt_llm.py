@@ -43,12 +43,12 @@ def opened(model: str, options: dict[str, str] | None = None, **wanted: Any) -> 
 def test_lines_of_public_logs(model: str, wanted: dict[str, str], block: int, gib: str, tokens: int, row: int) -> None:
     """``Allocated 26.91 GiB for max tokens in paged KV cache (220480)``: both figures of the line within their digits."""
     options = {"manager": "v1", "tokens_per_block": str(block)}
-    made = opened(model, options, **wanted).pool(tokens * row)
+    made = opened(model, options, **wanted).pool(tokens * row).value
     assert made is not None
     assert (made.tokens, made.bytes_per_token, made.block_size) == (tokens, row, block)
     assert f"{tokens * row / GIB:.2f}" == gib
     digits = float(gib)
-    low, high = (opened(model, options, **wanted).pool(int(size * GIB)) for size in (digits - 0.005, digits + 0.005))
+    low, high = (opened(model, options, **wanted).pool(int(size * GIB)).value for size in (digits - 0.005, digits + 0.005))
     assert low is not None
     assert high is not None
     assert (low.tokens or 0) <= tokens <= (high.tokens or 0)
@@ -56,7 +56,7 @@ def test_lines_of_public_logs(model: str, wanted: dict[str, str], block: int, gi
 
 def test_the_share_of_the_log() -> None:
     """17.83 GiB available x 0.9 = 16.05 GiB, which hold 8,219 blocks or a few less by the rounding of the log."""
-    made = opened(LLAMA, {"manager": "v1"}, dtype="fp8").pool(int(17.83 * GIB * 0.9))
+    made = opened(LLAMA, {"manager": "v1"}, dtype="fp8").pool(int(17.83 * GIB * 0.9)).value
     assert made is not None
     assert made.blocks is not None
     assert abs(made.blocks - 8_219) <= 0.005 * GIB / (65_536 * 32) + 1
@@ -65,7 +65,7 @@ def test_the_share_of_the_log() -> None:
 @pytest.mark.parametrize("manager", ["v1", "v2"])
 def test_one_window_is_the_same_in_both_managers(manager: str) -> None:
     """Without windows the affine cost has no fixed part."""
-    made = opened(LLAMA, {"manager": manager}).pool(20 * GIB)
+    made = opened(LLAMA, {"manager": manager}).pool(20 * GIB).value
     assert made is not None
     assert made.tokens == 163_840
 
@@ -73,10 +73,10 @@ def test_one_window_is_the_same_in_both_managers(manager: str) -> None:
 def test_sparse_latents() -> None:
     """61 x (1,152 + 132), 61 x (576 + 132) and 61 x (656 + 132) bytes for each token, whole on every rank, in blocks of 64."""
     for dtype, row in (("auto", 78_324), ("fp8", 43_188), ("fp8_ds_mla", 48_068)):
-        made = opened(SPARSE, dtype=dtype, tp=8).pool(10 * GIB)
+        made = opened(SPARSE, dtype=dtype, tp=8).pool(10 * GIB).value
         assert made is not None
         assert (made.bytes_per_token, made.block_size, made.blocks) == (row, 64, 10 * GIB // row // 64)
-    four = opened(SPARSE, {"indexer_k_dtype": "fp4"}).pool(GIB)
+    four = opened(SPARSE, {"indexer_k_dtype": "fp4"}).pool(GIB).value
     assert four is not None
     assert four.bytes_per_token == 61 * (1152 + 68)
 
@@ -92,7 +92,7 @@ def test_compressed_latents() -> None:
     # 640 pages of 32 MiB by what a prompt of 8,192 tokens and seven such sequences take: 12 slots in 4 + 2 pages (the 63 old blocks of the
     # prompt lie in 4 shared ones), 512 in 6 + 2 + 1, and 11 in 8 + 2: 154, 230 and 256 pages, and one block straddled per sequence.
     assert storage.slots(20 * GIB) == [387, 17_359, 310]
-    pool = made.pool(20 * GIB)
+    pool = made.pool(20 * GIB).value
     assert pool is not None
     assert (pool.tokens, pool.swa_tokens, pool.max_requests) == (17_359 * 128, 310 * 128, 8)
 
@@ -101,7 +101,7 @@ def test_equal_shares_of_windows() -> None:
     """V1 with two windows: half of 20 GiB holds 131,072 tokens of 10 full layers, and 25,184 of 52 windowed ones."""
     pattern = "1024,1024,1024,1024,1024,8192"
     made = opened(GEMMA, {"manager": "v1", "max_attention_window": pattern}, batch=2)
-    pool = made.pool(20 * GIB)
+    pool = made.pool(20 * GIB).value
     assert pool is not None
     assert (pool.tokens, pool.swa_tokens, pool.blocks) == (131_072, 25_184, 787)
     # A request has 256 blocks of 2,621,440 bytes, and 33 of 13,631,488: 671 MB and 450 MB.
@@ -123,7 +123,7 @@ def test_windows_that_nobody_asked_for() -> None:
 def test_fixed_shares_of_windows() -> None:
     """V2 divides 640 pages of 32 MiB as 2,049 tokens would: 65 blocks of 10 full layers in 6 pages, 33 of 52 windowed ones in 14."""
     made = opened(GEMMA, {"max_batch_size": "8"})
-    (storage,), pool = made.needs.storages, made.pool(20 * GIB)
+    (storage,), pool = made.needs.storages, made.pool(20 * GIB).value
     assert storage.slots(20 * GIB) == [448 * 2**25 // 13_631_488, 192 * 2**25 // 2_621_440] == [1_102, 2_457]
     assert pool is not None
     assert (pool.tokens, pool.blocks, pool.swa_tokens) == (78_624, 2_457, 35_264)
@@ -140,7 +140,7 @@ def test_fixed_shares_of_windows() -> None:
 def test_layers_that_share_a_pool() -> None:
     """gpt-oss: windowed and full layers have slots of the same size, so that no memory is kept apart."""
     made = opened("openai/gpt-oss-20b")
-    (storage,), pool = made.needs.storages, made.pool(20 * GIB)
+    (storage,), pool = made.needs.storages, made.pool(20 * GIB).value
     assert storage.slots(20 * GIB) == [20 * GIB // (12 * 2 * 8 * 64 * 2 * 32)] == [27_306]
     assert pool is not None
     # One sequence of n blocks has 4 more for its window of 128 tokens.
@@ -164,7 +164,7 @@ def test_the_rank_with_least_decides() -> None:
     first, second = made.layout.quotas(31 * GIB)
     assert abs(first - 31 * GIB) <= 1
     assert abs(second - 30 * GIB) <= 1
-    pool = made.pool(31 * GIB)
+    pool = made.pool(31 * GIB).value
     assert pool is not None
     assert pool.tokens == 31 * GIB // (31 * 1_152 * 64) * 64
     assert made.needed_bytes == -(-8_192 * 31 * 1_152 // 2**21) * 2**21
@@ -173,7 +173,7 @@ def test_the_rank_with_least_decides() -> None:
 def test_states_of_every_request() -> None:
     """Qwen3-Next: 36 x (8,192 x 3 x 2 + 32 x 128 x 128 x 2) bytes for each of 8 requests and one of padded graphs, at least."""
     made = opened(NEXT, {"max_batch_size": "8"})
-    (storage,), (stage,), pool = made.needs.storages, made.layout.stages, made.pool(20 * GIB)
+    (storage,), (stage,), pool = made.needs.storages, made.layout.stages, made.pool(20 * GIB).value
     assert stage.state == 36 * (8_192 * 3 * 2 + 32 * 128 * 128 * 2)
     # 9 states in 11 + 1 pages and 8 x 4,096 tokens in 24: a third of 640 pages for states, 203 + 10; the others hold 18,218 blocks.
     assert storage.floor == [9, 1]
@@ -181,7 +181,7 @@ def test_states_of_every_request() -> None:
     assert pool is not None
     assert (pool.state_slots, pool.tokens) == (180, 18_218 * 32)
     # 2,048 requests and one more need 38.7 GiB before any token.
-    every = opened(NEXT, tp=2).pool(20 * GIB)
+    every = opened(NEXT, tp=2).pool(20 * GIB).value
     assert every is not None
     assert (every.tokens, every.fits, every.message) == (0, False, "Impossible to fit in any sequence in kvCache")
     wide = opened(NEXT, {"mamba_ssm_cache_dtype": "float32"}).layout.stages[0]
@@ -202,7 +202,7 @@ def test_ranks() -> None:
 @pytest.mark.parametrize(("dtype", "row"), [("auto", 147_456), ("fp8", 73_728), ("nvfp4", 41_472)])
 def test_formats(dtype: str, row: int) -> None:
     """Half a byte and a scale for 16 numbers: 0.5625 bytes; fp8 has no scales."""
-    pool = opened("Qwen/Qwen3-8B", dtype=dtype).pool(GIB)
+    pool = opened("Qwen/Qwen3-8B", dtype=dtype).pool(GIB).value
     assert pool is not None
     assert pool.bytes_per_token == row
 
@@ -217,7 +217,7 @@ def test_beams_fork() -> None:
 def test_a_host_cache_is_no_room() -> None:
     """It keeps blocks of finished requests; the pool on the GPU stays as it is."""
     with_host, without = opened(LLAMA, {"host_cache_size": "8589934592"}), opened(LLAMA)
-    assert with_host.pool(GIB) == without.pool(GIB)
+    assert with_host.pool(GIB).value == without.pool(GIB).value
     assert "host-memory" in {note.code for note in with_host.notes}
 
 
@@ -234,21 +234,21 @@ def test_the_share_of_what_is_left() -> None:
 
 def test_max_tokens_and_max_batch_size() -> None:
     """Both limit what runs at once, whatever the memory. V2 makes the quota a twentieth larger, of which no sequence has more."""
-    pool = opened(LLAMA, {"max_tokens": "100000", "manager": "v1"}).pool(60 * GIB)
+    pool = opened(LLAMA, {"max_tokens": "100000", "manager": "v1"}).pool(60 * GIB).value
     assert pool is not None
     assert (pool.tokens, pool.max_requests) == (100_000, 12)
-    larger = opened(LLAMA, {"max_tokens": "100000"}).pool(60 * GIB)
+    larger = opened(LLAMA, {"max_tokens": "100000"}).pool(60 * GIB).value
     assert larger is not None
     # 100,000 x 131,072 / 0.95 bytes are 1,646 pages of 8 MiB, of two blocks each.
     assert (larger.tokens, larger.max_requests, larger.max_seq) == (2 * 1_646 * 32, 12, 100_000)
-    few = opened(LLAMA, {"max_batch_size": "3"}).pool(60 * GIB)
+    few = opened(LLAMA, {"max_batch_size": "3"}).pool(60 * GIB).value
     assert few is not None
     assert few.max_requests == 3
 
 
 def test_what_does_not_fit() -> None:
     """The managers cut the longest sequence; the words are theirs."""
-    v1, v2 = (opened(LLAMA, {"manager": name}, seq=20_000).pool(GIB) for name in ("v1", "v2"))
+    v1, v2 = (opened(LLAMA, {"manager": name}, seq=20_000).pool(GIB).value for name in ("v1", "v2"))
     assert v1 is not None
     assert v2 is not None
     assert v1.message == "Attention window size 20000 exceeds upper bound 8192 for available blocks. Reducing to 8192."

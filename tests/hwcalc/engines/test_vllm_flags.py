@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.vllm.versions import RELEASES, nearest_release, resolve, since
+from hwcalc.engines.vllm.rules import RELEASES, nearest_release, resolve, since
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.profiles.engines import planned_version
 from hwcalc.report.emit import emitted

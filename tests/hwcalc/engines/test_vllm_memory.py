@@ -12,21 +12,26 @@ from hwcalc import load_model, plan
 from hwcalc.engines.memory import Budget, BudgetPart
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
+from hwcalc.engines.vllm.rules import VERSIONS
 from hwcalc.engines.vllm.settings import (
     V0_SEQUENCES,
     batch_defaults,
     default_utilization,
     graphs_subtracted,
     runs_v0,
-    total_bytes,
     v0_batch,
 )
-from hwcalc.engines.vllm.versions import VERSIONS
 from hwcalc.errors import UsageError
-from hwcalc.profiles.gpus import find_gpu, list_gpus
+from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
 from tests.hwcalc.engines.vllm_rows import unchecked
+
+
+def total_bytes(gpu: Gpu) -> int | None:
+    """Bytes of memory that torch sees."""
+    visible = visible_memory(gpu)
+    return None if visible is None else visible.expected_bytes
 
 
 def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192, **fields: Any) -> VllmOccupancy:

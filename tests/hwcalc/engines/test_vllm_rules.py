@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.vllm.rules import TABLE, Rule, periods, rules_of
-from hwcalc.engines.vllm.versions import resolve, since
+from hwcalc.engines.vllm.rules import TABLE, Rule, resolve, rules_of, since
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB
@@ -51,21 +50,16 @@ def test_every_change_of_every_rule_has_a_case() -> None:
 
 @pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.name)
 def test_a_rule_has_one_value_in_each_release(rule: Rule) -> None:
-    """Its entries go from the newest to the oldest, each changes something, and a release has the value of the period that holds."""
+    """Its entries go from the newest to the oldest, each changes something, and a release has the value of the newest entry that holds."""
     firsts = [since(each) for each, _ in rule.entries]
     assert firsts == sorted(firsts, reverse=True)
     assert rule.entries[-1][0] == "0.0"
     values = [value for _, value in rule.entries]
     assert all(newer != older for newer, older in pairwise(values))
     assert rule.source
-    own = [period for period in periods() if period.rule == rule.name]
     for release in map(planned_version, RELEASES):
-        held = [
-            period.value
-            for period in own
-            if since(period.since) <= release and (period.until is None or release < since(period.until))
-        ]
-        assert held == [getattr(rules_of(release), rule.name)]
+        held = [value for first, value in zip(firsts, values, strict=True) if first <= release]
+        assert held[0] == getattr(rules_of(release), rule.name)
 
 
 @pytest.mark.parametrize(

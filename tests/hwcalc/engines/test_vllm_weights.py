@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from hwcalc import ModelSpec, load_model, plan
 from hwcalc.engines import rank_weights
 from hwcalc.engines.setup import Parallel
-from hwcalc.engines.vllm.weights import VLLM, VllmRank, absorbed_bytes_rank, layers_of_stages, param_bytes_rank
+from hwcalc.engines.vllm.weights import VLLM, VllmRank, absorbed_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
 from hwcalc.quantization.scheme import uniform_scheme
 from tests.golden_configs import config_as_run
 from tests.hwcalc.engines.vllm_rows import rows
 from tests.paths import GOLDEN as ROWS
 
+param_bytes_rank = partial(rank_weights.rank_weight_bytes, rules=VLLM)
 DTYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 MORE: Final = json.loads((ROWS / "vllm_weights.json").read_text(encoding="utf-8"))["cases"]
 
@@ -143,8 +145,8 @@ def test_pipeline_stages() -> None:
     table, layer = 128_256 * 4096 * 2, (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096 + 2 * 4096) * 2
 
     assert param_bytes_rank(model, parallel=Parallel(pp=2)) == (16 * layer + table, 16 * layer + table + 8192)
-    assert [len(stage) for stage in layers_of_stages(61, 4)] == [15, 15, 16, 15]
-    assert [len(stage) for stage in layers_of_stages(3, 4)] == [1, 1, 1, 0]
+    assert [len(stage) for stage in VLLM.spans(61, 4)] == [15, 15, 16, 15]
+    assert [len(stage) for stage in VLLM.spans(3, 4)] == [1, 1, 1, 0]
     oss = param_bytes_rank(load_model("openai/gpt-oss-120b"), parallel=Parallel(pp=2))
     assert oss is not None
     assert oss[0] == oss[1]

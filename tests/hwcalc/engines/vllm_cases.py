@@ -12,7 +12,7 @@ from hwcalc import load_model
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
-from hwcalc.engines.vllm.versions import since
+from hwcalc.engines.vllm.rules import since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
@@ -68,7 +68,7 @@ def answer(asked: Case, version: str) -> Any:
     """What the plan of a release answers."""
     try:
         context = opened(asked.model, seq=asked.seq, version=version, **asked.fields)
-        pool = context.pool(asked.budget)
+        pool = context.pool(asked.budget).value
     except (UnsupportedError, UsageError) as error:
         expected = asked.before if version == asked.releases[0] else asked.after
         told = isinstance(expected, Refused) and expected.says in error.message

@@ -15,7 +15,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.setup import Request
 from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import BlockGroup
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.hardware_file import Gpu
@@ -91,7 +91,7 @@ def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = No
 
 def pool(model: str | Mapping[str, Any], budget: int = 60 * GIB, **fields: Any) -> PoolInfo:
     """The pool of a model of the catalog, or of a config."""
-    made = opened(model, **fields).pool(budget)
+    made = opened(model, **fields).pool(budget).value
     assert made is not None
     return made
 
@@ -159,7 +159,7 @@ def _length(result: Row) -> int:
 def differences(row: Row) -> list[str]:
     """Everything in which the plan of a row differs from vLLM's own."""
     context = row_opened(row)
-    pool = context.pool(row["options"]["available_bytes"])
+    pool = context.pool(row["options"]["available_bytes"]).value
     assert pool is not None
     result = row["result"]
     pairs: dict[str, tuple[Any, Any]] = {

@@ -156,7 +156,7 @@ def fits(opened: Occupancy, **change: int) -> bool:
         else:
             size = request.setup.hardware.kv_memory
         replica = -(-request.load.batch // request.setup.parallel.dp)
-        pool, limit = made.pool(max(0, size)), made.most_sequences()
+        pool, limit = made.pool(max(0, size)).value, made.most_sequences()
         if pool is not None:
             held = pool.fits and all(most is None or most >= replica for most in (pool.max_requests, pool.at_once))
             return size >= 0 and held and (limit is None or request.load.batch <= limit[0])

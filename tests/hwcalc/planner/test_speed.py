@@ -17,7 +17,7 @@ from hwcalc.formulas import DType, Role
 from hwcalc.model import ModelSpec, Noted
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
-from hwcalc.planner.speed_work import cache_bytes_read, expected_share, weight_shares
+from hwcalc.planner.speed_work import Workload, cache_bytes_read, expected_share, weight_shares
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.profiles.hardware_file import Gpu
 
@@ -58,8 +58,9 @@ def bound(model: ModelSpec, *, seq: int = 1024, batch: int = 1, gpu: Gpu = H100,
 def noted_bound(model: ModelSpec, *, seq: int = 1024, batch: int = 1, gpu: Gpu = H100, **given: Any) -> Noted[SpeedInfo]:
     """The bound with its notes. Parallel sizes may be given one by one."""
     ranks = {name: given.pop(name) for name in ("tp", "pp", "dp", "dcp", "ep") if name in given}
-    wanted: dict[str, Any] = {"gpu": gpu, "seq": seq, "batch": batch, "roles": ROLES, "parallel": Parallel(**ranks)} | given
-    return speed_bound(model, **wanted)
+    shares = given.pop("shares", None)
+    wanted: dict[str, Any] = {"seq": seq, "batch": batch, "roles": ROLES, "parallel": Parallel(**ranks)} | given
+    return speed_bound(model, gpu, Workload(**wanted), shares)
 
 
 def rate(model: ModelSpec, **given: Any) -> float:

@@ -1,0 +1,104 @@
+"""The command line of a plan: the word for the model, and the options that are not the default, quoted for a shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from hwcalc.formulas.record import Record
+from hwcalc.model import ModelSpec
+from hwcalc.planner.options import OPTIONS, Asked, PlanOption
+from hwcalc.planner.values import TYPES
+from hwcalc.text import operand, shell_word
+
+STANDARD_INPUT = "-"
+"""The word for a config that has no address: it is read from standard input."""
+_NO_ADDRESS = ("stdin", "python")
+_PLACES: Final = {row.name: place for place, row in enumerate(OPTIONS)}
+
+
+class CommandLine(Record):
+    """The command line of a plan: the word for the model, ``None`` for the bare equation, and the options that are not the default."""
+
+    model: str | None
+    given: Mapping[str, Any]
+
+    def changed(self, **settings: Any) -> CommandLine:
+        """The command line with other settings; ``None`` restores the default of an option."""
+        made = CommandLine(model=self.model, given={**self.given, **settings})
+        # Advice writes a few lines that differ in an option or two.
+        vars(made)["_quoted"] = self._quoted | _quoted(settings)
+        return made
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options and their values."""
+        return tuple(word for row in OPTIONS for word in _words(row, self.given.get(row.name)))
+
+    @cached_property
+    def _quoted(self) -> dict[int, str]:
+        """The words of each given option, quoted for a shell, by the row number of the option in the table."""
+        return _quoted(self.given)
+
+    @property
+    def text(self) -> str:
+        """The line, every word quoted for a shell."""
+        words = [text for _, text in sorted(self._quoted.items()) if text]
+        if self.model is None:
+            return " ".join(("kvplan", *words))
+        if self.model != STANDARD_INPUT and self.model.startswith("-"):
+            return " ".join(("kvplan", *words, operand(self.model)))
+        return " ".join(("kvplan", shell_word(self.model), *words))
+
+
+def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object = None, asked: Asked | None = None) -> CommandLine:
+    """The command line of a plan with the parsed ``options``.
+
+    ``model`` is what the caller gave for the model, and ``asked`` has all parsed options, those on how models are read too.
+    """
+    given = dict(options)
+    if asked is not None:
+        given |= asked.values
+    return CommandLine(model=_model_word(spec, model), given=given)
+
+
+def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
+    """The words of these options, quoted for a shell, by the row number of the option in the table."""
+    return {
+        _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
+        for name, value in given.items()
+        if name in _PLACES
+    }
+
+
+def _model_word(spec: ModelSpec, model: object) -> str | None:
+    if spec.source == "options":
+        return None
+    if isinstance(model, (str, os.PathLike)):
+        word = os.fsdecode(os.fspath(model))
+    elif spec.source == "local":
+        from pathlib import Path
+
+        word = spec.address if Path(spec.address).exists() else STANDARD_INPUT
+    else:
+        word = STANDARD_INPUT if spec.source in _NO_ADDRESS else spec.address
+    # A folder may have the name of a command.
+    bare = spec.source == "local" and word != STANDARD_INPUT and not any(sign in word for sign in "./~")
+    return f"./{word}" if bare else word
+
+
+def _words(row: PlanOption, value: Any) -> Iterator[str]:
+    """An option and its value; nothing for the default, and never a secret."""
+    if value is None or value == row.default or row.type == "secret":
+        return
+    flag, write = row.spellings[0], TYPES[row.type].write
+    if row.type == "flag":
+        yield from (flag,) if value else ()
+    elif row.type == "pairs":
+        for name, each in value.items():
+            yield from (flag, f"{name}={each}")
+    else:
+        text = write(value)
+        yield from (f"{flag}={text}",) if text.startswith("-") else (flag, text)
