@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress, view_of
-from hwcalc.cli.output import Answer, View
+from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
+from hwcalc.cli.output import Answer, view_of
 from hwcalc.errors import UsageError
+from hwcalc.report import View
 from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:
@@ -165,20 +166,14 @@ def _found() -> str:
 
 def _view(*, json: bool, format_: str | None, **others: Any) -> View:
     """The view that the output options name. A check has more formats than other commands."""
-    chosen = None if format_ is None else _format(format_, "--format")
-    if json and chosen not in {None, "json"}:
-        raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
-    view = view_of(json=json, format_=None, **others)
-    return view if chosen is None else replace(view, format=chosen)
-
-
-def _format(text: str, option: str) -> str:
+    if format_ is None:
+        return view_of(json=json, **others)
     from hwcalc.report.check import FORMATS
 
-    chosen = text.strip().lower()
+    chosen = format_.strip().lower()
     if chosen not in FORMATS:
-        raise UsageError(f"{option} {shown(text, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
-    return chosen
+        raise UsageError(f"--format {shown(format_, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+    return view_of(json=json, format_=chosen, formats=FORMATS, **others)
 
 
 def _targets(outputs: list[str], view: View) -> dict[str, str]:
@@ -208,19 +203,16 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
 def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Answer:
     from hwcalc.report.check import check_report
 
-    printed = True
+    printed = all(targets.values())
     for path, chosen in targets.items():
-        printed = printed and bool(chosen)
         format_ = chosen or view.format
-        text = check_report(document, format_, quiet=view.quiet)
+        text = check_report(document, View(format=format_, quiet=view.quiet))
         _write(path, json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github"))
-    text = check_report(document, view.format, color=view.color, width=view.width, quiet=view.quiet) if printed else ""
-    return Answer(
-        text=text,
-        json=printed and view.format in _JSON,
-        commands=printed and view.format == "github",
-        status=document.summary.exit_code,
-    )
+    status = document.summary.exit_code
+    if not printed:
+        return Answer(text="", status=status)
+    text, commands = check_report(document, view), view.format == "github"
+    return Answer(text=text, json=view.format in _JSON, commands=commands, status=status)
 
 
 def _write(path: str, text: str) -> None:

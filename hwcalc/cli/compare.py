@@ -18,9 +18,8 @@ from hwcalc.cli.options import (
     progress,
     reading,
     say_unreachable,
-    view_of,
 )
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def compare(*, models: Sequence[str] | None, **options: Any) -> Answer:
 
     if view.format == "csv":
         return Answer(text=comparison_csv(comparison), status=status, remarks=remarks)
-    text = comparison_text(comparison, format_=view.format, color=view.color, width=view.width)
-    return Answer(text=text, status=status, remarks=remarks)
+    return Answer(text=comparison_text(comparison, view), status=status, remarks=remarks)
 
 
 _LONGEST = 60
@@ -95,7 +93,6 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
 
     The status is 1 if an accelerator is named and one of the two is not known to fit it.
     """
-    from hwcalc.cli.output import why_not
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
     from hwcalc.model import PARTIAL_WEIGHTS
@@ -144,7 +141,7 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
     same = "" if changed else "No key that bears on memory differs.\n"
     pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
-    told = footnotes(pairs, format_=view.format, width=view.width)
+    told = footnotes(pairs, view)
     return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""), status=status, remarks=remarks)
 
 
@@ -158,7 +155,7 @@ def _common_length(*models: ModelSpec) -> int:
 
 def _csv(difference: Difference, seq: int) -> str:
     """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
-    from hwcalc.report.listing import csv_text
+    from hwcalc.report.text import csv_text
 
     rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
     rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", seq, seq, 0)]
@@ -237,16 +234,15 @@ def fit(**options: Any) -> Answer:
     own = {option.name: options[option.name] for option in _CHOICE if options[option.name] not in (None, [])}
     with progress():
         result = fit(**own, **given)
-    from hwcalc.report.fit import fit_csv, fit_text, left_out
+    from hwcalc.report.fitting import fit_csv, fit_text, models_left_out
 
     status = 0 if result.models else 1
     if view.format == "json":
         return answer(result, status=status)
     if view.format == "csv":
-        remarks = () if view.quiet else tuple(left_out(result))
+        remarks = () if view.quiet else tuple(models_left_out(result))
         return Answer(text=fit_csv(result), status=status, remarks=remarks)
-    text = fit_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status)
+    return Answer(text=fit_text(result, view), status=status)
 
 
 _RECOMMEND_CHOICE: Final = (
@@ -329,12 +325,13 @@ def recommend(*, model: str | None, **options: Any) -> Answer:
     said = tuple(note.message for note in result.notes if note.code in {"hub-unreachable", LEFT_OUT})
     if view.format == "json":
         return answer(result, status=status, remarks=said)
-    from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
+    from hwcalc.report.fitting import hardware_left_out, recommendation_csv, recommendation_text
 
     if view.format == "csv":
         more = (f"{result.more:,} more: --limit 0",) if result.more else ()
         return Answer(
-            text=recommendation_csv(result), status=status, remarks=said if view.quiet else (*said, *more, *left_out(result))
+            text=recommendation_csv(result),
+            status=status,
+            remarks=said if view.quiet else (*said, *more, *hardware_left_out(result)),
         )
-    text = recommendation_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status, remarks=said)
+    return Answer(text=recommendation_text(result, view), status=status, remarks=said)

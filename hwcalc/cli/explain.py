@@ -14,16 +14,14 @@ from hwcalc.cli.options import (
     plan_options,
     reading,
     say_unreachable,
-    view_of,
 )
-from hwcalc.cli.output import Answer, View, answer
+from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
 from hwcalc.library.explained import SECTIONS
+from hwcalc.report import View
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.cli.output import View
-    from hwcalc.library.explain import Explanation
     from hwcalc.planner.strategies_result import Strategies
 
 
@@ -61,9 +59,6 @@ def explain(*, model: str | None, only: list[str] | None = None, strategy: str |
 
     The status is 1 if an accelerator is named and the plan is not known to fit it.
     """
-    from msgspec.structs import replace
-
-    from hwcalc.cli.output import why_not
     from hwcalc.library.explain import explain
 
     view, given, parts = view_of(**options), given_options("explain", options), _parts(only)
@@ -81,9 +76,16 @@ def explain(*, model: str | None, only: list[str] | None = None, strategy: str |
     planned = explanation.plan
     say_unreachable(planned.notes)
     # That nobody can say is a warning of the explanation itself; rows have no place for one.
-    remarks = () if planned.fit is None else why_not(planned)
-    warned = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
-    return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=(*warned, *remarks))
+    remarks, status = () if planned.fit is None else why_not(planned), 1 if planned.refutes else 0
+    if view.format == "json":
+        return answer(explanation.to_dict(), status=status, remarks=remarks)
+    from hwcalc.report.explain import explain_csv, explain_markdown, explain_text
+
+    if view.format == "csv":
+        warned = (f"warning: {note.message}" for note in planned.warnings)
+        return Answer(text=explain_csv(explanation), status=status, remarks=(*warned, *remarks))
+    text = explain_markdown(explanation, view) if view.format == "markdown" else explain_text(explanation, view)
+    return Answer(text=text, status=status, remarks=remarks)
 
 
 def _parts(only: list[str] | None) -> tuple[str, ...]:
@@ -93,22 +95,6 @@ def _parts(only: list[str] | None) -> tuple[str, ...]:
     if wrong is not None:
         raise UsageError(f"--only {shown(wrong, 40)} is no part of an explanation.", hint=f"Allowed: {', '.join(SECTIONS)}.")
     return names
-
-
-def _answer(explanation: Explanation, view: View) -> Answer:
-    if view.format == "json":
-        return answer(explanation.to_dict())
-    if view.format == "csv":
-        from hwcalc.report.rows import explain_csv
-
-        return Answer(text=explain_csv(explanation))
-    if view.format == "markdown":
-        from hwcalc.report.markdown import explain_markdown
-
-        return Answer(text=explain_markdown(explanation, quiet=view.quiet))
-    from hwcalc.report.explain_text import explain_text
-
-    return Answer(text=explain_text(explanation, color=view.color, width=view.width, quiet=view.quiet))
 
 
 _OWN: Final = (
@@ -163,7 +149,7 @@ def explained(found: Strategies, name: str, view: View) -> Answer:
         return _strategies_answer(kept, view)
     from hwcalc.report.strategies import strategy_text
 
-    return Answer(text=strategy_text(kept, format_=view.format, width=view.width, color=view.color))
+    return Answer(text=strategy_text(kept, view))
 
 
 def _strategies_answer(found: Strategies, view: View) -> Answer:
@@ -173,5 +159,4 @@ def _strategies_answer(found: Strategies, view: View) -> Answer:
 
     if view.format == "csv":
         return Answer(text=strategies_csv(found))
-    text = strategies_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text)
+    return Answer(text=strategies_text(found, view))

@@ -6,15 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, Option, command, view_of
-from hwcalc.cli.output import Answer, View, answer_lists
+from hwcalc.cli.options import OUTPUT, Option, command
+from hwcalc.cli.output import Answer, answer_lists, view_of
+from hwcalc.errors import UsageError
 from hwcalc.model import Note
+from hwcalc.report import View
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
-    from hwcalc.report.hardware import GpuInfo, InstanceInfo
+    from hwcalc.report.records import GpuInfo, InstanceInfo
 
 
 _MIB = 1024**2
@@ -65,9 +67,9 @@ def gpus(*, search: Sequence[str] | None, **output: Any) -> Answer:
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {shown(words)} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
-    legend = "" if view.format == "csv" else _LEGEND
     from hwcalc.report.text import plural
 
+    legend = "" if view.format == "csv" else _LEGEND
     count = () if view.quiet else (f"{plural(len(infos), 'accelerator')}{legend}. One in full: kvplan gpus ID",)
     return Answer(text=_listed(infos, view), remarks=(*remarks, *count))
 
@@ -76,18 +78,17 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     """The chosen accelerators, whether the words name exactly one, and the ids of others that contain the words."""
     from hwcalc.hardware.named import LOCAL, gpu_named, load_gpu
     from hwcalc.hardware.profiles import known_gpus
-    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 
     if words.lower() == LOCAL:
         return [load_gpu(words, notes)], True, []
     everything = [gpu for _, gpu in known_gpus(notes)]
     if not words:
         return everything, False, []
-    others: dict[str, list[str]] = {}
-    for alias, gpu_id in gpu_aliases().items():
-        others.setdefault(gpu_id, []).append(alias)
-    wanted = words.lower().split()
-    texts = {gpu.id: _haystack(gpu, others.get(gpu.id, [])) for gpu in everything}
+    wanted, aliases, texts = words.lower().split(), _aliases(), {}
+    for gpu in everything:
+        names = (gpu.id, gpu.name, gpu.vendor, gpu.category, gpu.architecture, *aliases.get(gpu.id, []))
+        texts[gpu.id] = " ".join(filter(None, names)).lower()
     found = [gpu for gpu in everything if all(word in texts[gpu.id] for word in wanted)]
     # Whole words come first: m4 is a chip, and a part of sxm4.
     found.sort(key=lambda gpu: not set(wanted) <= set(re.findall(r"[a-z0-9]+", texts[gpu.id])))
@@ -101,79 +102,87 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     return [one], True, [gpu.id for gpu in found if not one.id.startswith(gpu.id)]
 
 
-def _haystack(gpu: Gpu, aliases: Sequence[str]) -> str:
-    return " ".join(filter(None, (gpu.id, gpu.name, gpu.vendor, gpu.category, gpu.architecture, *aliases))).lower()
-
-
 def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
+    """The records of accelerators, with their other names and the instances that have them."""
     from hwcalc.hardware.profiles import known_instances
+    from hwcalc.report.records import gpu_info
+
+    instances: dict[str, list[str]] = {}
+    for name, instance in known_instances(notes):
+        instances.setdefault(instance.accelerator, []).append(name)
+    aliases = _aliases()
+    return [gpu_info(gpu, aliases.get(gpu.id, []), instances.get(gpu.id, [])) for gpu in gpus]
+
+
+def _aliases() -> dict[str, list[str]]:
+    """Other names by accelerator."""
     from hwcalc.profiles.gpus import gpu_aliases
-    from hwcalc.report.hardware import gpu_info
 
     aliases: dict[str, list[str]] = {}
     for alias, gpu_id in gpu_aliases().items():
         aliases.setdefault(gpu_id, []).append(alias)
-    instances: dict[str, list[str]] = {}
-    for name, instance in known_instances(notes):
-        instances.setdefault(instance.accelerator, []).append(name)
-    return [gpu_info(gpu, aliases.get(gpu.id, []), instances.get(gpu.id, [])) for gpu in gpus]
+    return aliases
 
 
 def _listed(infos: Sequence[GpuInfo], view: View) -> str:
-    if view.format == "csv":
-        return view.table(_CSV, [_csv_row(info) for info in infos])
-    header, first, rows = (_MARKDOWN, 3, []) if view.format == "markdown" else (_TABLE, 2, [])
+    """A row for each accelerator. Markdown has their names too, CSV more columns, and no units."""
+    rows: list[list[str]] = []
     for info in infos:
-        cells = [
-            info.id,
-            info.vendor,
-            _number(info.memory_marketing_gb),
-            _number(info.memory_total_mib),
-            _visible(info),
-            _number(info.memory_bandwidth_gbps),
-            _number(info.tflops_dense.get("bf16")),
-            _number(info.tflops_dense.get("fp8")),
-            info.fp8_kv or "",
-        ]
-        rows.append([cells[0], info.name, *cells[1:]] if view.format == "markdown" else cells)
-    numbers = range(first, len(header) - 1)
-    return view.table(header, rows, right=numbers)
-
-
-def _csv_row(info: GpuInfo) -> list[str]:
-    visible = info.visible
-    sizes = ["", "", ""] if visible is None else [visible.low_bytes, visible.expected_bytes, visible.high_bytes]
-    cells = (
-        info.id, info.name, info.vendor, info.category, info.memory_marketing_gb, info.memory_total_mib,
-        *(size and int(size) // _MIB for size in sizes), None if visible is None else visible.basis, info.memory_bandwidth_gbps,
-        info.tflops_dense.get("bf16"), info.tflops_dense.get("fp8"), info.fp8_kv,
-    )  # fmt: skip
-    return ["" if cell is None else str(cell) for cell in cells]
+        visible, bf16, fp8 = info.visible, info.tflops_dense.get("bf16"), info.tflops_dense.get("fp8")
+        if view.format == "csv":
+            sizes = [None] * 3 if visible is None else [visible.low_bytes, visible.expected_bytes, visible.high_bytes]
+            cells = (
+                info.id, info.name, info.vendor, info.category, info.memory_marketing_gb, info.memory_total_mib,
+                *(None if size is None else size // _MIB for size in sizes), None if visible is None else visible.basis,
+                info.memory_bandwidth_gbps, bf16, fp8, info.fp8_kv,
+            )  # fmt: skip
+            rows.append(["" if cell is None else str(cell) for cell in cells])
+            continue
+        seen = ""
+        if visible is not None:
+            seen = f"{'' if info.torch_total_mib is not None else '~'}{visible.expected_bytes // _MIB:,}"
+        names = [info.id, info.name] if view.format == "markdown" else [info.id]
+        sold, tool = _number(info.memory_marketing_gb), _number(info.memory_total_mib)
+        speeds = (_number(speed) for speed in (info.memory_bandwidth_gbps, bf16, fp8))
+        rows.append([*names, info.vendor, sold, tool, seen, *speeds, info.fp8_kv or ""])
+    if view.format == "csv":
+        return view.table(_CSV, rows)
+    header, first = (_MARKDOWN, 3) if view.format == "markdown" else (_TABLE, 2)
+    return view.table(header, rows, right=range(first, len(header) - 1))
 
 
 def _one(info: GpuInfo, view: View) -> str:
     """All known facts about one accelerator, one on each line."""
-    seen = info.torch_total_mib_seen
+    seen, link = info.torch_total_mib_seen, info.interconnect
     rates = [f"{name} {_number(rate)}" for name, rate in info.tflops_dense.items() if rate is not None]
-    link = info.interconnect
     joined = [
         str(link["kind"]) if link.get("kind") else "",
         f"{_number(link['gbps_bidirectional'])} GB/s both ways" if link.get("gbps_bidirectional") else "",
         str(link["host"]) if link.get("host") else "",
     ]
     readings = f"; readings from {seen[0]:,} to {seen[1]:,}" if seen and seen[0] != seen[1] else ""
+    first = info.aliases[0] if info.aliases else info.id
+    # Each size of memory has a name too.
+    sizes = info.memory_options_gb if len(info.memory_options_gb) > 1 else ()
+    visible = ""
+    if info.visible is not None and info.torch_total_mib is not None:
+        visible = f"{info.torch_total_mib:,} MiB, as torch sees it"
+    elif info.visible is not None:
+        of = info.visible
+        low, expected, high = (size // _MIB for size in (of.low_bytes, of.expected_bytes, of.high_bytes))
+        visible = f"about {expected:,} MiB, {low:,} to {high:,}: {of.basis}"
     facts = [
         ("accelerator", info.id),
         ("name", info.name),
-        ("other names", ", ".join(_other_names(info))),
+        ("other names", ", ".join([*info.aliases, *(f"{first}-{size}gb" for size in sizes)])),
         ("kind", ", ".join(filter(None, (info.vendor, info.category, str(info.released or ""))))),
         ("architecture", info.architecture or ""),
         ("compute capability", info.compute_capability or ""),
         ("memory sold", _sized(info.memory_marketing_gb, "GB") + (f" of {info.memory_type}" if info.memory_type else "")),
         ("sold with", ", ".join(f"{size}" for size in info.memory_options_gb) + " GB" if info.memory_options_gb else ""),
-        ("tool reports", _based(_sized(info.memory_total_mib, "MiB"), info.memory_total_basis)),
-        ("torch sees", _based(_sized(info.torch_total_mib, "MiB"), f"{info.torch_total_basis}{readings}")),
-        ("visible", _visible_words(info)),
+        ("tool reports", _sized(info.memory_total_mib, "MiB", info.memory_total_basis)),
+        ("torch sees", _sized(info.torch_total_mib, "MiB", f"{info.torch_total_basis}{readings}")),
+        ("visible", visible),
         ("bandwidth", _sized(info.memory_bandwidth_gbps, "GB/s")),
         ("dense TFLOPS", ", ".join(rates)),
         ("interconnect", ", ".join(filter(None, joined))),
@@ -185,31 +194,7 @@ def _one(info: GpuInfo, view: View) -> str:
         ("note", info.note or ""),
         ("source", info.source),
     ]
-    rows = [fact for fact in facts if fact[1]]
-    return view.table(("", ""), rows)
-
-
-def _other_names(info: GpuInfo) -> list[str]:
-    """The other names of an accelerator, with those of each size of memory."""
-    first = info.aliases[0] if info.aliases else info.id
-    sizes = info.memory_options_gb if len(info.memory_options_gb) > 1 else ()
-    return [*info.aliases, *(f"{first}-{size}gb" for size in sizes)]
-
-
-def _visible(info: GpuInfo) -> str:
-    if info.visible is None:
-        return ""
-    return f"{'' if info.torch_total_mib is not None else '~'}{info.visible.expected_bytes // _MIB:,}"
-
-
-def _visible_words(info: GpuInfo) -> str:
-    visible = info.visible
-    if visible is None:
-        return ""
-    if info.torch_total_mib is not None:
-        return f"{info.torch_total_mib:,} MiB, as torch sees it"
-    low, expected, high = (size // _MIB for size in (visible.low_bytes, visible.expected_bytes, visible.high_bytes))
-    return f"about {expected:,} MiB, {low:,} to {high:,}: {visible.basis}"
+    return view.table(("", ""), [fact for fact in facts if fact[1]])
 
 
 def _number(value: float | str | None) -> str:
@@ -217,12 +202,9 @@ def _number(value: float | str | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
-def _sized(value: float | None, unit: str) -> str:
-    return "" if value is None else f"{_number(value)} {unit}"
-
-
-def _based(size: str, basis: str | None) -> str:
-    return f"{size} ({basis})" if size and basis else size
+def _sized(value: float | None, unit: str, basis: str | None = None) -> str:
+    """A number in its unit, and what it is based on; empty if it is unknown."""
+    return "" if value is None else f"{_number(value)} {unit}" + (f" ({basis})" if basis else "")
 
 
 _HEADER = ("instance", "accelerator", "count", "visible each", "fabric")
@@ -267,7 +249,8 @@ def instances(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
     if view.format == "csv":
         count = () if view.quiet else (plural(len(found), "instance"),)
-        rows = [[_cell(getattr(info, column)) for column in _INSTANCES_CSV] for info in found]
+        cells = ([getattr(info, column) for column in _INSTANCES_CSV] for info in found)
+        rows = [["" if cell is None else str(cell) for cell in row] for row in cells]
         return Answer(text=view.table(_INSTANCES_CSV, rows), remarks=(*left_out, *count))
     rows = [[info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), info.fabric or ""] for info in found]
     text = view.table(_HEADER, rows, right=(2, 3))
@@ -281,7 +264,7 @@ def _instances_chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo]
     from hwcalc.hardware.profiles import known_instances, leaving_out
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
     from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
-    from hwcalc.report.hardware import instance_info
+    from hwcalc.report.records import instance_info
 
     if words:
         try:
@@ -306,23 +289,14 @@ def _instances_chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo]
         # Raises an error that suggests similar names.
         instance_named(words)
         return [], False
-    return _with(gpu_named(gpu.id).id, notes), False
-
-
-def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
-    from hwcalc.errors import UsageError
-    from hwcalc.hardware.named import instance_device
-    from hwcalc.hardware.profiles import known_instances, leaving_out
-    from hwcalc.report.hardware import instance_info
-
-    infos = []
+    gpu_id = gpu_named(gpu.id).id
     for _, instance in known_instances(notes):
         if instance.accelerator == gpu_id:
             with leaving_out(notes):
                 infos.append(instance_info(instance, instance_device(instance)))
     if not infos:
         raise UsageError(f"no instance with {gpu_id} is known.", hint="All of them: kvplan instances")
-    return infos
+    return infos, False
 
 
 def _instances_one(info: InstanceInfo, view: View) -> str:
@@ -341,7 +315,3 @@ def _instances_one(info: InstanceInfo, view: View) -> str:
 
 def _each(info: InstanceInfo) -> str:
     return "" if info.visible_bytes_each is None else human_bytes(info.visible_bytes_each)
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else str(value)

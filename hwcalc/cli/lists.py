@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, command, view_of
-from hwcalc.cli.output import Answer, View, answer, answer_lists
+from hwcalc.cli.options import OUTPUT, PLANNING, Option, command
+from hwcalc.cli.output import Answer, answer, answer_lists, view_of
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
+from hwcalc.report import View
 from hwcalc.report.schema import DOCUMENTS
 from hwcalc.text import shell_word, shown
 
 if TYPE_CHECKING:
-    from hwcalc.policies.base import PolicyOption
-    from hwcalc.report.records import DTypeInfo, EngineInfo, PolicyInfo, PolicyOptionInfo
+    from hwcalc.report.records import DTypeInfo, EngineInfo, PolicyInfo
     from hwcalc.sources.refresh import Refreshed
 
 
-_HEADER = ("id", "type", "parameters", "released", "source", "fidelity")
-_AS_PUBLISHED = "published parameters"
 _COUNTED = "published parameters are all numbers of the files, with scales, buffers and tied heads that are stored twice; a plan counts each parameter once, and multi-token prediction apart"
 
 
@@ -77,33 +75,26 @@ def models(
         return _refreshed(search or (), view, revision=revision, token=token, endpoint=endpoint)
     words = " ".join(search or ())
     if types:
-        return listed_types(words, view)
+        return _types(words, view)
     from hwcalc.sources.listing import list_known_models
 
     found = list_known_models(words)
     if view.format == "json":
         return answer_lists(models=found)
     if not found:
-        raise ModelNotFoundError(
-            f"no known model has {shown(words, 60)} in its id or type.", hint="List all of them: kvplan models"
-        )
+        words = shown(words, 60)
+        raise ModelNotFoundError(f"no known model has {words} in its id or type.", hint="List all of them: kvplan models")
     from hwcalc.report.text import parameters, plural
 
-    rows = [
-        (
-            model.id,
-            model.model_type or "",
-            "" if model.parameters is None else str(model.parameters) if view.format == "csv" else parameters(model.parameters),
-            model.released or "",
-            model.source,
-            (model.fidelity or "") if view.format == "csv" else (model.fidelity or "").partition(",")[0],
-        )
-        for model in found
-    ]
-    header = _HEADER if view.format == "csv" else tuple(_AS_PUBLISHED if name == "parameters" else name for name in _HEADER)
-    text = view.table(header, rows, right=(2,))
+    whole, rows = view.format == "csv", []
+    for model in found:
+        count = "" if model.parameters is None else str(model.parameters) if whole else parameters(model.parameters)
+        fidelity = model.fidelity or ""
+        kind = (model.model_type or "", count, model.released or "")
+        rows.append((model.id, *kind, model.source, fidelity if whole else fidelity.partition(",")[0]))
+    header = ("id", "type", "parameters" if whole else "published parameters", "released", "source", "fidelity")
     remarks = () if view.quiet else (f"{plural(len(found), 'model')}; {_COUNTED}",)
-    return Answer(text=text, remarks=remarks)
+    return Answer(text=view.table(header, rows, right=(2,)), remarks=remarks)
 
 
 def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
@@ -135,28 +126,23 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
     return Answer(text=text, remarks=(*notes, *hints), status=status)
 
 
-_MODEL_TYPES_HEADER = ("type", "layers")
-
-
-def listed_types(words: str, view: View) -> Answer:
+def _types(words: str, view: View) -> Answer:
     """Every known model type with the kinds of layers that its models have. All ``words`` must occur in the type or the kinds."""
-    from hwcalc.parsers.known_types import listed_types as known
+    from hwcalc.parsers.known_types import listed_types
 
-    found = [
-        row
-        for row in known()
-        if all(word in row.model_type.lower() or any(word in family for family in row.families) for word in words.lower().split())
-    ]
+    found = []
+    for row in listed_types():
+        texts = (row.model_type.lower(), *row.families)
+        if all(any(word in text for text in texts) for word in words.lower().split()):
+            found.append(row)
     if view.format == "json":
         return answer_lists(types=[{"model_type": row.model_type, "families": row.families} for row in found])
     if not found:
-        raise ModelNotFoundError(
-            f"no known type has {shown(words, 60)} in its name or its layers.", hint="List all of them: kvplan models --types"
-        )
+        message = f"no known type has {shown(words, 60)} in its name or its layers."
+        raise ModelNotFoundError(message, hint="List all of them: kvplan models --types")
     from hwcalc.report.text import plural
 
-    rows = [(row.model_type, ", ".join(row.families)) for row in found]
-    text = view.table(_MODEL_TYPES_HEADER, rows)
+    text = view.table(("type", "layers"), [(row.model_type, ", ".join(row.families)) for row in found])
     remarks = (plural(len(found), "type"), "To read a config as one of them: kvplan MODEL --assume TYPE")
     return Answer(text=text, remarks=() if view.quiet else remarks)
 
@@ -165,7 +151,6 @@ _WORDS: Final = (
     "no: the engine refuses the model, or kvplan has no rule for it; yes: for these layers of the models that the engine runs",
     "every token: also those outside the window; by model: for some of its models, and the window alone for the others",
 )
-_ENGINES_HEADER = ("engine", "versions", "numbers", "option", "default", "meaning")
 
 
 @command(
@@ -183,47 +168,40 @@ _ENGINES_HEADER = ("engine", "versions", "numbers", "option", "default", "meanin
 def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
     """List the engines, or one with its options, versions and source."""
     view = view_of(**output)
-    found = engine_infos(name)
+    found = _engine_infos(name)
     if view.format == "json":
         return answer_lists(engines=found)
     if kinds:
         matrix = [(kind, *(engine.kinds[kind] for engine in found)) for kind in found[0].kinds]
         names = ("layers", *(engine.name for engine in found))
-        text = view.table(names, matrix)
-        return Answer(text=text, remarks=() if view.quiet else _WORDS)
-    if name is None and view.format != "csv":
-        rows = [
-            (engine.name, _versions(engine), engine.definition, engine.title, ", ".join(option.name for option in engine.options))
-            for engine in found
-        ]
-        header: tuple[str, ...] = ("engine", "versions", "numbers", "what", "options")
-        text = view.table(header, rows)
-        return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME",))
+        return Answer(text=view.table(names, matrix), remarks=() if view.quiet else _WORDS)
     if view.format == "csv":
-        rows6 = [
-            (engine.name, " ".join(engine.versions), engine.definition, option.name, option.default, option.help)
-            for engine in found
-            for option in engine.options
-        ]
-        bare = [(engine.name, " ".join(engine.versions), engine.definition, "", "", "") for engine in found if not engine.options]
-        return Answer(text=view.table(_ENGINES_HEADER, bare + rows6))
+        bare, known = [], []
+        for engine in found:
+            first = (engine.name, " ".join(engine.versions), engine.definition)
+            known += [(*first, option.name, option.default, option.help) for option in engine.options]
+            bare += [] if engine.options else [(*first, "", "", "")]
+        return Answer(text=view.table(("engine", "versions", "numbers", "option", "default", "meaning"), bare + known))
+    if name is None:
+        rows = []
+        for engine in found:
+            several = len(engine.versions) > 1
+            versions = f"{engine.versions[-1]} to {engine.versions[0]}" if several else " ".join(engine.versions)
+            options = ", ".join(option.name for option in engine.options)
+            rows.append((engine.name, versions, engine.definition, engine.title, options))
+        text = view.table(("engine", "versions", "numbers", "what", "options"), rows)
+        return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME",))
     engine = found[0]
-    facts = [
-        ("engine", engine.name),
-        ("what", engine.title),
-        ("versions", ", ".join(engine.versions) or "none"),
-        ("numbers", engine.definition),
-        ("source", engine.source),
-    ]
-    text = view.table(("", ""), facts)
+    versions = ", ".join(engine.versions) or "none"
+    facts = [("engine", engine.name), ("what", engine.title), ("versions", versions), ("numbers", engine.definition)]
+    text = view.table(("", ""), [*facts, ("source", engine.source)])
     if engine.options:
-        options = [(option.name, option.default, option.help) for option in engine.options]
-        header = ("option", "default", "meaning")
-        text += "\n" + view.table(header, options)
+        own = [(option.name, option.default, option.help) for option in engine.options]
+        text += "\n" + view.table(("option", "default", "meaning"), own)
     return Answer(text=text)
 
 
-def engine_infos(name: str | None) -> list[EngineInfo]:
+def _engine_infos(name: str | None) -> list[EngineInfo]:
     """All engines, or the one with this name. A version after ``@`` is checked.
 
     Raises :class:`~hwcalc.errors.UsageError` if it is unknown.
@@ -236,6 +214,7 @@ def engine_infos(name: str | None) -> list[EngineInfo]:
     for spelling in ENGINES if name is None else (name,):
         engine, version = find_engine(spelling)
         resolved = engine.version(version)
+        options = (OptionInfo(name=one.name, default=one.default, help=one.help) for one in engine.options.values())
         out.append(
             EngineInfo(
                 name=engine.name,
@@ -243,21 +222,14 @@ def engine_infos(name: str | None) -> list[EngineInfo]:
                 definition=engine.definition,
                 versions=engine.versions if version is None else (resolved,),
                 source=engine.source,
-                options=tuple(
-                    OptionInfo(name=option.name, default=option.default, help=option.help) for option in engine.options.values()
-                ),
+                options=tuple(options),
                 kinds={kind: engine.stores(of) for kind, of in sorted(KINDS.items())},
             )
         )
     return out
 
 
-def _versions(engine: EngineInfo) -> str:
-    return f"{engine.versions[-1]} to {engine.versions[0]}" if len(engine.versions) > 1 else " ".join(engine.versions)
-
-
 _WEIGHTS: Final = "Weights (--weights) take others, from q1_0 to tq2_0 as llama-quantize names them: "
-_DTYPES_HEADER = ("dtype", "bits", "stored as", "aliases", "source")
 
 
 @command(
@@ -274,18 +246,26 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
     from hwcalc.quantization.planned import weight_formats
 
     view = view_of(**output)
-    infos = dtype_infos(name)
+    infos = _dtype_infos(name)
     if view.format == "json":
         return answer_lists(dtypes=infos, weights=() if name else weight_formats())
-
-    rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in infos]
-    text = view.table(_DTYPES_HEADER, rows, right=(1,))
+    rows = []
+    for dtype in infos:
+        if dtype.block_elements is None or dtype.block_bytes is None:
+            bits, stored = "", ", ".join(f"{role} in {part}" for role, part in dtype.parts.items())
+        else:
+            # Bits per element including scales, such as 8.5 for q8_0.
+            bits = f"{8 * dtype.block_bytes / dtype.block_elements:g}"
+            block = "element" if dtype.block_elements == 1 else f"{dtype.block_elements} elements"
+            stored = f"{dtype.block_bytes} B per {block}"
+        rows.append((dtype.name, bits, stored, ", ".join(dtype.aliases), dtype.source))
+    text = view.table(("dtype", "bits", "stored as", "aliases", "source"), rows, right=(1,))
     if name is None and view.format == "table":
         text += f"\n{fill(_WEIGHTS + ', '.join(weight_formats()) + '.', width=view.width or 100, subsequent_indent='  ')}\n"
     return Answer(text=text)
 
 
-def dtype_infos(name: str | None) -> list[DTypeInfo]:
+def _dtype_infos(name: str | None) -> list[DTypeInfo]:
     """All formats, or the one with this name or alias. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
     from hwcalc.profiles.dtypes import dtype_aliases, dtype_names, dtype_sources, find_dtype, find_packed, packed_names
     from hwcalc.report.records import DTypeInfo
@@ -295,16 +275,8 @@ def dtype_infos(name: str | None) -> list[DTypeInfo]:
     for known in dtype_names():
         dtype = find_dtype(known)
         assert dtype is not None
-        out.append(
-            DTypeInfo(
-                name=known,
-                aliases=aliases[known],
-                block_elements=dtype.block_elements,
-                block_bytes=dtype.block_bytes,
-                parts={},
-                source=sources[known],
-            )
-        )
+        block = {"block_elements": dtype.block_elements, "block_bytes": dtype.block_bytes}
+        out.append(DTypeInfo(name=known, aliases=aliases[known], **block, parts={}, source=sources[known]))
     for known in packed_names():
         packed = find_packed(known)
         assert packed is not None
@@ -319,34 +291,9 @@ def dtype_infos(name: str | None) -> list[DTypeInfo]:
     return chosen
 
 
-def _bits(dtype: DTypeInfo) -> str:
-    """Bits per element including scales, such as ``8.5`` for q8_0."""
-    if dtype.block_bytes is None or dtype.block_elements is None:
-        return ""
-    return f"{8 * dtype.block_bytes / dtype.block_elements:g}"
-
-
-def _stored(dtype: DTypeInfo) -> str:
-    if dtype.block_elements is None:
-        return ", ".join(f"{role} in {name}" for role, name in dtype.parts.items())
-    if dtype.block_elements == 1:
-        return f"{dtype.block_bytes} B per element"
-    return f"{dtype.block_bytes} B per {dtype.block_elements} elements"
-
-
 _POLICIES_HEADER: Final = (
-    "policy",
-    "class in kvpress",
-    "effect",
-    "definition",
-    "option",
-    "default",
-    "meaning",
-    "keeps",
-    "formula",
-    "kernel",
-    "source",
-)
+    "policy", "class in kvpress", "effect", "definition", "option", "default", "meaning", "keeps", "formula", "kernel", "source",
+)  # fmt: skip
 
 
 @command(
@@ -371,28 +318,30 @@ def policies(*, name: str | None, **output: Any) -> Answer:
 
     Which tokens stay, the formula, memory beside the cache, the attention kernel, options, published quality, and the source.
     """
+    from hwcalc.policies.parse import find_policy, policies
+    from hwcalc.report.records import policy_info
+
     view = view_of(**output)
-    found = policy_infos(name)
+    chosen = policies().values() if name is None else (find_policy(name.partition(":")[0]),)
+    found = [policy_info(policy) for policy in chosen]
     if view.format == "json":
         return answer_lists(policies=found)
     if view.format == "csv":
-        return Answer(text=view.table(_POLICIES_HEADER, [row for policy in found for row in _csv_rows(policy)]))
+        rows: list[tuple[str, ...]] = []
+        for policy in found:
+            first = (policy.name, policy.press, policy.effect.text, policy.definition)
+            last = (policy.keeps, policy.formula, policy.kernel, policy.source)
+            options = [(one.name, one.default, one.help) for one in policy.options] or [("", "", "")]
+            rows += [(*first, *option, *last) for option in options]
+        return Answer(text=view.table(_POLICIES_HEADER, rows))
     if name is not None:
         return Answer(text=_one(found[0], view), remarks=() if view.quiet else (_in_a_plan(found[0]),))
-    rows: list[tuple[str, ...]] = [
-        (policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found
-    ]
+    rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found]
     header: tuple[str, ...] = ("policy", "memory", "what", "attention", "source")
     if view.format == "table":
-        # A line or two for each: reasons and sources stand beside the policy alone.
-        header, rows = header[:4], [(*row[:3], _in_short(row[3])) for row in rows]
-    text = view.table(header, rows)
-    return Answer(text=text, remarks=() if view.quiet else _MORE)
-
-
-def _in_short(kernel: str) -> str:
-    """The name of the attention kernel, without the reason for it."""
-    return kernel.partition(":")[0].partition(";")[0]
+        # A line or two for each: the reason for a kernel, and sources, stand beside the policy alone.
+        header, rows = header[:4], [(*row[:3], row[3].partition(":")[0].partition(";")[0]) for row in rows]
+    return Answer(text=view.table(header, rows), remarks=() if view.quiet else _MORE)
 
 
 _MORE: Final = (
@@ -404,16 +353,12 @@ _MORE: Final = (
 
 
 def _in_a_plan(policy: PolicyInfo) -> str:
-    """The option of a plan that names the policy, with an option that it must have or that people set."""
-    return f"in a plan: kvplan MODEL --policy {shell_word(_written(policy))}"
-
-
-def _written(policy: PolicyInfo) -> str:
-    """The text of the policy with its required options, else with the first option on how much it keeps."""
+    """The option of a plan that names the policy with its required options, else with the first option on how much it keeps."""
     needed = [one for one in policy.options if one.required or one.kind in _PARTS]
     usual = [one for one in policy.options if one.kind == "ratio" or one.name.endswith("budget")][:1]
     words = [f"{one.name}={_SAMPLES.get(one.kind, one.default)}" for one in needed or usual]
-    return f"{policy.name}:{','.join(words)}" if words else policy.name
+    written = f"{policy.name}:{','.join(words)}" if words else policy.name
+    return f"in a plan: kvplan MODEL --policy {shell_word(written)}"
 
 
 _PARTS: Final = frozenset({"prefill", "decoding"})
@@ -430,43 +375,6 @@ _SAMPLES: Final = {
     "shares": "[0.5,0.5,...]",
 }
 """An example of a value, by the kind of an option."""
-
-
-def policy_infos(name: str | None) -> list[PolicyInfo]:
-    """All policies, or the one with this name. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
-    from hwcalc.policies.base import quality_of
-    from hwcalc.policies.parse import find_policy, policies
-    from hwcalc.report.records import PolicyInfo
-
-    chosen = policies().values() if name is None else (find_policy(name.partition(":")[0]),)
-    return [
-        PolicyInfo(
-            name=policy.name,
-            press=policy.press,
-            title=policy.title,
-            aliases=policy.aliases,
-            role=policy.role.value,
-            effect=policy.effect,
-            keeps=policy.keeps,
-            formula=policy.formula,
-            memory=policy.memory,
-            kernel=policy.kernel,
-            definition=policy.definition,
-            source=policy.source,
-            options=tuple(_option(option) for option in policy.options if not option.name.startswith("_")),
-            quality=quality_of(policy.name),
-        )
-        for policy in chosen
-    ]
-
-
-def _option(option: PolicyOption) -> PolicyOptionInfo:
-    from hwcalc.report.records import PolicyOptionInfo
-
-    default = (
-        "" if option.default is None else str(option.default).lower() if isinstance(option.default, bool) else f"{option.default}"
-    )
-    return PolicyOptionInfo(name=option.name, kind=option.kind, default=default, required=option.required, help=option.help)
 
 
 def _one(policy: PolicyInfo, view: View) -> str:
@@ -506,13 +414,6 @@ _NUMBERS: Final = {
 }
 """How the numbers of a policy are known."""
 _WITHOUT_PRESS: Final = {"engine": "none: it has code of its own", "published": "none: it is planned by its paper"}
-
-
-def _csv_rows(policy: PolicyInfo) -> list[tuple[str, ...]]:
-    common = (policy.keeps, policy.formula, policy.kernel, policy.source)
-    first = (policy.name, policy.press, policy.effect.text, policy.definition)
-    options = [(one.name, one.default, one.help) for one in policy.options] or [("", "", "")]
-    return [(*first, *option, *common) for option in options]
 
 
 @command(

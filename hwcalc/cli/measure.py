@@ -8,9 +8,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading, view_of
-from hwcalc.cli.output import Answer, View, answer
+from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
+from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import UsageError
+from hwcalc.report import View
 
 if TYPE_CHECKING:
     from hwcalc.probe.result import Probed
@@ -117,8 +118,7 @@ def _shown(probed: Probed, more: More | None, view: View) -> Answer:
     if view.format == "csv":
         messages = tuple(rank.message for rank in probed.ranks if rank.message)
         return Answer(text=probe_csv(probed, more), status=status, remarks=messages)
-    text = probe_text(probed, more, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status)
+    return Answer(text=probe_text(probed, more, view), status=status)
 
 
 def _verified(path: str, view: View) -> Answer:
@@ -132,7 +132,7 @@ def _verified(path: str, view: View) -> Answer:
 
     if view.format == "csv":
         return Answer(text=verify_csv(verified), status=status)
-    return Answer(text=verified_text(verified, format_=view.format, color=view.color, width=view.width), status=status)
+    return Answer(text=verified_text(verified, view), status=status)
 
 
 _FIRST: Final = ("engine", "batch")
@@ -216,8 +216,7 @@ def reconcile(
             unread += tuple(note.message for note in result.notes if note.code == "lines-unread")
         remarks = () if result.within else (verdict(result),)
         return Answer(text=reconcile_csv(result), status=status, remarks=(*remarks, *unread))
-    text = reconcile_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status, remarks=unread)
+    return Answer(text=reconcile_text(result, view), status=status, remarks=unread)
 
 
 def _log_source(log: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from typing import Any, Final, NoReturn
@@ -12,11 +12,11 @@ from typing import Any, Final, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.cli.output import FORMATS, Answer, View, shown_progress, write
+from hwcalc.cli.output import FORMATS, Answer, shown_progress, write
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
-from hwcalc.planner.options import PlanOption, options_of
+from hwcalc.planner.options import options_of
 from hwcalc.text import brief, shell_word, shown
 
 COMMANDS: Final = {
@@ -159,20 +159,14 @@ DETAIL: Final = (
 
 def plan_options(command: str) -> tuple[Option, ...]:
     """The options of a plan that a command takes, from the table of options."""
-    return tuple(_of_row(row, command) for row in options_of(command))
-
-
-def _of_row(row: PlanOption, command: str) -> Option:
-    listed = command in row.lists
-    return Option(
-        row.name,
-        row.spellings,
-        f"{row.metavar},..." if listed else row.metavar,
-        row.helps.get(command, row.help),
-        kind="list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text",
-        complete=row.completes.get(command, row.complete),
-        group=row.group,
-    )
+    options = []
+    for row in options_of(command):
+        listed = command in row.lists
+        kind = "list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text"
+        metavar, complete = f"{row.metavar},..." if listed else row.metavar, row.completes.get(command, row.complete)
+        help_ = row.helps.get(command, row.help)
+        options.append(Option(row.name, row.spellings, metavar, help_, kind=kind, complete=complete, group=row.group))
+    return tuple(options)
 
 
 def grouped(group: str, *options: Option) -> tuple[Option, ...]:
@@ -184,37 +178,19 @@ PLANNING: Final = (OPTIONAL_MODEL, *plan_options(DEFAULT), *OUTPUT)
 """The arguments and options of a command that plans one model."""
 
 
-def view_of(
-    *,
-    json: bool,
-    format_: str | None,
-    quiet: bool,
-    color: str | None,
-    no_color: bool,
-    brief: bool = False,
-    verbose: bool = False,
-    formats: Collection[str] = FORMATS,
-    **_others: object,
-) -> View:
-    """The view that the output options of a command ask for; the command's other options are ignored."""
-    return View.choose(
-        json=json,
-        format_=format_,
-        quiet=quiet,
-        color=color,
-        no_color=no_color,
-        brief=brief,
-        verbose=verbose,
-        formats=formats,
-    )
-
-
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a plan that were given to a command, as keywords of the library."""
+    """The options of a plan that were given to a command, as keywords of the library: ``["nbits=4"]`` as a dict."""
     given = {row.name: values[row.name] for row in options_of(command) if values.get(row.name) not in (None, [], False)}
-    if "engine_options" in given:
-        given["engine_options"] = _pairs(given["engine_options"])
-    return given
+    pairs: dict[str, str] = {}
+    for pair in given.get("engine_options", ()):
+        name, sign, value = pair.partition("=")
+        if not (name and sign and value):
+            hint = "Write: --engine-option NAME=VALUE"
+            raise UsageError(f"--engine-option {shown(pair, 40)} has no name or no value.", hint=hint)
+        if name in pairs:
+            raise UsageError(f"--engine-option {brief(name, 40)} is given twice.", hint="Give it once.")
+        pairs[name] = value
+    return given | ({"engine_options": pairs} if pairs else {})
 
 
 def typed_again(command: str, model: str | None, values: Mapping[str, Any]) -> str:
@@ -255,9 +231,8 @@ def reading(model: str | None, command: str = "") -> Iterator[None]:
             yield
     except UsageError as error:
         if model is None and command:
-            error.hint = error.hint.replace("kvplan MODEL", f"kvplan {command} MODEL").replace(
-                "kvplan --", f"kvplan {command} --"
-            )
+            hint = error.hint.replace("kvplan MODEL", f"kvplan {command} MODEL")
+            error.hint = hint.replace("kvplan --", f"kvplan {command} --")
         raise
 
 
@@ -286,21 +261,3 @@ def refuse_command(word: str, others: Sequence[str] = ()) -> NoReturn:
     """Raise :class:`~hwcalc.errors.UsageError` for a mistyped command. The hint is the whole line as it was meant."""
     line = " ".join(shell_word(each) for each in ("kvplan", command_meant(word), *others))
     raise UsageError(f"there is no command or model {shown(word, 40)}.", hint=f"Did you mean: {line}")
-
-
-def _pairs(pairs: Sequence[str]) -> dict[str, str]:
-    """``["cache=static", "nbits=4"]`` as a dict.
-
-    Raises :class:`~hwcalc.errors.UsageError` if a name has no value or is given twice.
-    """
-    out: dict[str, str] = {}
-    for pair in pairs:
-        name, sign, value = pair.partition("=")
-        if not (name and sign and value):
-            raise UsageError(
-                f"--engine-option {shown(pair, 40)} has no name or no value.", hint="Write: --engine-option NAME=VALUE"
-            )
-        if name in out:
-            raise UsageError(f"--engine-option {brief(name, 40)} is given twice.", hint="Give it once.")
-        out[name] = value
-    return out

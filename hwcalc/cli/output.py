@@ -6,13 +6,14 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.report import PIPED_WIDTH, Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
 
@@ -23,12 +24,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json", "markdown", "csv")
 COLORS: Final = ("auto", "always", "never")
-Detail = Literal["brief", "usual", "full"]
-"""How much of an answer is printed: its first lines, those and what they come from, or everything."""
 WIDTH: Final = 100
 """Columns where nobody says how many there are."""
-UNLIMITED: Final = 100_000
-"""Columns of piped output. No line is that long: what reads a pipe has no width."""
 _NARROWEST: Final = 20
 
 # The nearest ASCII, for an output that cannot show these characters.
@@ -61,49 +58,28 @@ def answer_lists(remarks: tuple[str, ...] = (), **lists: object) -> Answer:
     return answer({"schema_version": SCHEMA_VERSION, **lists}, remarks=remarks)
 
 
-class View(Record):
-    """The look of an answer that the user has chosen: format, width, colours."""
-
-    format: str = "table"
-    quiet: bool = False
-    color: bool = False
-    width: int = UNLIMITED
-    detail: Detail = "usual"
-
-    @classmethod
-    def choose(
-        cls,
-        *,
-        json: bool = False,
-        format_: str | None = None,
-        quiet: bool = False,
-        color: str | None = None,
-        no_color: bool = False,
-        brief: bool = False,
-        verbose: bool = False,
-        formats: Collection[str] = FORMATS,
-    ) -> View:
-        """The view for these options, standard output and the environment."""
-        chosen = (format_ or ("json" if json else "table")).strip().lower()
-        if chosen not in formats:
-            raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(formats)}.")
-        if json and chosen != "json":
-            raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
-        if brief and verbose:
-            raise UsageError("--brief and --verbose contradict each other.", hint="Give one of them.")
-        return cls(
-            format=chosen,
-            quiet=quiet,
-            color=colored(color, no_color=no_color),
-            width=_width(),
-            detail="brief" if brief else "full" if verbose else "usual",
-        )
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> str:
-        """Rows in the chosen format; the columns in ``right`` are aligned right."""
-        from hwcalc.report.listing import listing
-
-        return listing(header, rows, format_=self.format, right=right, color=self.color, width=self.width)
+def view_of(
+    *,
+    json: bool = False,
+    format_: str | None = None,
+    quiet: bool = False,
+    color: str | None = None,
+    no_color: bool = False,
+    brief: bool = False,
+    verbose: bool = False,
+    formats: Collection[str] = FORMATS,
+    **_others: object,
+) -> View:
+    """The view for the output options of a command, standard output and the environment; the command's other options are ignored."""
+    chosen = (format_ or ("json" if json else "table")).strip().lower()
+    if chosen not in formats:
+        raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(formats)}.")
+    if json and chosen != "json":
+        raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
+    if brief and verbose:
+        raise UsageError("--brief and --verbose contradict each other.", hint="Give one of them.")
+    detail: Detail = "brief" if brief else "full" if verbose else "usual"
+    return View(format=chosen, quiet=quiet, color=colored(color, no_color=no_color), width=output_width(), detail=detail)
 
 
 def colored(color: str | None = None, *, no_color: bool = False) -> bool:
@@ -129,32 +105,17 @@ def _on_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-def _width() -> int:
+def output_width() -> int:
     """Columns of standard output: ``COLUMNS`` if it is set, else those of the terminal; a pipe has no limit."""
     text = os.environ.get("COLUMNS", "")
-    if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(UNLIMITED)) and int(text):
-        return max(_NARROWEST, min(int(text), UNLIMITED))
+    if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(PIPED_WIDTH)) and int(text):
+        return max(_NARROWEST, min(int(text), PIPED_WIDTH))
     if not _on_terminal():
-        return UNLIMITED
+        return PIPED_WIDTH
     try:
         return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH)
     except (OSError, ValueError, AttributeError):
         return WIDTH
-
-
-def columns_of_terminal() -> int:
-    """Columns for a picture: those of standard output, or what fits everywhere where that has no limit."""
-    columns = _width()
-    return WIDTH if columns == UNLIMITED else columns
-
-
-def shows_frames() -> bool:
-    """Whether standard output can show lines and corners; else they are written in ASCII."""
-    try:
-        "┌─┤".encode((None if sys.stdout is None else sys.stdout.encoding) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
 
 
 def wants_json(arguments: list[str]) -> bool:

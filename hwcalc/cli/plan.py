@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,11 @@ from hwcalc.cli.options import (
     reading,
     say_unreachable,
     typed_again,
-    view_of,
 )
-from hwcalc.cli.output import Answer, answer, columns_of_terminal, shows_frames
+from hwcalc.cli.output import WIDTH, Answer, answer, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
+from hwcalc.report import PIPED_WIDTH
 from hwcalc.report.plan import FORMATS, plan_report
 from hwcalc.text import shown
 
@@ -104,7 +105,6 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
     say_unreachable(planned.notes)
     status = 1 if planned.refutes else 0
     if emit is not None:
-        from hwcalc.cli.output import why_not
         from hwcalc.report.emit import emitted, emitted_document, remarks_on
 
         remarks = (*why_not(planned), *remarks_on(planned, emit))
@@ -170,5 +170,12 @@ def plot(*, models: Sequence[str] | None, kind: str | None, output: str | None, 
 
 
 def characters(picture: Picture) -> str:
-    """A picture for standard output: as wide as the terminal, in the characters that it has."""
-    return picture.text(columns_of_terminal(), ascii_only=not shows_frames())
+    """A picture for standard output: as wide as the terminal, or what fits everywhere where nothing limits it, in the characters that it has."""
+    width = output_width()
+    try:
+        # Lines and corners; else they are written in ASCII.
+        "┌─┤".encode((None if sys.stdout is None else sys.stdout.encoding) or "utf-8")
+        ascii_only = False
+    except (UnicodeEncodeError, LookupError):
+        ascii_only = True
+    return picture.text(WIDTH if width == PIPED_WIDTH else width, ascii_only=ascii_only)

@@ -6,7 +6,7 @@ The next larger hardware: an accelerator of the same maker with more memory, an 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,6 @@ from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.model import Note
-    from hwcalc.profiles.compiled import Sold
     from hwcalc.profiles.hardware_file import Gpu, Instance
 
 EVERY: Final = "all"
@@ -45,17 +44,29 @@ def gpu_candidates(
     A broken file of the user's own is skipped with a note, unless ``names`` contains it. Raises
     :class:`~hwcalc.errors.UsageError` for an unknown name, and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
-    every = {one.gpu.id: one for one in ((_named(name, notes) for name in names) if names else _known(notes))}
-    return _chosen(tuple(every.values()), vendors, categories)
+    from hwcalc.hardware.named import LOCAL, MEMORY_OPTION, load_gpu
+    from hwcalc.hardware.profiles import known_gpus, leaving_out
+    from hwcalc.profiles.gpus import in_every_size
+
+    every: list[Candidate] = []
+    for name in names:
+        said: list[Note] = []
+        gpu = load_gpu(name, said)
+        notes += (note for note in said if note.code == MEMORY_OPTION)
+        # This machine's accelerator stays local: no profile may have its id.
+        every.append(Candidate(name=LOCAL if name.strip().lower() == LOCAL else gpu.id, gpu=gpu))
+    for name, gpu in () if names else known_gpus(notes):
+        if len(gpu.memory_options_gb) < 2:
+            every.append(Candidate(name=name, gpu=gpu))
+            continue
+        with leaving_out(notes):
+            sizes = zip(gpu.memory_options_gb, in_every_size(gpu), strict=True)
+            every += [Candidate(name=f"{name}-{size}gb", gpu=sold) for size, sold in sizes]
+    return _chosen(tuple({one.gpu.id: one for one in every}.values()), vendors, categories)
 
 
 def instance_candidates(
-    cloud: str = EVERY,
-    names: Sequence[str] = (),
-    *,
-    vendors: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    notes: list[Note],
+    cloud: str, names: Sequence[str] = (), *, vendors: Sequence[str] = (), categories: Sequence[str] = (), notes: list[Note]
 ) -> tuple[Candidate, ...]:
     """The instances of one cloud, of all clouds, or whose names begin so (``p5``), filtered by accelerator (``names``), vendor and category.
 
@@ -66,7 +77,17 @@ def instance_candidates(
     from hwcalc.profiles.instances import list_instances
 
     known = list_instances()
-    wanted = _instances_named(cloud, known)
+    # A cloud, or all; else the instances whose name begins with the word, first those in which the word ends there.
+    word, clouds = cloud.strip().lower(), sorted({name.partition("/")[0] for name in known})
+    wanted = [name for name in known if word in (EVERY, name.partition("/")[0])]
+    if not wanted and word:
+        begun = [name for name in known if (name if "/" in word else name.partition("/")[2]).startswith(word)]
+        wanted = [name for name in begun if not name[name.index(word) + len(word) :][:1].isalnum()] or begun
+    if not wanted and word != EVERY:
+        raise UsageError(
+            f"--instances {shown(cloud, 40)} is no known cloud, nor the beginning of an instance's name.",
+            hint=f"Known: {EVERY}, {', '.join(clouds)}. See: kvplan instances",
+        )
     allowed = {load_gpu(name, []).id for name in names}
     candidates = []
     for name in wanted:
@@ -78,65 +99,17 @@ def instance_candidates(
     return _chosen(tuple(candidates), vendors, categories)
 
 
-def _instances_named(cloud: str, known: Sequence[str]) -> Sequence[str]:
-    """The instances of a cloud, or of all; else those whose name begins with the word, first those in which the word ends there."""
-    word = cloud.strip().lower()
-    clouds = sorted({name.partition("/")[0] for name in known})
-    if word == EVERY:
-        return known
-    if word in clouds:
-        return [name for name in known if name.partition("/")[0] == word]
-    begun = [
-        name for name in known if word and name.removeprefix("" if "/" in word else name.partition("/")[0] + "/").startswith(word)
-    ]
-    whole = [name for name in begun if not name[name.index(word) + len(word) :][:1].isalnum()]
-    if not begun:
-        raise UsageError(
-            f"--instances {shown(cloud, 40)} is no known cloud, nor the beginning of an instance's name.",
-            hint=f"Known: {EVERY}, {', '.join(clouds)}. See: kvplan instances",
-        )
-    return whole or begun
-
-
-def _named(name: str, notes: list[Note]) -> Candidate:
-    """The accelerator of this name under its id. This machine's accelerator stays ``local``: no profile may have its id."""
-    from hwcalc.hardware.named import LOCAL, MEMORY_OPTION, load_gpu
-
-    said: list[Note] = []
-    gpu = load_gpu(name, said)
-    notes += (note for note in said if note.code == MEMORY_OPTION)
-    return Candidate(name=LOCAL if name.strip().lower() == LOCAL else gpu.id, gpu=gpu)
-
-
-def _known(notes: list[Note]) -> Iterable[Candidate]:
-    from hwcalc.hardware.profiles import known_gpus, leaving_out
-    from hwcalc.profiles.gpus import in_every_size
-
-    for name, gpu in known_gpus(notes):
-        candidates = [Candidate(name=name, gpu=gpu)]
-        if len(gpu.memory_options_gb) > 1:
-            candidates = []
-            with leaving_out(notes):
-                sizes = zip(gpu.memory_options_gb, in_every_size(gpu), strict=True)
-                candidates = [Candidate(name=f"{name}-{size}gb", gpu=sold) for size, sold in sizes]
-        yield from candidates
-
-
 def _chosen(every: tuple[Candidate, ...], vendors: Sequence[str], categories: Sequence[str]) -> tuple[Candidate, ...]:
     """The candidates that pass both filters. Raises :class:`UsageError` if nothing passes one of them."""
     for what, words, attribute in (("vendor", vendors, "vendor"), ("category", categories, "category")):
         known = {str(getattr(one.gpu, attribute)).lower() for one in every if getattr(one.gpu, attribute)}
         for word in words:
             if word.strip().lower() not in known:
-                raise UsageError(
-                    f"--{what} {shown(word, 40)}: there is none here.", hint=f"There are: {', '.join(sorted(known))}."
-                )
+                hint = f"There are: {', '.join(sorted(known))}."
+                raise UsageError(f"--{what} {shown(word, 40)}: there is none here.", hint=hint)
     makers, kinds = ({word.strip().lower() for word in names} for names in (vendors, categories))
-    left = tuple(
-        one
-        for one in every
-        if (not makers or one.gpu.vendor.lower() in makers) and (not kinds or (one.gpu.category or "").lower() in kinds)
-    )
+    left = tuple(one for one in every if not makers or one.gpu.vendor.lower() in makers)
+    left = tuple(one for one in left if not kinds or (one.gpu.category or "").lower() in kinds)
     if not left:
         raise UsageError("No hardware is all of what is asked for.", hint="See: kvplan gpus, kvplan instances")
     return left
@@ -173,32 +146,25 @@ def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
     from hwcalc.profiles.gpus import UNCOMMON
 
     left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
-    own = gpu.memory_marketing_gb
+    own, rate = gpu.memory_marketing_gb, gpu.tflops_dense.get("bf16")
     if own is None:
         return ()
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
     ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
     for name, other in sold_gpus().items():
-        if other.vendor != gpu.vendor or other.category not in steps or name in left_out or _slower(gpu, other):
+        if other.vendor != gpu.vendor or other.category not in steps or name in left_out:
             continue
+        if rate is not None and (other.bf16_tflops is None or other.bf16_tflops < rate):
+            continue
+        links, years = f"{other.link or ''} {other.host_link or ''}", (other.released or 0) - (gpu.released or 0)
+        other_link = str(gpu.interconnect.get("kind")) not in links
+        missed = not gpu.id.startswith(name), other.architecture != gpu.architecture, years < 0, other_link, abs(years)
         options = other.memory_options_gb if len(other.memory_options_gb) > 1 else ()
         for size in options or (other.memory_marketing_gb or 0,):
             if size > own:
-                sold = f"{name}-{size}gb" if options else name
-                place, one = (steps.index(other.category), size), ((not gpu.id.startswith(name), *_missed(gpu, other)), sold)
-                ranked[place] = min(ranked.get(place, one), one)
+                place, sold = (steps.index(other.category), size), (missed, f"{name}-{size}gb" if options else name)
+                ranked[place] = min(ranked.get(place, sold), sold)
     return tuple((size, sold) for (_, size), (_, sold) in sorted(ranked.items()))
-
-
-def _slower(gpu: Gpu, other: Sold) -> bool:
-    own = gpu.tflops_dense.get("bf16")
-    return own is not None and (other.bf16_tflops is None or other.bf16_tflops < own)
-
-
-def _missed(gpu: Gpu, other: Sold) -> tuple[bool, bool, bool, int]:
-    link, links = str(gpu.interconnect.get("kind")), f"{other.link or ''} {other.host_link or ''}"
-    years = (other.released or 0) - (gpu.released or 0)
-    return other.architecture != gpu.architecture, years < 0, link not in links, abs(years)
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:
@@ -210,15 +176,11 @@ def next_instance(name: str) -> tuple[Instance, Instance | None]:
     if own.fraction is not None:
         return own, None
     others = [
-        (other.count, _spoken(name), name)
+        # The parts of a name, so that g5.4xlarge comes before g5.12xlarge.
+        (other.count, [(int(part or 0), word) for part, word in re.findall(r"([0-9]+)|([^0-9]+)", name)], name)
         for name, other in built_in_instances().items()
         if (other.cloud, other.accelerator, other.fraction) == (own.cloud, own.accelerator, None) and other.count > own.count
     ]
     with suppress(LookupError):
         return own, find_instance(min(others)[2]) if others else None
     return own, None
-
-
-def _spoken(name: str) -> list[tuple[int, str]]:
-    """The parts of a name, so that ``g5.4xlarge`` comes before ``g5.12xlarge``."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.findall(r"[0-9]+|[^0-9]+", name)]

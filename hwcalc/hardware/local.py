@@ -136,29 +136,27 @@ def nvml() -> list[FoundGpu]:
         count = ctypes.c_uint()
         if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
             return []
-        return [one for index in range(min(count.value, _MOST)) for one in _nvml_device(library, index)]
+        gpus = []
+        for index in range(min(count.value, _MOST)):
+            handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
+            # nvmlMemory_t: total, free, used.
+            memory = (ctypes.c_ulonglong * 3)()
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+                continue
+            if library.nvmlDeviceGetName(handle, name, ctypes.c_uint(_NAME)) != 0:
+                continue
+            # Devices that share the memory of the system give no answer.
+            size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
+            known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
+            more = {"through": "NVML", "capability": (major.value, minor.value) if known else None}
+            gpus += _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", **more)
     except AttributeError:
         return []
+    else:
+        return gpus
     finally:
         library.nvmlShutdown()
-
-
-def _nvml_device(library: Any, index: int) -> list[FoundGpu]:
-    import ctypes
-
-    handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
-    # nvmlMemory_t: total, free, used.
-    memory = (ctypes.c_ulonglong * 3)()
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
-        return []
-    if library.nvmlDeviceGetName(handle, name, ctypes.c_uint(_NAME)) != 0:
-        return []
-    # Devices that share the memory of the system give no answer.
-    size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
-    known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
-    capability = (major.value, minor.value) if known else None
-    return _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", through="NVML", capability=capability)
 
 
 def nvidia_smi() -> list[FoundGpu]:
@@ -260,14 +258,8 @@ def torch() -> list[FoundGpu]:
         for index in range(min(devices.device_count(), _MOST)):
             about = devices.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "nvidia" else None
-            gpus += _found(
-                str(about.name),
-                int(about.total_memory) // _MIB,
-                vendor=vendor,
-                through="torch",
-                by_torch=True,
-                capability=capability,
-            )
+            more = {"through": "torch", "by_torch": True, "capability": capability}
+            gpus += _found(str(about.name), int(about.total_memory) // _MIB, vendor=vendor, **more)
     except Exception:  # noqa: BLE001 - a broken installation may raise anything
         return []
     return gpus
@@ -332,28 +324,26 @@ def gpu_of(device: FoundGpu, notes: list[Note]) -> Gpu:
     return match(device, notes) or _measured(device)
 
 
-def match(device: FoundGpu, notes: list[Note] | None = None) -> Gpu | None:
+def match(device: FoundGpu, notes: list[Note]) -> Gpu | None:
     """The profile of this name with the nearest memory size, updated by the reading; ``None`` if no profile is near enough.
 
     Several devices may have the same name (an RTX 3060 has 8 or 12 GB), so the memory decides. A difference of more than a tenth
     means another device. A broken file of the user's own is skipped, with a note.
     """
-    notes = [] if notes is None else notes
     if device.system_mib is not None:
         return _mac(device, notes)
     candidates = _named(device.name, notes)
     if device.memory_mib is None:
         return candidates[0] if len(candidates) == 1 else None
-    near = [(abs(size - device.memory_mib), gpu.id, gpu) for gpu in candidates if (size := _memory(gpu, device)) is not None]
-    near = [one for one in near if one[0] * 100 <= _TOLERANCE * (device.memory_mib + one[0])]
+    near = []
+    for gpu in candidates:
+        # The memory figure that is comparable with the reading, or the next best one.
+        sold = None if gpu.memory_marketing_gb is None else gpu.memory_marketing_gb * 1024
+        sizes = (gpu.torch_total_mib, gpu.memory_total_mib, sold) if device.by_torch else (gpu.memory_total_mib, sold)
+        apart = next((abs(size - device.memory_mib) for size in sizes if size is not None), None)
+        if apart is not None and apart * 100 <= _TOLERANCE * (device.memory_mib + apart):
+            near.append((apart, gpu.id, gpu))
     return _with_reading(min(near)[2], device) if near else None
-
-
-def _memory(gpu: Gpu, device: FoundGpu) -> int | None:
-    """The memory figure of the profile that is comparable with the reading, or the next best one, in MiB."""
-    sold = None if gpu.memory_marketing_gb is None else gpu.memory_marketing_gb * 1024
-    kinds = (gpu.torch_total_mib, gpu.memory_total_mib, sold) if device.by_torch else (gpu.memory_total_mib, sold)
-    return next((size for size in kinds if size is not None), None)
 
 
 def _with_reading(gpu: Gpu, device: FoundGpu) -> Gpu:
@@ -363,14 +353,8 @@ def _with_reading(gpu: Gpu, device: FoundGpu) -> Gpu:
     basis = f"read here through {device.through}"
     if device.by_torch:
         tool = None if gpu.memory_total_mib is None or gpu.memory_total_mib < size else gpu.memory_total_mib
-        return replace(
-            gpu,
-            memory_total_mib=tool,
-            memory_total_basis=None if tool is None else gpu.memory_total_basis,
-            torch_total_mib=size,
-            torch_total_mib_seen=(size, size),
-            torch_total_basis=basis,
-        )
+        known = replace(gpu, memory_total_mib=tool, memory_total_basis=None if tool is None else gpu.memory_total_basis)
+        return replace(known, torch_total_mib=size, torch_total_mib_seen=(size, size), torch_total_basis=basis)
     if size == gpu.memory_total_mib:
         return gpu
     changed = replace(gpu, memory_total_mib=size, memory_total_basis=basis)
@@ -391,29 +375,17 @@ def _mac(device: FoundGpu, notes: list[Note]) -> Gpu | None:
     try:
         gpu = find_gpu(f"{device.name} {size}")
     except UnknownGpuError:
-        candidates = _named(device.name, notes) or _family(device.name)
+        candidates = _named(device.name, notes)
+        with suppress(UnknownGpuError):
+            candidates = candidates or [find_gpu(device.name)]
         if not candidates:
             return None
         gpu = with_memory(candidates[0], size)
-    return gpu if device.memory_mib is None else _limited(gpu, device.memory_mib)
-
-
-def _limited(gpu: Gpu, limit_mib: int) -> Gpu:
-    return replace(
-        gpu,
-        torch_total_mib=limit_mib,
-        torch_total_mib_seen=(limit_mib, limit_mib),
-        torch_total_basis="iogpu.wired_limit_mb, set on this machine",
-    )
-
-
-def _family(name: str) -> list[Gpu]:
-    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
-
-    try:
-        return [find_gpu(name)]
-    except UnknownGpuError:
-        return []
+    limit = device.memory_mib
+    if limit is None:
+        return gpu
+    basis = "iogpu.wired_limit_mb, set on this machine"
+    return replace(gpu, torch_total_mib=limit, torch_total_mib_seen=(limit, limit), torch_total_basis=basis)
 
 
 def _named(name: str, notes: list[Note]) -> list[Gpu]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -52,6 +53,7 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 def _in_profiles(name: str) -> tuple[Gpu, tuple[Note, ...]]:
     """The accelerator of this name, and what is assumed of it where the name leaves something open."""
     from hwcalc.profiles.gpus import other_forms, with_memory
+    from hwcalc.profiles.hardware_file import is_id
 
     found = gpu_named(name, "--gpu")
     gpu, others, notes = found, other_forms(name, found.id), []
@@ -59,22 +61,21 @@ def _in_profiles(name: str) -> tuple[Gpu, tuple[Note, ...]]:
         # A name with its size and one without are the same accelerator in every table.
         gpu = with_memory(found, found.memory_marketing_gb)
     if others:
-        notes.append(
-            Note(
-                code=MEMORY_OPTION if _stem(gpu.id) in map(_stem, others) else "gpu-name",
-                message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.",
-            )
-        )
-    return gpu, (*notes, *_assumed_memory(name, found))
+        # Names without their size of memory.
+        stems = [re.sub(r"(?a)-\d+gb$", "", known) for known in (gpu.id, *others)]
+        message = f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}."
+        notes.append(Note(code=MEMORY_OPTION if stems[0] in stems[1:] else "gpu-name", message=message))
+    sizes = [size for size in found.memory_options_gb if size != found.memory_marketing_gb]
+    if sizes and found.memory_marketing_gb is not None:
+        spoken = name.strip().lower()
+        spoken = spoken if is_id(spoken) else found.id
+        also = ", ".join(f"{spoken}-{size}gb" for size in sizes)
+        message = f"{spoken}: planned {found.memory_marketing_gb:,} GB of memory; also {also}."
+        notes.append(Note(code=MEMORY_OPTION, message=message))
+    return gpu, tuple(notes)
 
 
 _built_in: Final = lru_cache(maxsize=512)(_in_profiles)
-
-
-def _stem(name: str) -> str:
-    """The name without its size of memory."""
-    stem, dash, size = name.rpartition("-")
-    return stem if dash and size.endswith("gb") and size[:-2].isdecimal() else name
 
 
 def gpu_ids(names: Iterable[str], notes: list[Note]) -> tuple[str, ...]:
@@ -93,27 +94,17 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
         with profile_errors():
             return find_gpu(name)
     except UnknownGpuError as error:
-        several = _several(name)
+        several = re.fullmatch(r"(?:(\d{1,3}) ?[x*] ?(.+)|(.+?) ?[x*] ?(\d{1,3}))", name.strip(), re.IGNORECASE)
         if several is not None:
-            raise UsageError(f"{what} {shown(name, 40)} names several.", hint=f"Write: {several}") from error
+            # 2x3090 as kvplan writes it.
+            count, one = several[1] or several[4], several[2] or several[3]
+            with suppress(UnknownGpuError):
+                find_gpu(one)
+                hint = f"Write: --gpu {shell_word(one)} --gpus {int(count)}"
+                raise UsageError(f"{what} {shown(name, 40)} names several.", hint=hint) from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
         raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error
-
-
-def _several(name: str) -> str | None:
-    """``2x3090`` as kvplan writes it; ``None`` if the name is nothing of the kind."""
-    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
-
-    found = re.fullmatch(r"(?:(\d{1,3}) ?[x*] ?(.+)|(.+?) ?[x*] ?(\d{1,3}))", name.strip(), re.IGNORECASE)
-    if found is None:
-        return None
-    count, one = found[1] or found[4], found[2] or found[3]
-    try:
-        find_gpu(one)
-    except UnknownGpuError:
-        return None
-    return f"--gpu {shell_word(one)} --gpus {int(count)}"
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
@@ -128,7 +119,13 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
 
     instance = instance_named(name, "--instance")
     whole, gpu = _whole(instance), instance_device(instance)
-    notes.append(Note(code="instance", message=printable(_described(instance, whole, gpu))))
+    has = f"{instance.count:,} x {whole.id}" + (f", joined by {instance.fabric}" if instance.fabric else "")
+    if instance.fraction is not None:
+        size = "" if gpu.memory_total_mib is None else f", {gpu.memory_total_mib:,} MiB of memory"
+        has = f"{instance.fraction[0]}/{instance.fraction[1]} of {whole.id}{size}; how fast a share is, is not known"
+    details = (instance.note or "", (whole.devices_per_package and whole.note) or "")
+    told = "; ".join(filter(None, (f"{instance.name} has {has}", *(text.removesuffix(".") for text in details))))
+    notes.append(Note(code="instance", message=printable(f"{told}.")))
     if instance.user:
         notes.append(Note(code="user-profile", message=f"The instance is your own: {printable(str(instance.path))}."))
     _remarks(gpu, notes)
@@ -136,9 +133,33 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
 
 
 def instance_device(instance: Instance) -> Gpu:
-    """One accelerator of the instance as a program sees it. Raises :class:`~hwcalc.errors.ConfigError`."""
+    """One accelerator of the instance as a program sees it. Raises :class:`~hwcalc.errors.ConfigError`.
+
+    A virtual GPU has its share of the memory, or the memory that the cloud reports. Its speed is unknown, because other users share the
+    same device.
+    """
     gpu = _whole(instance)
-    return gpu if instance.fraction is None else _share(gpu, instance)
+    if instance.fraction is None:
+        return gpu
+    part, whole = instance.fraction
+    sold = gpu.memory_marketing_gb
+    tool = instance.memory_mib or (None if gpu.memory_total_mib is None else gpu.memory_total_mib * part // whole)
+    return replace(
+        gpu,
+        part=True,
+        gpus_per_node=None,
+        id=f"{gpu.id}-{part}-of-{whole}",
+        name=f"{gpu.name}, {part}/{whole}",
+        memory_marketing_gb=sold * part // whole if sold is not None and sold * part % whole == 0 else None,
+        memory_total_mib=tool,
+        memory_total_basis="the cloud's own interface" if instance.memory_mib else f"{part}/{whole} of the whole, not read",
+        torch_total_mib=None,
+        torch_total_mib_seen=None,
+        torch_total_basis=None,
+        memory_bandwidth_gbps=None,
+        tflops_dense=MappingProxyType(dict.fromkeys(gpu.tflops_dense)),
+        source=f"{instance.source}; {gpu.source}",
+    )
 
 
 def _whole(instance: Instance) -> Gpu:
@@ -171,44 +192,6 @@ def instance_named(name: str, what: str = "instance") -> Instance:
         raise UsageError(message, hint=f"Write {' or '.join(error.names)}.") from error
 
 
-def _described(instance: Instance, gpu: Gpu, share: Gpu) -> str:
-    """The hardware of the instance in one sentence."""
-    fabric = f", joined by {instance.fabric}" if instance.fabric else ""
-    has = f"{instance.count:,} x {gpu.id}{fabric}"
-    if instance.fraction is not None:
-        size = "" if share.memory_total_mib is None else f", {share.memory_total_mib:,} MiB of memory"
-        has = f"{instance.fraction[0]}/{instance.fraction[1]} of {gpu.id}{size}; how fast a share is, is not known"
-    details = (instance.note, gpu.note if gpu.devices_per_package else None)
-    return "; ".join(filter(None, (f"{instance.name} has {has}", *(text and text.removesuffix(".") for text in details)))) + "."
-
-
-def _share(gpu: Gpu, instance: Instance) -> Gpu:
-    """A virtual GPU with its share of the memory, or with the memory that the cloud reports.
-
-    Its speed is unknown, because other users share the same device.
-    """
-    assert instance.fraction is not None
-    part, whole = instance.fraction
-    sold = gpu.memory_marketing_gb
-    tool = instance.memory_mib or (None if gpu.memory_total_mib is None else gpu.memory_total_mib * part // whole)
-    return replace(
-        gpu,
-        part=True,
-        gpus_per_node=None,
-        id=f"{gpu.id}-{part}-of-{whole}",
-        name=f"{gpu.name}, {part}/{whole}",
-        memory_marketing_gb=sold * part // whole if sold is not None and sold * part % whole == 0 else None,
-        memory_total_mib=tool,
-        memory_total_basis="the cloud's own interface" if instance.memory_mib else f"{part}/{whole} of the whole, not read",
-        torch_total_mib=None,
-        torch_total_mib_seen=None,
-        torch_total_basis=None,
-        memory_bandwidth_gbps=None,
-        tflops_dense=MappingProxyType(dict.fromkeys(gpu.tflops_dense)),
-        source=f"{instance.source}; {gpu.source}",
-    )
-
-
 def _remarks(gpu: Gpu, notes: list[Note]) -> None:
     """Add notes about the user's own profile and the limit of a Mac."""
     from hwcalc.profiles.gpus import visible_memory
@@ -222,16 +205,3 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
             size = human_bytes(visible.expected_bytes)
             message = f"The GPU of {gpu.id} may use about {size} ({visible.basis})."
             notes.append(Note(code="metal-limit", message=message))
-
-
-def _assumed_memory(name: str, gpu: Gpu) -> tuple[Note, ...]:
-    """A note on the size of memory that was taken because the name has none, and on the others."""
-    from hwcalc.profiles.hardware_file import is_id
-
-    others = [size for size in gpu.memory_options_gb if size != gpu.memory_marketing_gb]
-    if not others or gpu.memory_marketing_gb is None:
-        return ()
-    spoken = name.strip().lower()
-    spoken = spoken if is_id(spoken) else gpu.id
-    also = ", ".join(f"{spoken}-{size}gb" for size in others)
-    return (Note(code=MEMORY_OPTION, message=f"{spoken}: planned {gpu.memory_marketing_gb:,} GB of memory; also {also}."),)

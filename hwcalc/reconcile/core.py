@@ -12,18 +12,17 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.engine import Engine
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import OPTIONS, Access, ReconcileOptions, take_options, takes
+from hwcalc.planner.options import OPTIONS, Asked, ReconcileOptions, take_options, takes
 from hwcalc.profiles.engines import planned_version
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
-from hwcalc.text import brief
+from hwcalc.text import brief, printable
 from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
@@ -67,11 +66,9 @@ class Reader:
             if line is None:
                 continue
             self.count += 1
-            if size < _SHORTEST:
-                continue
-            if size >= LONGEST_LINE:
-                self.long += 1
-            yield self.count, clean(line)
+            if size >= _SHORTEST:
+                self.long += size >= LONGEST_LINE
+                yield self.count, clean(line)
 
     def note_known(self, line: str) -> None:
         """Count a line about memory. After :data:`MOST_KNOWN_BYTES` of them, reading stops."""
@@ -109,20 +106,25 @@ def log_name(log: LogLike) -> str:
     return name if isinstance(name, str) else "text"
 
 
-Piece = tuple[str | None, int]
-"""The beginning of a line, ``None`` for more of a long line, and how much was read for it."""
-
-
-def _raw(log: LogLike) -> Iterator[Piece]:
-    if isinstance(log, str):
-        for line in log.split("\n"):
-            yield line[:LONGEST_LINE], len(line) + 1
-    elif isinstance(log, os.PathLike):
-        yield from _file(Path(log))
-    elif hasattr(log, "readline"):
+def _raw(log: LogLike) -> Iterator[tuple[str | None, int]]:
+    """The beginning of each line, ``None`` for more of a long line, and how much was read for it."""
+    if isinstance(log, os.PathLike):
+        path, hint = Path(log), "Name a file, or - for standard input."
+        shown = printable(str(path))
+        try:
+            stream = path.open("rb")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "no file can have that name"
+            raise LogError(f"the log {shown} cannot be read ({reason}).", hint=hint) from error
+        with stream:
+            try:
+                yield from _stream(stream)
+            except OSError as error:
+                raise LogError(f"the log {shown} cannot be read ({error.strerror}).", hint=hint) from error
+    elif not isinstance(log, str) and hasattr(log, "readline"):
         yield from _stream(log)
     elif isinstance(log, Iterable):
-        for item in log:
+        for item in log.split("\n") if isinstance(log, str) else log:
             if not isinstance(item, str):
                 raise LogError(f"a log's lines must be text (got {type(item).__name__}).")
             yield item[:LONGEST_LINE], len(item) + 1
@@ -130,36 +132,13 @@ def _raw(log: LogLike) -> Iterator[Piece]:
         raise LogError(f"a log must be text, lines, a path or an open file (got {type(log).__name__}).")
 
 
-def _file(path: Path) -> Iterator[Piece]:
-    from hwcalc.text import printable
-
-    shown = printable(str(path))
-    hint = "Name a file, or - for standard input."
-    try:
-        stream = path.open("rb")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no file can have that name"
-        raise LogError(f"the log {shown} cannot be read ({reason}).", hint=hint) from error
-    with stream:
-        try:
-            yield from _stream(stream)
-        except OSError as error:
-            raise LogError(f"the log {shown} cannot be read ({error.strerror}).", hint=hint) from error
-
-
-def _stream(stream: Any) -> Iterator[Piece]:
+def _stream(stream: Any) -> Iterator[tuple[str | None, int]]:
     """The lines of a file; only the beginning of a very long line."""
     inside = False
-    while True:
-        piece = stream.readline(LONGEST_LINE)
-        if not piece:
-            return
-        whole = piece.endswith(b"\n" if isinstance(piece, (bytes, bytearray)) else "\n")
-        if inside:
-            yield None, len(piece)
-        else:
-            yield (piece.decode("utf-8", "replace") if isinstance(piece, (bytes, bytearray)) else piece), len(piece)
-        inside = not whole
+    while piece := stream.readline(LONGEST_LINE):
+        text = piece.decode("utf-8", "replace") if isinstance(piece, (bytes, bytearray)) else piece
+        yield None if inside else text, len(piece)
+        inside = not text.endswith("\n")
 
 
 TOLERANCE: Final = "1%"
@@ -198,75 +177,23 @@ def reconcile(
     :func:`~hwcalc.library.plan.plan` raises.
     """
     _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
-    choices = _Choices(
-        dialect=None if dialect is None else find_dialect(dialect),
-        engine=engine,
-        tolerance=_tolerance(tolerance),
-        calibrate=calibrate,
-        verbose=verbose,
-        access=asked.access,
-        assume=asked.assume,
-    )
+    chosen = None if dialect is None else find_dialect(dialect)
+    allowed = parse_share(tolerance, "the tolerance")
+    if not 0 <= allowed.numerator < allowed.denominator:
+        raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
     if calibrate and asked.gpu is None and asked.instance is None:
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
     spec, keywords = load_request(model, asked)
     keywords.pop("option_draft", None)
-    return _reconciled(spec, log, choices, keywords)
-
-
-class _Choices(Record):
-    """What the user chose: how to read the log, and what to do with the result. ``engine`` is as the user named it."""
-
-    dialect: type[Dialect] | None
-    engine: str | None
-    tolerance: float
-    calibrate: bool
-    verbose: bool
-    access: Access
-    assume: str | None
-
-
-class _Log(Record):
-    """A log that was read: what its dialect took from it, the number of its lines, and notes about it."""
-
-    given: LogLike
-    dialect: Dialect
-    lines: int
-    unread: Unread
-    notes: tuple[Note, ...]
-
-
-class _Inputs(Record):
-    """The inputs of the plan. ``stated`` and ``stated_options`` come from the log; ``keywords`` and ``options`` come from the user,
-    and win. Engine options are kept apart from keywords of the plan.
-    """
-
-    stated: Mapping[str, object]
-    stated_options: Mapping[str, str]
-    keywords: Mapping[str, Any]
-    options: Mapping[str, str]
-
-
-def _tolerance(share: float | str) -> float:
-    allowed = parse_share(share, "the tolerance")
-    if not 0 <= allowed.numerator < allowed.denominator:
-        raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
-    return float(allowed)
-
-
-def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict[str, Any]) -> Reconciliation:
-    read = _read(log, choices.dialect)
-    stated, stated_options = read.dialect.inputs()
-    if spec.quantization is None and (online := read.dialect.online_format()) is not None:
-        stated["weights"] = online
-    options = keywords.pop("engine_options", {})
-    inputs = _Inputs(stated=stated, stated_options=stated_options, keywords=keywords, options=options)
+    read = _read(log, chosen)
     notes = list(read.notes)
-    name = _engine_of(read, choices.engine, notes)
-    occupancy, rows, remarks = _compared(spec, name, read, inputs, choices)
+    name = _engine_of(read.dialect, engine, notes)
+    stated, occupancy, rows, remarks = _compared(spec, read.dialect, keywords, asked, name, float(allowed))
     notes += [*occupancy.notes, *_same_model(read.dialect.facts, spec), *remarks]
-    if read.unread.count and not choices.verbose:
-        notes.append(Note(code="lines-unread", message=_unread_message(read.unread.count)))
+    if (count := read.unread.count) and not verbose:
+        several = f"{count:,} lines about memory were" if count > 1 else "A line about memory was"
+        message = f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
+        notes.append(Note(code="lines-unread", message=message))
     if not rows:
         message = "; ".join(note.message for note in remarks)
         raise LogError(
@@ -282,46 +209,55 @@ def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict
         dialect=read.dialect.name,
         log=log_name(log),
         lines=read.lines,
-        tolerance=choices.tolerance,
+        tolerance=float(allowed),
         within=all(row.within for row in rows),
-        inputs=_shown_inputs(read.dialect.facts, inputs, occupancy),
+        inputs=_shown_inputs(read.dialect.facts, stated, keywords, occupancy),
         rows=tuple(rows),
         facts=read.dialect.facts.all(),
-        saved=_calibrate(read, occupancy) if choices.calibrate else None,
-        unread=read.unread.lines if choices.verbose else (),
+        saved=_calibrate(read.dialect, log_name(log), occupancy) if calibrate else None,
+        unread=read.unread.lines if verbose else (),
         unread_lines=read.unread.count,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _unread_message(count: int) -> str:
-    several = f"{count:,} lines about memory were" if count > 1 else "A line about memory was"
-    return f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
-
-
 def _compared(
-    spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, choices: _Choices
-) -> tuple[Occupancy, list[Row], list[Note]]:
-    """The plan of what the log says it runs, the rows that compare it with the log, and notes about what could not be compared."""
+    spec: ModelSpec, dialect: Dialect, keywords: Mapping[str, Any], asked: Asked, engine: str, tolerance: float
+) -> tuple[dict[str, Any], Occupancy, list[Row], list[Note]]:
+    """The keywords that the log states, the plan of what it says it runs, rows that compare the two, and notes about what could not be.
+
+    ``keywords`` are the user's, and win.
+    """
+    stated: dict[str, Any]
+    stated, options = dialect.inputs()
+    if spec.quantization is None and (online := dialect.online_format()) is not None:
+        stated["weights"] = online
+    stated["engine_options"] = options
+
+    def planned(given: Mapping[str, Any]) -> Occupancy:
+        # Saved measurements are ignored, so that the log is compared with the estimates.
+        draft = None if "draft" in given else option_draft(engine, given["engine_options"], asked.access, asked.assume)
+        occupancy = open_request(spec, engine=engine, option_draft=draft, **given)
+        return occupancy.engine.open(spec, occupancy.request.changed(calibrated=False), occupancy.notes)
+
+    own = keywords.get("engine_options", {})
     try:
-        occupancy = _planned(
-            spec, name, {**inputs.stated, **inputs.keywords}, {**inputs.stated_options, **inputs.options}, choices
-        )
-        rows, remarks = read.dialect.compare(occupancy, choices.tolerance)
+        occupancy = planned({**stated, **keywords, "engine_options": {**options, **own}})
+        rows, remarks = dialect.compare(occupancy, tolerance)
     except UsageError as error:
         # If the user's own options cannot be planned, this raises their UsageError; else the log is at fault.
-        _planned(spec, name, inputs.keywords, inputs.options, choices)
+        planned({**keywords, "engine_options": own})
         raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
-    return occupancy, rows, remarks
+    return stated, occupancy, rows, remarks
 
 
-def _planned(
-    spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], choices: _Choices
-) -> Occupancy:
-    """The opened request. It ignores saved measurements, so that the log is compared with the estimates."""
-    draft = None if "draft" in keywords else option_draft(engine, options, choices.access, choices.assume)
-    planned = open_request(spec, engine=engine, engine_options=options, option_draft=draft, **keywords)
-    return planned.engine.open(spec, planned.request.changed(calibrated=False), planned.notes)
+class _Log(Record):
+    """A log that was read: what its dialect took from it, the number of its lines, and notes about it."""
+
+    dialect: Dialect
+    lines: int
+    unread: Unread
+    notes: tuple[Note, ...]
 
 
 def _read(log: LogLike, chosen: type[Dialect] | None) -> _Log:
@@ -329,66 +265,57 @@ def _read(log: LogLike, chosen: type[Dialect] | None) -> _Log:
     dialects = [dialect() for dialect in (DIALECTS if chosen is None else (chosen,))]
     lines, unread = Reader(log), [Unread() for _ in dialects]
     for number, text in lines:
-        missed = [left for dialect, left in zip(dialects, unread, strict=True) if not _takes(dialect, number, text)]
+        missed = []
+        for dialect, left in zip(dialects, unread, strict=True):
+            before = dialect.facts.taken
+            dialect.feed(number, text)
+            if dialect.facts.taken == before:
+                missed.append(left)
         about = about_memory(text) if missed else False
-        if about:
-            for left in missed:
-                left.add(number, text)
+        for left in missed if about else ():
+            left.add(number, text)
         if about or len(missed) < len(dialects):
             lines.note_known(text)
     best = max(range(len(dialects)), key=lambda index: (len(dialects[index].facts), -index))
     dialect = dialects[best]
     if not len(dialect.facts):
+        what = "is empty"
+        if lines.count:
+            what = f"has no line that is known ({lines.count:,} lines read{' of more' if lines.stopped else ''})"
         sought = "; ".join(line for one in dialects for line in one.sought)
-        what = (
-            "is empty"
-            if lines.count == 0
-            else f"has no line that is known ({lines.count:,} lines read{' of more' if lines.stopped else ''})"
-        )
         raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {sought}.")
     notes = [Note(code="log-cut", message=remark) for remark in lines.remarks]
     if dialect.starts > 1:
         message = f"The log holds {dialect.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
-    return _Log(given=log, dialect=dialect, lines=lines.count, unread=unread[best], notes=tuple(notes))
+    return _Log(dialect=dialect, lines=lines.count, unread=unread[best], notes=tuple(notes))
 
 
-def _takes(dialect: Dialect, number: int, text: str) -> bool:
-    """Feed a line to a dialect. Returns whether it states a fact."""
-    before = dialect.facts.taken
-    dialect.feed(number, text)
-    return dialect.facts.taken > before
-
-
-def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
-    """The engine to plan with, and the version that the user or the log states."""
-    name = chosen or read.dialect.engine
+def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
+    """The engine to plan with, and the version that the user or the log states, or the nearest one whose rules are known."""
+    name = chosen or dialect.engine
     rules, version = find_engine(name)
-    logged, _ = find_engine(read.dialect.engine)
+    logged, _ = find_engine(dialect.engine)
     if isinstance(rules, type(logged)) and rules is not logged:
         # Ollama's log is that of the llama-server it started, which says with what.
         name, rules, version = logged.name, logged, None
-    if rules.name != read.dialect.engine:
+    if rules.name != dialect.engine:
         raise UsageError(
-            f"the log is of {read.dialect.engine}, not of {rules.name}.",
-            hint=f"Leave out --engine, or use {read.dialect.engine}@VERSION.",
+            f"the log is of {dialect.engine}, not of {rules.name}.",
+            hint=f"Leave out --engine, or use {dialect.engine}@VERSION.",
         )
-    return _versioned(read.dialect.facts, rules, notes) if version is None and read.dialect.states_version else name
-
-
-def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
-    """The engine with the version that the log states, or with the nearest version whose rules are known."""
-    name, known = rules.name, rules.versions
-    version = facts.word("version")
-    if version is None:
+    if version is not None or not dialect.states_version:
+        return name
+    name, known, said = rules.name, rules.versions, dialect.facts.word("version")
+    if said is None:
         message = f"The log does not state {rules.label}'s version: {known[0]} is taken. Set it with --engine {name}@VERSION."
         notes.append(Note(code="version-unknown", message=message))
         return name
     try:
-        return f"{name}@{rules.resolve_version(version)}"
+        return f"{name}@{rules.resolve_version(said)}"
     except UnknownNameError:
-        nearest = min(known, key=lambda one: abs(_order(one) - _order(version)))
-    message = f"The rules of {rules.label} {version} are not known: those of {nearest} are taken."
+        nearest = min(known, key=lambda one: abs(_order(one) - _order(said)))
+    message = f"The rules of {rules.label} {said} are not known: those of {nearest} are taken."
     notes.append(Note(code="version-unknown", message=message))
     return f"{name}@{nearest}"
 
@@ -398,9 +325,11 @@ def _order(version: str) -> int:
     return 1000 * major + minor
 
 
-def _shown_inputs(facts: Facts, inputs: _Inputs, occupancy: Occupancy) -> tuple[Input, ...]:
+def _shown_inputs(
+    facts: Facts, stated: Mapping[str, Any], keywords: Mapping[str, Any], occupancy: Occupancy
+) -> tuple[Input, ...]:
     """Each input of the plan with its source: an option, a line of the log, or a default."""
-    values, gpu, keywords = occupancy.request.flat(), occupancy.setup.hardware.gpu, inputs.keywords
+    values, gpu = occupancy.request.flat(), occupancy.setup.hardware.gpu
     shown = {name: values.get(name) for name in _SHOWN}
     shown |= {"gpu": None if gpu is None else gpu.id, "dtype": occupancy.dtypes.kv}
     out = []
@@ -412,34 +341,30 @@ def _shown_inputs(facts: Facts, inputs: _Inputs, occupancy: Occupancy) -> tuple[
         source, line = "default", None
         if name in keywords or (name in ("tp", "gpu") and {"gpus", "instance"} & set(keywords)):
             source = "option"
-        elif name in inputs.stated:
+        elif name in stated:
             source = "log"
             line = next((fact.line for key in _STATED_AS[name] if (fact := facts.last(key)) is not None), None)
         out.append(Input(name=name, value=str(value), source=source, line=line))
-    for name, word in {**inputs.stated_options, **inputs.options}.items():
-        fact = facts.last(name)
-        by_log = name not in inputs.options
-        line = fact.line if by_log and fact is not None else None
-        out.append(Input(name=f"engine_options.{name}", value=word, source="log" if by_log else "option", line=line))
+    own = keywords.get("engine_options", {})
+    for name, word in {**stated["engine_options"], **own}.items():
+        fact = None if name in own else facts.last(name)
+        source, line = "option" if name in own else "log", None if fact is None else fact.line
+        out.append(Input(name=f"engine_options.{name}", value=word, source=source, line=line))
     return tuple(out)
 
 
 def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     """A note if the log names another model. Of a path, only the last part is compared."""
-    name = facts.word("model")
-    if name is None:
-        return []
+    name = facts.word("model") or ""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
     if not last or last == spec.id.rpartition("/")[2].lower() or "snapshots" in name:
         return []
-
     return [Note(code="other-model", message=f"The log is of {brief(name, 80)}; it is compared with {spec.id}.")]
 
 
-def _calibrate(read: _Log, occupancy: Occupancy) -> Saved:
+def _calibrate(dialect: Dialect, log: str, occupancy: Occupancy) -> Saved:
     """Save the overheads that the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured none."""
     from datetime import UTC, datetime
-    from pathlib import Path
 
     from hwcalc.engines.memory import conditions
     from hwcalc.hardware.profiles import keeping
@@ -447,21 +372,20 @@ def _calibrate(read: _Log, occupancy: Occupancy) -> Saved:
 
     gpu = occupancy.setup.hardware.gpu
     assert gpu is not None
-    values = read.dialect.overheads(occupancy)
+    values = dialect.overheads(occupancy)
     if not values:
         raise LogError(
             "the log measures no overheads: nothing to keep.",
             hint='vLLM states them in "Actual usage is ..." and "non_torch_memory takes ...".',
         )
-    tokens, rows = read.dialect.batch_shape(occupancy)
+    tokens, rows = dialect.batch_shape(occupancy)
     version = f" {occupancy.version}" if occupancy.version else ""
-    source = f"{read.dialect.engine}{version}, {brief(Path(log_name(read.given)).name, 80)}"
-    measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
+    source = f"{dialect.engine}{version}, {brief(Path(log).name, 80)}"
     reading = Measurement(
         values=values,
-        measured=measured,
+        measured=Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source),
         conditions=conditions(occupancy.model.id, occupancy.setup.parallel, tokens=tokens, rows=rows),
     )
     with keeping(LogError):
-        path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)
+        path = save_reading(gpu.id, overheads_kind(dialect.engine), reading)
     return Saved(path=str(path), values=values)

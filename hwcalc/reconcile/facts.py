@@ -1,4 +1,4 @@
-"""The facts that a log states, and the rows that compare them with a plan.
+"""The facts that a log states, the dialects that read them, and the rows that compare them with a plan.
 
 A fact has its line, its process, and for a number the range that rounding leaves open. A row is a figure twice: as planned, and as the log
 states it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
@@ -17,6 +17,7 @@ from hwcalc.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import PoolInfo
 
 Number = int | float
@@ -70,6 +71,9 @@ class Facts:
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str | None], Fact] = {}
         self._shown = ("", "")
+        self.line = 0
+        self.text = ""
+        """The line that is read: what is added stands in it."""
         self.taken = 0
         """How many facts were added, also in place of others."""
 
@@ -77,10 +81,8 @@ class Facts:
         self,
         name: str,
         value: Number | str,
-        *,
-        line: int,
-        text: str,
         unit: str = "",
+        *,
         low: Number | None = None,
         high: Number | None = None,
         rank: str | None = None,
@@ -95,34 +97,34 @@ class Facts:
             low, high = (value if low is None else low), (value if high is None else high)
         else:
             value = masked(value)
-        kept = self._kept(text)
-        if rank is not None and any(word in text and word not in kept for word in rank.split()):
+        # One line often states several facts: its secrets are looked for once.
+        if self._shown[0] != self.text:
+            self._shown = (self.text, masked(self.text))
+        kept = self._shown[1]
+        if rank is not None and any(word in self.text and word not in kept for word in rank.split()):
             rank = "***"  # what looks like the name of a process is a secret
-        new = Fact(name=name, value=value, low=low, high=high, unit=unit, rank=rank, line=line, text=kept[:_LONGEST_RAW])
-        self._facts[key] = old if old is not None and _finer(old, new) else new
+        new = Fact(name=name, value=value, low=low, high=high, unit=unit, rank=rank, line=self.line, text=kept[:_LONGEST_RAW])
+        if old is not None and old.low is not None and old.high is not None and low is not None and high is not None:
+            finer = low <= old.low and old.high <= high and old.high - old.low < high - low
+            new = old if finer else new
+        self._facts[key] = new
 
-    def _kept(self, text: str) -> str:
-        """The beginning of a line without secrets. One line often states several facts."""
-        if self._shown[0] != text:
-            self._shown = (text, masked(text))
-        return self._shown[1]
+    def add_bytes(self, name: str, printed: PrintedNumber | None, *, rank: str | None = None) -> None:
+        """Add a size in a unit of :data:`BINARY`; a size without a known unit is left out."""
+        if printed is not None and printed.unit in BINARY:
+            value, low, high = byte_range(printed, BINARY[printed.unit])
+            self.add(name, value, "bytes", low=low, high=high, rank=rank)
 
-    def add_bytes(
-        self,
-        name: str,
-        printed: PrintedNumber | None,
-        *,
-        line: int,
-        text: str,
-        rank: str | None = None,
-        units: dict[str, int] | None = None,
+    def add_count(
+        self, name: str, printed: PrintedNumber | None, unit: str = "", *, least: int = 1, rank: str | None = None
     ) -> None:
-        """Add a size in one of ``units`` (default: :data:`BINARY`); a size without a known unit is left out."""
-        factor = (BINARY if units is None else units).get("" if printed is None else printed.unit)
-        if printed is None or factor is None:
-            return
-        value, low, high = byte_range(printed, factor)
-        self.add(name, value, line=line, text=text, unit="bytes", low=low, high=high, rank=rank)
+        """Add a whole number of at least ``least``; anything else is left out."""
+        if printed is not None and printed.decimals == 0 and printed.digits >= least:
+            self.add(name, printed.digits, unit, rank=rank)
+
+    def add_floor(self, name: str, count: int, step: int, *, rank: str | None = None) -> None:
+        """Add a size that was rounded down to whole units of ``step`` bytes."""
+        self.add(name, count * step, "bytes", low=count * step, high=(count + 1) * step - 1, rank=rank)
 
     def clear(self) -> None:
         """Forget all facts, because the engine has started again."""
@@ -170,15 +172,62 @@ class Facts:
         return fact.value if fact is not None and isinstance(fact.value, str) else None
 
 
+class Dialect:
+    """Reads a log of one program line by line, and compares its figures with a plan.
+
+    ``sought`` lists lines by which a log is recognised, ``states_version`` says whether it names the engine's version. ``facts`` is what
+    the lines of the last start state, ``starts`` how often the engine started. Rules of an engine ask for more of the plan than any engine
+    has, so that their parameter is that engine's class.
+    """
+
+    name: ClassVar[str]
+    engine: ClassVar[str]
+    sought: ClassVar[tuple[str, ...]]
+    states_version: ClassVar[bool] = False
+    longest: ClassVar[int] = 4096
+    """Characters of a line that are read."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.starts = 1
+
+    def feed(self, number: int, text: str) -> None:
+        """Read the line with this number."""
+        self.facts.line, self.facts.text = number, text[: self.longest]
+        self.read(self.facts.text)
+
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """The engine has started again: only its last start is compared."""
+        self.facts.clear()
+        self.starts += 1
+
+    def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
+        """The keywords of a plan and the engine options that the log states."""
+        raise NotImplementedError
+
+    def online_format(self) -> str | None:
+        """The weight format into which the engine converts unquantized weights."""
+        return None
+
+    def compare(self, occupancy: Any, tolerance: float) -> tuple[list[Row], list[Note]]:
+        """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+        raise NotImplementedError
+
+    def overheads(self, occupancy: Any) -> dict[str, int]:
+        """The overheads that the log measured and a calibration saves: bytes by name; empty if it measures none."""
+        return {}
+
+    def batch_shape(self, occupancy: Any) -> tuple[int, int]:
+        """Tokens of one forward pass and rows of logits, for which the overheads hold."""
+        return occupancy.forward_tokens()[1], occupancy.request.replica_batch
+
+
 def _size(fact: Fact) -> Number:
     return 0 if isinstance(fact.value, str) else fact.value
-
-
-def _finer(old: Fact, new: Fact) -> bool:
-    if None in (old.low, old.high, new.low, new.high):
-        return False
-    assert old.low is not None and old.high is not None and new.low is not None and new.high is not None  # noqa: PT018
-    return new.low <= old.low and old.high <= new.high and old.high - old.low < new.high - new.low
 
 
 def number_after(text: str, name: str, start: int = 0) -> PrintedNumber | None:
@@ -288,13 +337,34 @@ class Row(Record):
     text: str
 
 
-def spread(value: Number) -> Range:
-    """A prediction without uncertainty."""
-    return Range(low=value, expected=value, high=value)
+def spread(expected: Number, *ends: Number) -> Range:
+    """A prediction with these ends; without uncertainty if there are none."""
+    return Range(low=min((expected, *ends)), expected=expected, high=max((expected, *ends)))
+
+
+def total(parts: Iterable[BudgetPart]) -> Range | None:
+    """The bytes of these parts together; ``None`` without any."""
+    found = list(parts)
+    low, expected, high = (sum(getattr(part, end) for part in found) for end in ("low", "expected", "high"))
+    return Range(low=low, expected=expected, high=high) if found else None
+
+
+def named_budget(occupancy: Occupancy) -> Budget | None:
+    """The plan's budget, if its GPU was named."""
+    return None if occupancy.setup.hardware.gpu is None else occupancy.budget
+
+
+def device_memory(occupancy: Occupancy) -> Range | None:
+    """The memory of the plan's GPU that programs see; ``None`` without a GPU, or if that is unknown."""
+    from hwcalc.profiles.gpus import visible_memory
+
+    gpu = occupancy.setup.hardware.gpu
+    memory = None if gpu is None else visible_memory(gpu)
+    return None if memory is None else Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)
 
 
 def compared(
-    name: str, fact: Fact | None, predicted: Range | None, tolerance: float, *, definition: str, meaning: str
+    name: str, fact: Fact | None, predicted: Range | Number | None, tolerance: float, definition: str, meaning: str
 ) -> list[Row]:
     """The row of this fact; empty if the log or the plan lacks the figure.
 
@@ -302,6 +372,7 @@ def compared(
     """
     if fact is None or predicted is None or isinstance(fact.value, str):
         return []
+    predicted = predicted if isinstance(predicted, Range) else spread(predicted)
     low, high = (fact.value if end is None else end for end in (fact.low, fact.high))
     distance = max(0, low - predicted.high, predicted.low - high)
     largest = max(abs(predicted.expected), abs(fact.value))
@@ -331,31 +402,19 @@ def compared(
 
 
 def budget_rows(
-    facts: Facts, occupancy: Occupancy, tolerance: float, *, size: int | None
+    facts: Facts, occupancy: Occupancy, tolerance: float, size: int | None = None
 ) -> tuple[list[Row], PoolInfo | None, list[Note]]:
     """Rows for blocks and tokens of the pool of ``size`` bytes, or of the budget of the plan, which is an estimate, without one."""
-    named = occupancy.setup.hardware.kv_memory
-    budget = size if size is not None else named
-    known = budget is not None
-    if budget is None and occupancy.setup.hardware.gpu is not None and occupancy.budget is not None:
-        budget = occupancy.budget.expected
-    if budget is None:
+    size = size if size is not None else occupancy.setup.hardware.kv_memory
+    within, definition = (0.0, "engine") if size is not None else (tolerance, "estimate")
+    if size is None and (budget := named_budget(occupancy)) is not None:
+        size = budget.expected
+    if size is None:
         message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
         return [], None, [Note(code="budget-unknown", message=message)]
-    pool = occupancy.told(occupancy.pool(max(0, budget)))
+    pool = occupancy.told(occupancy.pool(max(0, size)))
     if pool is None:
         return [], None, []
-    rows: list[Row] = []
-    within, definition = (0.0, "engine") if known else (tolerance, "estimate")
-    for name, value, meaning in (
-        ("blocks", pool.blocks, "whole blocks of the budget"),
-        ("tokens", pool.tokens, "blocks x tokens of a block"),
-    ):
-        predicted = None if value is None else spread(value)
-        rows += compared(name, facts.last(name), predicted, within, definition=definition, meaning=meaning)
+    rows = compared("blocks", facts.last("blocks"), pool.blocks, within, definition, "whole blocks of the budget")
+    rows += compared("tokens", facts.last("tokens"), pool.tokens, within, definition, "blocks x tokens of a block")
     return rows, pool, []
-
-
-def forward_shape(occupancy: Occupancy) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits."""
-    return occupancy.forward_tokens()[1], occupancy.request.replica_batch

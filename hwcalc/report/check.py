@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,34 +24,30 @@ from hwcalc.check.result import CheckDocument, Checked, Judged, in_words
 from hwcalc.documents import dumps
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
-from hwcalc.report.drawing import PIPED_WIDTH, SCREEN
-from hwcalc.report.text import escaped, plural
+from hwcalc.report import View
+from hwcalc.report.drawing import SCREEN
+from hwcalc.report.text import csv_text, escaped, markdown_table, plural
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
 
 FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 
 
-def check_report(
-    document: CheckDocument, format_: str, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
-) -> str:
+def check_report(document: CheckDocument, view: View) -> str:
     """The result as text in one of :data:`FORMATS`."""
-    if format_ == "json":
-        from hwcalc.documents import dumps
-
+    if view.format == "json":
         return dumps(document.to_dict())
-    if format_ == "sarif":
+    if view.format == "sarif":
         return check_sarif(document)
-    if format_ == "junit":
+    if view.format == "junit":
         return check_junit(document)
-    if format_ == "github":
+    if view.format == "github":
         return check_annotations(document)
-
-    if format_ == "csv":
+    if view.format == "csv":
         return check_csv(document)
-    if format_ == "markdown":
-        return check_markdown(document, quiet=quiet)
-    return check_table(document, color=color, width=width, quiet=quiet)
+    if view.format == "markdown":
+        return check_markdown(document, view)
+    return check_table(document, view)
 
 
 _WORDS = {"pass": "ok", "warning": "probably", "fail": "FAIL", "error": "ERROR"}
@@ -85,11 +81,9 @@ def reason(check: Checked) -> str:
     return f"{check.error.message.removeprefix(f'{check.name}: ')}\n{hint}".strip()
 
 
-def what_is_wrong(check: Checked) -> Iterator[Judged]:
+def what_is_wrong(check: Checked) -> list[Judged]:
     """The requirements that fail, and those that hold only at the expected value of an estimate."""
-    for item in check.requirements:
-        if not item.holds or not item.certain:
-            yield item
+    return [item for item in check.requirements if not item.holds or not item.certain]
 
 
 def in_full(item: Judged, check: Checked) -> str:
@@ -113,55 +107,51 @@ def summary_line(document: CheckDocument) -> str:
     return f"{plural(summary.checks, 'check')}: {words}"
 
 
-def check_table(document: CheckDocument, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
-    """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
-
-    They stand first as well if the answer is longer than a screen.
-
-    ``quiet`` leaves out notes and checks that pass.
-    """
-    lines: list[str] = []
-    for check in _told(document, quiet=quiet):
-        word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
-        # A failed verdict gets a line of its own below, with the reason.
-        head = "" if any(item.name == "fits" for item in what_is_wrong(check)) else headline(check)
-        lines += _wrapped(
-            f"{clean(cut(check.name, LONGEST_WORD))}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0
-        )
-        for item in what_is_wrong(check):
-            lines += _wrapped(clean(in_full(item, check)), width, " " * _INDENT, 2)
-        for line in reason(check).splitlines():
-            lines += _wrapped(clean(line), width, " " * _INDENT, 2)
-        for note in check.warnings:
-            lines += _wrapped(f"warning: {clean(note.message)}", width, " " * _INDENT, 2)
-        for said in _assumed(check, quiet=quiet):
-            lines += _wrapped(f"note: {clean(said)}", width, " " * _INDENT, 2)
-        if check.status != "pass" and not check.name.startswith(f"{place(check)}:"):
-            lines += _wrapped(f"at {clean(cut(place(check), LONGEST_WORD))}", width, " " * _INDENT, 2)
-    notes = [] if quiet else [note.message for info in document.files for note in info.notes]
-    lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
-    lines += _definitions(document, "table", width, quiet=quiet).splitlines()
-    status = "pass" if document.summary.exit_code == 0 else "fail"
-    counts = _colored(summary_line(document), status, color=color)
-    return "\n".join([*([counts] if len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
-
-
-def _assumed(check: Checked, *, quiet: bool) -> list[str]:
-    """What was assumed of the hardware that a check names."""
-    return [] if quiet else [note.message for note in check.notes if note.code == MEMORY_OPTION]
-
-
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
     """The checks that are listed: ``quiet`` leaves out those that pass and have no warning."""
     return [check for check in document.checks if not (quiet and check.status == "pass" and not check.warnings)]
 
 
-def _definitions(document: CheckDocument, format_: str, width: int, *, quiet: bool) -> str:
+def _remarks(check: Checked, *, quiet: bool) -> list[str]:
+    """Warnings, and what was assumed of the hardware that a check names."""
+    assumed = [] if quiet else [note.message for note in check.notes if note.code == MEMORY_OPTION]
+    return [*(f"warning: {note.message}" for note in check.warnings), *(f"note: {said}" for said in assumed)]
+
+
+def _definitions(document: CheckDocument, view: View) -> str:
     """Whose config is not as published, of the checks that are listed."""
     from hwcalc.report.summary import footnotes
 
-    planned = ((check.model or "", check.plan.definition) for check in _told(document, quiet=quiet) if check.plan is not None)
-    return footnotes(planned, format_=format_, width=width)
+    told = _told(document, quiet=view.quiet)
+    return footnotes(((check.model or "", check.plan.definition) for check in told if check.plan is not None), view)
+
+
+def check_table(document: CheckDocument, view: View) -> str:
+    """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
+
+    They stand first as well if the answer is longer than a screen. Quiet, it has no notes and no checks that pass.
+    """
+    quiet, width = view.quiet, view.width
+
+    def colored(text: str, status: str) -> str:
+        return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if view.color else text
+
+    lines: list[str] = []
+    for check in _told(document, quiet=quiet):
+        wrong = what_is_wrong(check)
+        # A failed verdict gets a line of its own below, with the reason.
+        head = "" if any(item.name == "fits" for item in wrong) else headline(check)
+        name = f"{clean(cut(check.name, LONGEST_WORD))}  {head}".rstrip()
+        lines += _wrapped(name, width, colored(f"{_WORDS[check.status]:<{_INDENT - 1}} ", check.status), 0)
+        below = [*(in_full(item, check) for item in wrong), *reason(check).splitlines(), *_remarks(check, quiet=quiet)]
+        if check.status != "pass" and not check.name.startswith(f"{place(check)}:"):
+            below.append(f"at {cut(place(check), LONGEST_WORD)}")
+        lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
+    notes = [] if quiet else [note.message for info in document.files for note in info.notes]
+    lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
+    lines += _definitions(document, view).splitlines()
+    counts = colored(summary_line(document), "pass" if document.summary.exit_code == 0 else "fail")
+    return "\n".join([*([counts] if len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
 
 
 def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
@@ -175,44 +165,24 @@ def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
     return [(first if index == 0 else " " * _INDENT) + part for index, part in enumerate(parts)]
 
 
-def _colored(text: str, status: str, *, color: bool) -> str:
-    return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if color else text
-
-
-def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
+def check_markdown(document: CheckDocument, view: View) -> str:
     """A heading with the counts, a table of the checks, and a list of those that did not pass with file and line."""
-    from hwcalc.report.markdown import markdown_table
-
-    rows = [
-        (
-            _WORDS[check.status],
-            check.name,
-            "" if check.verdict is None else check.verdict.text,
-            headline(check).removeprefix("" if check.verdict is None else f"{check.verdict.text}: "),
-            "; ".join(
-                [
-                    *(in_full(item, check) for item in what_is_wrong(check)),
-                    *([check.error.message.removeprefix(f"{check.name}: ")] if check.error else []),
-                    *(f"warning: {note.message}" for note in check.warnings),
-                    *(f"note: {said}" for said in _assumed(check, quiet=quiet)),
-                ]
-            ),
-        )
-        for check in _told(document, quiet=quiet)
-    ]
+    quiet = view.quiet
+    rows = []
+    for check in _told(document, quiet=quiet):
+        verdict = "" if check.verdict is None else check.verdict.text
+        wrong = [in_full(item, check) for item in what_is_wrong(check)]
+        wrong += [check.error.message.removeprefix(f"{check.name}: ")] if check.error else []
+        planned = headline(check).removeprefix(f"{verdict}: " if verdict else "")
+        rows.append((_WORDS[check.status], check.name, verdict, planned, "; ".join([*wrong, *_remarks(check, quiet=quiet)])))
     out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
     if rows:
         out.append(markdown_table(("", "check", "verdict", "plan", "what is wrong"), rows))
-    wrong = [check for check in document.checks if check.status != "pass"]
-    if wrong:
-        out.append(
-            "".join(f"- {escaped(_WORDS[check.status])} {escaped(check.name)} at {escaped(place(check))}\n" for check in wrong)
-        )
+    failed = [check for check in document.checks if check.status != "pass"]
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
-    if notes:
-        out.append("".join(f"- {escaped(note)}\n" for note in notes))
-    told = _definitions(document, "markdown", 0, quiet=quiet)
-    out += [told] if told else []
+    lists = [f"- {escaped(_WORDS[check.status])} {escaped(check.name)} at {escaped(place(check))}\n" for check in failed]
+    said = [f"- {escaped(note)}\n" for note in notes]
+    out += [text for text in ("".join(lists), "".join(said), _definitions(document, view)) if text]
     return "\n".join(out)
 
 
@@ -224,8 +194,6 @@ _COLUMNS = (
 
 def check_csv(document: CheckDocument) -> str:
     """One row for each requirement of each check. A check that could not be made is one row with the requirement ``error``."""
-    from hwcalc.report.listing import csv_text
-
     rows: list[tuple[object, ...]] = []
     for check in document.checks:
         start = (check.file, check.line, check.name, check.model or "", check.status, check.verdict or "")
@@ -243,30 +211,24 @@ def check_csv(document: CheckDocument) -> str:
 def check_annotations(document: CheckDocument) -> str:
     """One line for each check that failed, only probably holds or could not be made, errors first; then warnings and a notice with the counts."""
     order = {"error": 0, "fail": 1, "warning": 2}
-    wrong = sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status])
-    lines = [_annotation(check) for check in wrong]
-    lines += [_command("notice", check, [note.message for note in check.warnings]) for check in document.checks if check.warnings]
+    lines = []
+    for check in sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status]):
+        said = [*(in_full(item, check) for item in what_is_wrong(check)), *reason(check).splitlines()]
+        lines.append(_annotation("warning" if check.status == "warning" else "error", check, said))
+    warned = (check for check in document.checks if check.warnings)
+    lines += [_annotation("notice", check, [note.message for note in check.warnings]) for check in warned]
     return "\n".join([*lines, f"::notice title=kvplan check::{_message(summary_line(document))}"]) + "\n"
 
 
-def _annotation(check: Checked) -> str:
-    lines = [in_full(item, check) for item in what_is_wrong(check)]
-    return _command("warning" if check.status == "warning" else "error", check, [*lines, *reason(check).splitlines()])
-
-
-def _command(level: str, check: Checked, lines: list[str]) -> str:
+def _annotation(level: str, check: Checked, lines: list[str]) -> str:
     where = {} if check.file == "-" else {"file": clean(check.file.replace("\\", "/"))}
     where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
-    properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
+    properties = ",".join(f"{key}={_message(value).replace(':', '%3A').replace(',', '%2C')}" for key, value in where.items())
     return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in lines if line))}"
 
 
 def _message(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _message(text).replace(":", "%3A").replace(",", "%2C")
 
 
 # Every character that XML 1.0 does not allow (section 2.2 of the recommendation).
@@ -278,70 +240,53 @@ _COMMAND = re.compile(r"(?<=#)#(?=\w{0,40}\[)|(?<=\n):(?=\s*:)|(?<=\n)[-+~^]")
 def check_junit(document: CheckDocument) -> str:
     """The whole document, with a newline at the end."""
     summary = document.summary
-    suites = [_suite(info.path, [check for check in document.checks if check.file == info.path]) for info in document.files]
     counts = {"tests": summary.checks, "failures": summary.failed, "errors": summary.errors}
-    body = "".join(line + "\n" for suite in suites for line in suite)
-    return (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites{_attributes(name="kvplan check", **counts)}>\n{body}</testsuites>\n'
-    )
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites{_attributes(name='kvplan check', **counts)}>"]
+    for info in document.files:
+        checks = [check for check in document.checks if check.file == info.path]
+        name = "standard input" if info.path == "-" else info.path
+        failed, errors = (sum(check.status == status for check in checks) for status in ("fail", "error"))
+        counts = {"tests": len(checks), "failures": failed, "errors": errors, "skipped": 0, "time": 0}
+        lines.append(f"  <testsuite{_attributes(name=name, **counts)}>")
+        for check in checks:
+            lines.append(f"    <testcase{_attributes(classname=name, name=check.name, time=0)}>")
+            lines += _outcome(check)
+            lines.append("    </testcase>")
+        lines.append("  </testsuite>")
+    return "".join(f"{line}\n" for line in [*lines, "</testsuites>"])
 
 
-def _suite(path: str, checks: list[Checked]) -> Iterable[str]:
-    name = "standard input" if path == "-" else path
-    counts = {
-        "tests": len(checks),
-        "failures": sum(check.status == "fail" for check in checks),
-        "errors": sum(check.status == "error" for check in checks),
-        "skipped": 0,
-        "time": 0,
-    }
-    yield f"  <testsuite{_attributes(name=name, **counts)}>"
-    for check in checks:
-        yield from _case(name, check)
-    yield "  </testsuite>"
+def _outcome(check: Checked) -> Iterable[str]:
+    """Elements for what fails, for the error, and for what is said beside."""
 
+    def element(name: str, texts: Iterable[str], **attributes: str) -> str:
+        return f"      <{name}{_attributes(**attributes)}>{_escaped(chr(10).join(filter(None, texts)))}</{name}>"
 
-def _case(suite: str, check: Checked) -> Iterable[str]:
-    yield f"    <testcase{_attributes(classname=suite, name=check.name, time=0)}>"
-    wrong = [in_full(item, check) for item in what_is_wrong(check)]
+    items = what_is_wrong(check)
+    wrong = [in_full(item, check) for item in items]
     if check.status == "fail":
-        failed = [item.name for item in what_is_wrong(check) if not item.holds] or [item.name for item in what_is_wrong(check)]
-        yield _element("failure", _lines(*wrong, place(check)), message=wrong[0], type=failed[0])
+        failed = [item.name for item in items if not item.holds] or [item.name for item in items]
+        yield element("failure", (*wrong, place(check)), message=wrong[0], type=failed[0])
     if check.error is not None:
-        error = check.error
-        yield _element("error", _lines(reason(check), place(check)), message=error.message, type=error.type)
-    remarks = _lines(
-        headline(check), *(wrong if check.status == "warning" else ()), *(f"warning: {note.message}" for note in check.warnings)
-    )
-    if remarks:
-        yield _element("system-out", remarks)
-    yield "    </testcase>"
-
-
-def _lines(*texts: str) -> str:
-    return "\n".join(text for text in texts if text)
-
-
-def _element(name: str, text: str, **attributes: str) -> str:
-    return f"      <{name}{_attributes(**attributes)}>{_escaped(text)}</{name}>"
+        yield element("error", (reason(check), place(check)), message=check.error.message, type=check.error.type)
+    said = [
+        headline(check),
+        *(wrong if check.status == "warning" else ()),
+        *(f"warning: {note.message}" for note in check.warnings),
+    ]
+    if any(said):
+        yield element("system-out", said)
 
 
 def _attributes(**values: str | int) -> str:
-    return "".join(f' {name}="{_quoted(str(value))}"' for name, value in values.items())
+    quoted = {name: _escaped(str(value)).replace('"', "&quot;").replace("\n", "&#10;") for name, value in values.items()}
+    return "".join(f' {name}="{value}"' for name, value in quoted.items())
 
 
 def _escaped(text: str) -> str:
     text = _NOT_XML.sub("\ufffd", without_tokens(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = _COMMAND.sub(_reference, text)
-    return "".join(_reference(letter) if letter != "\n" and unsafe(letter) else letter for letter in text)
-
-
-def _reference(what: re.Match[str] | str) -> str:
-    return f"&#{ord(what if isinstance(what, str) else what[0])};"
-
-
-def _quoted(text: str) -> str:
-    return _escaped(text).replace('"', "&quot;").replace("\n", "&#10;")
+    text = _COMMAND.sub(lambda what: f"&#{ord(what[0])};", text)
+    return "".join(f"&#{ord(letter)};" if letter != "\n" and unsafe(letter) else letter for letter in text)
 
 
 _SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -359,64 +304,46 @@ _RULES: Final = {**{name: field.help for name, field in REQUIREMENTS.items()}, *
 
 def check_sarif(document: CheckDocument) -> str:
     """The SARIF log as JSON text."""
-    results = [result for check in document.checks for result in _results(check, strict=document.summary.strict)]
-    used = [name for name in _RULES if any(result["ruleId"] == name for result in results)]
-    for result in results:
-        result["ruleIndex"] = used.index(result["ruleId"])
-    driver = {
-        "name": "kvplan",
-        "version": document.kvplan_version,
-        "rules": [
+    from hashlib import sha256
+
+    found: list[tuple[Checked, str, str, str]] = []
+    for check in document.checks:
+        for item in what_is_wrong(check):
+            level = "error" if document.summary.strict or not item.holds else "warning"
+            found.append((check, item.name, in_full(item, check), level))
+        if check.error is not None:
+            found.append((check, "error", reason(check).replace("\n", " "), "error"))
+    used = [name for name in _RULES if any(rule == name for _, rule, _, _ in found)]
+    results: list[dict[str, Any]] = []
+    for check, rule, message, level in found:
+        uri = _uri(without_tokens(check.file))
+        region = {"startLine": check.line, "startColumn": check.column}
+        results.append(
             {
-                "id": name,
-                "shortDescription": {"text": f"kvplan check: {name}"},
-                "fullDescription": {"text": _RULES[name]},
-                "defaultConfiguration": {"level": "error"},
+                "ruleId": rule,
+                "ruleIndex": used.index(rule),
+                "level": level,
+                "message": {"text": f"{clean(check.name)}: {clean(message)}"},
+                "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}],
+                "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{rule}".encode()).hexdigest()},
             }
-            for name in used
-        ],
-    }
+        )
+    rules = [
+        {
+            "id": name,
+            "shortDescription": {"text": f"kvplan check: {name}"},
+            "fullDescription": {"text": _RULES[name]},
+            "defaultConfiguration": {"level": "error"},
+        }
+        for name in used
+    ]
     run = {
-        "tool": {"driver": driver},
+        "tool": {"driver": {"name": "kvplan", "version": document.kvplan_version, "rules": rules}},
         "invocations": [{"executionSuccessful": document.summary.errors == 0, "exitCode": document.summary.exit_code}],
         "columnKind": "unicodeCodePoints",
         "results": results,
     }
     return dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
-
-
-def _results(check: Checked, *, strict: bool) -> list[dict[str, Any]]:
-    results = [
-        _result(check, item.name, in_full(item, check), level=_level(item, strict=strict)) for item in what_is_wrong(check)
-    ]
-    if check.error is not None:
-        results.append(_result(check, "error", reason(check).replace("\n", " "), level="error"))
-    return results
-
-
-def _level(item: Judged, *, strict: bool) -> str:
-    return "error" if strict or not item.holds else "warning"
-
-
-def _result(check: Checked, rule: str, message: str, *, level: str) -> dict[str, Any]:
-    from hashlib import sha256
-
-    uri = _uri(without_tokens(check.file))
-    return {
-        "ruleId": rule,
-        "ruleIndex": 0,
-        "level": level,
-        "message": {"text": f"{clean(check.name)}: {clean(message)}"},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": uri},
-                    "region": {"startLine": check.line, "startColumn": check.column},
-                }
-            }
-        ],
-        "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{rule}".encode()).hexdigest()},
-    }
 
 
 def _uri(path: str) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Span
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
+from hwcalc.report import PIPED_WIDTH, View
+from hwcalc.report.text import csv_text, markdown_table
+from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-PIPED_WIDTH: Final = 100_000
-"""Columns of piped output: no line is that long."""
 SCREEN: Final = (24, 80)
 """Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
 BOUND: Final = "\ue000"
@@ -88,7 +86,11 @@ def longest_word(text: RichText) -> int:
 
 def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
     """The pieces as text, without trailing blanks. A word that is longer than a line is not cut."""
-    pieces = [(part, _unwrapped(part, _room(part, width)), _room(part, width)) for whole in parts for part in _apart(whole)]
+    pieces = []
+    for whole in parts:
+        for part in _apart(whole):
+            room = _room(part, width)
+            pieces.append((part, _unwrapped(part, room), room))
     if color or any(unwrapped is None for _, unwrapped, _ in pieces):
         text = _drawn(pieces, color=color)
     else:
@@ -96,6 +98,37 @@ def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_
         text = "".join(f"{unwrapped}\n" for _, unwrapped, _ in pieces)
     lines = [re.sub(_PADDING, r"\1", line) if color else line.rstrip(" ") for line in text.splitlines()]
     return "\n".join(lines).replace(BOUND, " ") + "\n"
+
+
+def marked(text: str, style: str, *, color: bool) -> str:
+    """One line in a style, such as a verdict among lines without."""
+    return rendered([Text(text, style=f"bold {style}")], color=color)
+
+
+def height(parts: Iterable[Piece], width: int) -> int:
+    """Lines of a screen that texts and paragraphs beside labels take; a terminal wraps a longer line by itself.
+
+    They are counted without rich's console: a plan on a pipe draws nothing with it, and its import takes a tenth of the time of the command.
+    """
+    total = 0
+    for part in parts:
+        room = _room(part, width)
+        if isinstance(part, Grid):
+            room -= (part.columns[0].width or 0) + part.gap
+            if max(longest_word(text) for _, text in part.rows) <= room:
+                total += sum(max(label.plain.count("\n") + 1, len(_broken(text.plain, room))) for label, text in part.rows)
+                continue
+        lines = _broken(part.plain, room) if isinstance(part, Text) else rendered([part], width=width).splitlines()
+        total += sum(max(1, -(-len(line) // width)) for line in lines)
+    return total
+
+
+def _broken(text: str, room: int) -> list[str]:
+    """The lines of a text, broken at blanks alone."""
+    from textwrap import wrap
+
+    lines = (wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""] for line in text.split("\n"))
+    return [line for several in lines for line in several]
 
 
 def _apart(part: Piece) -> Iterable[Piece]:
@@ -107,11 +140,19 @@ def _apart(part: Piece) -> Iterable[Piece]:
     return [Grid(columns=part.columns, rows=tuple(rows), gap=part.gap) for _, rows in runs]
 
 
+def _room(part: Piece, width: int) -> int:
+    """The columns for one part: more than there are where it would be cut otherwise. The terminal wraps it then, and nothing is lost."""
+    if isinstance(part, Text):
+        return PIPED_WIDTH if part.whole else max(width, longest_word(part))
+    return PIPED_WIDTH if all(column.width is not None for column in part.columns) else width
+
+
 def _drawn(pieces: Iterable[tuple[Piece, RichText | None, int]], *, color: bool) -> str:
     """The pieces as rich draws them, each in its room: as they are, or wrapped where they need line breaks."""
     from io import StringIO
 
     from rich.console import Console
+    from rich.table import Table
 
     console = Console(
         file=StringIO(),
@@ -130,38 +171,23 @@ def _drawn(pieces: Iterable[tuple[Piece, RichText | None, int]], *, color: bool)
         for part, unwrapped, room in pieces:
             if unwrapped is not None:
                 console.print(unwrapped, soft_wrap=True)
-            else:
-                console.print(part if isinstance(part, Text) else _table(part), width=room, crop=False)
+                continue
+            if isinstance(part, Text):
+                console.print(part, width=room, crop=False)
+                continue
+            table = Table.grid(padding=(0, part.gap, 0, 0))
+            for column in part.columns:
+                table.add_column(
+                    justify="right" if column.right else "left",
+                    width=column.width,
+                    min_width=column.least,
+                    no_wrap=column.whole,
+                    overflow="fold" if column.folds else "ellipsis",
+                )
+            for row in part.rows:
+                table.add_row(*row)
+            console.print(table, width=room, crop=False)
     return captured.get()
-
-
-def marked(text: str, style: str, *, color: bool) -> str:
-    """One line in a style, such as a verdict among lines without."""
-    return rendered([Text(text, style=f"bold {style}")], color=color)
-
-
-def _room(part: Piece, width: int) -> int:
-    """The columns for one part: more than there are where it would be cut otherwise. The terminal wraps it then, and nothing is lost."""
-    if isinstance(part, Text):
-        return PIPED_WIDTH if part.whole else max(width, longest_word(part))
-    return PIPED_WIDTH if all(column.width is not None for column in part.columns) else width
-
-
-def _table(grid: Grid) -> Table:
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, grid.gap, 0, 0))
-    for column in grid.columns:
-        table.add_column(
-            justify="right" if column.right else "left",
-            width=column.width,
-            min_width=column.least,
-            no_wrap=column.whole,
-            overflow="fold" if column.folds else "ellipsis",
-        )
-    for row in grid.rows:
-        table.add_row(*row)
-    return table
 
 
 def _unwrapped(part: Piece, room: int) -> RichText | None:
@@ -170,7 +196,7 @@ def _unwrapped(part: Piece, room: int) -> RichText | None:
     A list has hundreds of rows, and rich measures every cell of a table several times.
     """
     if isinstance(part, Text):
-        return part if part.cell_len <= room and _is_line(part.plain) else None
+        return part if part.cell_len <= room and "\n" not in part.plain and "\t" not in part.plain else None
     sizes = [[cell.cell_len for cell in row] for row in part.rows]
     widths = [
         max([column.least or 0, *(row[place] for row in sizes)]) if column.width is None else column.width
@@ -185,7 +211,7 @@ def _unwrapped(part: Piece, room: int) -> RichText | None:
         for place, (cell, column) in enumerate(zip(row, part.columns, strict=True)):
             blanks = widths[place] - taken[place]
             plain = cell.plain
-            if blanks < 0 or not _is_line(plain):
+            if blanks < 0 or "\n" in plain or "\t" in plain:
                 return None
             before = blanks if column.right else 0
             text = f"{' ' * before}{plain}{' ' * (blanks - before)}"
@@ -196,10 +222,6 @@ def _unwrapped(part: Piece, room: int) -> RichText | None:
             pieces += (text, " " * part.gap if place < len(widths) - 1 else "\n")
             end += len(pieces[-1])
     return RichText("".join(pieces[:-1]), spans=spans)
-
-
-def _is_line(text: str) -> bool:
-    return "\n" not in text and "\t" not in text
 
 
 def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> Grid:
@@ -261,22 +283,31 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     """Rows of label, text and style in one grid; long texts wrap with a hanging indent."""
     if not rows:
         return []
-    # An option and its value are on one line.
-    texts = [Text(_bound(message), style=style) for _, message, style in rows]
-    labels = [_in_lines(label) for label, _, _ in rows]
-    widest = max(cell_len(line) for lines in labels for line in lines)
-    names = [Text("\n".join(lines), style=style) for lines, (_, _, style) in zip(labels, rows, strict=True)]
+    labels, texts = [], []
+    for label, message, style in rows:
+        lines = ["  " + label]
+        if len(lines[0]) > _LABEL:
+            from textwrap import wrap
+
+            wrapped = wrap(label, _LABEL - 2, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            lines = ["  " + line for line in wrapped]
+        labels.append(Text("\n".join(lines), style=style))
+        # An option and its value are on one line.
+        texts.append(Text(re.sub(_OPTION, rf"\1{BOUND}", message) if "--" in message else message, style=style))
+    widest = max(cell_len(line) for label in labels for line in label.plain.split("\n"))
     columns = (Column(width=widest, folds=False), Column(least=max(map(longest_word, texts))))
-    return [Grid(columns=columns, rows=tuple(zip(names, texts, strict=True)), gap=BETWEEN)]
+    return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=BETWEEN)]
 
 
-def _bound(message: str) -> str:
-    return re.sub(_OPTION, rf"\1{BOUND}", message) if "--" in message else message
-
-
-def _in_lines(label: str) -> list[str]:
-    if len(label) + 2 <= _LABEL:
-        return ["  " + label]
-    from textwrap import wrap
-
-    return wrap(label, _LABEL, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+def table(view: View, header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int], last: int) -> str:
+    """Rows in a format, as :meth:`hwcalc.report.View.table` says it."""
+    if view.format == "csv":
+        return csv_text(header, rows)
+    if view.format == "markdown":
+        return markdown_table(header, rows, right=right)
+    cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
+    lines = [[Text(title, style="bold") for title in header], *cells]
+    *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
+    below = last and min(last, longest) > view.width - sum(one + BETWEEN for one in others)
+    parts = over(lines, width=view.width, right=right) if below else [columns(lines, width=view.width, right=right)]
+    return rendered(parts, color=view.color, width=view.width)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 FORMATS: Final = {
     "table": ("hwcalc.report.table", "plan_table"),
     "json": ("hwcalc.report.plan", "plan_json"),
-    "markdown": ("hwcalc.report.markdown", "plan_markdown"),
-    "csv": ("hwcalc.report.rows", "plan_csv"),
+    "markdown": ("hwcalc.report.exports", "plan_markdown"),
+    "csv": ("hwcalc.report.exports", "plan_csv"),
 }
 """Name -> module and function, which is imported when the format is asked for."""
 

@@ -12,8 +12,8 @@ from hwcalc.text import TIMES, brief, clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
-    from hwcalc.policies.base import Extra, Policy, Quality
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers
+    from hwcalc.policies.base import Policy
 
 MEMORY: Final = {
     "frees": "comes back: the tensors shrink",
@@ -30,20 +30,24 @@ _FEW: Final = 3
 """Groups of layers, or published figures, that are listed one by one."""
 
 
-def brief_lines(plan: Plan) -> list[tuple[str, str]]:
-    """A labelled line for the policy and one for what is shared; none without them."""
-    return [(label, line) for label, line in (("policy", policy_line(plan)), ("shared", sharing_line(plan))) if line]
-
-
 def policy_line(plan: Plan) -> str:
-    """The policy in a line: what it is, what it leaves, and what comes back; empty without one."""
+    """The policy in a line: what it is, what it leaves, and what comes back of the cache at its most; empty without one."""
     info = plan.policy
     if info is None:
         return ""
-    if not info.layers:
-        return f"{brief(info.name, _NAME)}: no effect on this model"
     name = brief(info.name, _NAME)
-    what = "takes more than it saves" if info.loses else _back(info)
+    if not info.layers:
+        return f"{name}: no effect on this model"
+    if info.loses:
+        what = "takes more than it saves"
+    elif info.most_bytes > info.full_bytes:
+        what = f"{human_bytes(info.most_bytes - info.full_bytes)} more than without it"
+    elif info.saved_bytes:
+        what = f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
+    elif min(info.prefill_bytes, info.last_bytes) < info.full_bytes:
+        what = f"{human_bytes(info.full_bytes)} at the most, as without it"
+    else:
+        what = "nothing comes back"
     what += "; all tokens are prompt, and it cuts generated text: --prompt N" if _waits_for_text(info) else ""
     if info.offered:
         return f"{name}: {what}"
@@ -55,31 +59,33 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     info = plan.policy
     if info is None:
         return []
-    lines = [("policy", info.name), *(("rules", text) for text in _rules(info)), ("keeps", _row_of(info).keeps)]
     if not info.layers:
         return [("policy", clean(info.name)), ("effect", NO_EFFECT)]
-    lines += [("drops", _dropped(info, plan)), *(("tokens", text) for text in _kept(info, plan, full=full))]
-    lines += [("memory", _memory(info))]
+    engine = find_engine(plan.request.engine)[0]
+    lines = [("policy", info.name)]
+    if info.rules != "kvpress":
+        lines.append(("rules", f"those of the {info.rules}, where the code of kvpress differs"))
+    drops = _DROPS[info.effect.value]
+    if info.effect.value == "frees" and engine.splits_layers:
+        drops = "the others; a context has fewer cells from its start, and gives none back"
+    elif info.effect.value == "frees" and info.blocks is not None:
+        drops = "the others; their memory comes back in whole blocks alone"
+    lines += [("keeps", _row_of(info).keeps), ("drops", drops)]
+    lines += [*(("tokens", text) for text in _kept(info, plan, full=full)), ("memory", _memory(info))]
     lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
     lines += [("prefill", text) for text in _prefill(info)]
-    lines += [("extra", f"{one.name}: {both(one.bytes)} {one.when}, {_known(one, full=full)}") for one in info.beside]
-    lines += [("engine", _engine(info, plan))]
-    lines += [("quality", text) for text in _quality(info, plan, full=full)]
+    for extra in info.beside:
+        known = "the engine's rule" if extra.definition == "engine" else str(extra.definition)
+        known += f": {extra.formula} ({extra.source})" if full else ""
+        lines.append(("extra", f"{extra.name}: {both(extra.bytes)} {extra.when}, {known}"))
+    if info.offered:
+        support = info.support or f"{engine.label} has it"
+    else:
+        told = any(note.code == "policy-not-offered" for note in plan.warnings)
+        what = "" if told or not info.support else f". {info.support}"
+        support = f"{engine.label} lacks it: these numbers are assumed, as they would be if it had it{what}"
+    lines += [("engine", support), *(("quality", text) for text in _quality(info, plan, full=full))]
     return [(label, clean(text)) for label, text in lines]
-
-
-def _rules(info: PolicyInfo) -> Iterator[str]:
-    if info.rules != "kvpress":
-        yield f"those of the {info.rules}, where the code of kvpress differs"
-
-
-def _dropped(info: PolicyInfo, plan: Plan) -> str:
-    """What becomes of the memory of the others."""
-    if find_engine(plan.request.engine)[0].splits_layers and info.effect.value == "frees":
-        return "the others; a context has fewer cells from its start, and gives none back"
-    if info.blocks is not None and info.effect.value == "frees":
-        return "the others; their memory comes back in whole blocks alone"
-    return _DROPS[info.effect.value]
 
 
 _DROPS: Final = {
@@ -99,27 +105,6 @@ def _row_of(info: PolicyInfo) -> Policy:
     return find_policy(info.name.partition(":")[0])
 
 
-def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
-    """Tokens by layer: each group of layers that are alike, or the range over all of them."""
-    if full or len(info.layers) <= _FEW:
-        for group in info.layers:
-            yield f"{_tokens(group, info)} in {_layers(group)}{_later(group, info)}"
-    else:
-        ranked = sorted(info.layers, key=lambda group: group.kept)
-        low, high = ranked[0], ranked[-1]
-        count = sum(len(group.layers) for group in info.layers)
-        mean = sum(group.kept * len(group.layers) for group in info.layers) / count
-        span = f"{_tokens(low, info)} in {_layers(low)}, up to {high.kept:,} in {_layers(high)}"
-        yield f"{span}; {mean:,.0f} in the mean of {count:,} layers; each layer: -v"
-    yield from _unused(info)
-    acted = sum(len(group.layers) for group in info.layers)
-    numbers = {number for layer in plan.model.layers for number in layer.layers}
-    if len(numbers) > acted:
-        yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
-    if _waits_for_text(info):
-        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
-
-
 def _waits_for_text(info: PolicyInfo) -> bool:
     """Whether the policy cuts while text is generated, and none is: every token is one of the prompt."""
     from hwcalc.policies.base import Role
@@ -128,19 +113,35 @@ def _waits_for_text(info: PolicyInfo) -> bool:
     return not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD)
 
 
-def _known(extra: Extra, *, full: bool) -> str:
-    words = "the engine's rule" if extra.definition == "engine" else str(extra.definition)
-    return f"{words}: {extra.formula} ({extra.source})" if full else words
-
-
-def _unused(info: PolicyInfo) -> Iterator[str]:
-    """What is stored and not read, or has no weight."""
+def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
+    """Tokens by layer: each group of layers that are alike, or the range over all of them; then what is stored and not read."""
+    acted = sum(len(group.layers) for group in info.layers)
+    if full or len(info.layers) <= _FEW:
+        for group in info.layers:
+            later = ""
+            if info.output:
+                # What the layer has while text is generated, where that is more.
+                later = f", {group.last:,} behind the {plural(info.output, 'generated token')}"
+                if group.most != max(group.kept, group.last):
+                    later = f", at the most {group.most:,} within a step{later}"
+            yield f"{_tokens(group, info)} in {_layers(group)}{later}"
+    else:
+        ranked = sorted(info.layers, key=lambda group: group.kept)
+        low, high = ranked[0], ranked[-1]
+        mean = sum(group.kept * len(group.layers) for group in info.layers) / acted
+        span = f"{_tokens(low, info)} in {_layers(low)}, up to {high.kept:,} in {_layers(high)}"
+        yield f"{span}; {mean:,.0f} in the mean of {acted:,} layers; each layer: -v"
     for group in info.layers:
         if group.read is not None:
             yield f"a decode step reads {group.read:,} of them at the most, for each head, in {_layers(group)}"
     if info.masked_pairs is not None and info.masked_low_pairs is not None:
         least = "" if info.masked_low_pairs == info.masked_pairs else f"{info.masked_low_pairs:,} to "
         yield f"{least}{plural(info.masked_pairs, 'pair')} of a token and a head are masked in a sequence, over all layers"
+    numbers = {number for layer in plan.model.layers for number in layer.layers}
+    if len(numbers) > acted:
+        yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
+    if _waits_for_text(info):
+        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
 
 
 def _layers(group: PolicyLayers) -> str:
@@ -154,25 +155,6 @@ def _tokens(group: PolicyLayers, info: PolicyInfo) -> str:
         return f"all {info.prompt:,} tokens of the prompt"
     span = f"{group.kept:,}" if group.kept == group.kept_low else f"{group.kept_low:,} to {group.kept:,}"
     return f"{span} of the {info.prompt:,} tokens of the prompt"
-
-
-def _later(group: PolicyLayers, info: PolicyInfo) -> str:
-    """What the layer has while text is generated, where that is more."""
-    if not info.output:
-        return ""
-    end = f"{group.last:,} behind the {plural(info.output, 'generated token')}"
-    return f", {end}" if group.most == max(group.kept, group.last) else f", at the most {group.most:,} within a step, {end}"
-
-
-def _back(info: PolicyInfo) -> str:
-    """What comes back of the cache, counted at its most."""
-    if info.most_bytes > info.full_bytes:
-        return f"{human_bytes(info.most_bytes - info.full_bytes)} more than without it"
-    if info.saved_bytes:
-        return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
-    if min(info.prefill_bytes, info.last_bytes) < info.full_bytes:
-        return f"{human_bytes(info.full_bytes)} at the most, as without it"
-    return "nothing comes back"
 
 
 def _memory(info: PolicyInfo) -> str:
@@ -200,20 +182,17 @@ def _blocks(blocks: PolicyBlocks, plan: Plan) -> Iterator[str]:
     )
     span = "" if blocks.free_low == blocks.free_high else f"; {blocks.free_low:,} to {blocks.free_high:,} are possible"
     known = f"expected for {plural(blocks.choosers, 'choice')} at random" if span else "exact: the rule says which stay"
-    yield f"without compaction {_few(blocks.free)} come back ({known}{span}): a block goes when no head and no layer needs a token of it"
+    # A whole number, or one of which the first digits matter.
+    free = f"{blocks.free:,.0f}" if blocks.free == int(blocks.free) or blocks.free >= 100 else f"{blocks.free:,.3g}"
+    yield f"without compaction {free} come back ({known}{span}): a block goes when no head and no layer needs a token of it"
     yield (
         f"with compaction {blocks.free_compacted:,}: {blocks.repack_copies:,} slots are copied in order ({human_bytes(blocks.repack_bytes)}), "
         f"or {blocks.fill_copies:,} into holes ({human_bytes(blocks.fill_bytes)})"
     )
-    asked = plan.request.compaction or "repack"
-    how = {"repack": "with compaction in order", "fill": "with compaction into holes"}.get(asked, "without compaction")
+    ways = {"repack": "with compaction in order", "fill": "with compaction into holes"}
+    how = ways.get(plan.request.compaction or "repack", "without compaction")
     behind = "" if blocks.steady == blocks.most else f", {blocks.steady:,} behind the prompt"
     yield f"planned {how}: {blocks.most:,} at the most{behind}"
-
-
-def _few(number: float) -> str:
-    """A whole number, or one of which the first digits matter."""
-    return f"{number:,.0f}" if number == int(number) or number >= 100 else f"{number:,.3g}"
 
 
 def _prefill(info: PolicyInfo) -> Iterator[str]:
@@ -225,45 +204,30 @@ def _prefill(info: PolicyInfo) -> Iterator[str]:
         f"in its last layer; without the policy {both(info.full_prefill_peak_bytes)} of cache"
     )
     more = info.prefill_peak_bytes - info.full_prefill_peak_bytes
-    if info.loses:
-        yield "the policy loses: " + (
-            f"its prefill takes {human_bytes(more)} more than keeping everything"
-            if more > 0
-            else "all in all it needs more memory"
-        )
-
-
-def _engine(info: PolicyInfo, plan: Plan) -> str:
-    label = find_engine(plan.request.engine)[0].label
-    if info.offered:
-        return info.support or f"{label} has it"
-    told = any(note.code == "policy-not-offered" for note in plan.warnings)
-    what = "" if told or not info.support else f". {info.support}"
-    return f"{label} lacks it: these numbers are assumed, as they would be if it had it{what}"
+    if info.loses and more > 0:
+        yield f"the policy loses: its prefill takes {human_bytes(more)} more than keeping everything"
+    elif info.loses:
+        yield "the policy loses: all in all it needs more memory"
 
 
 def _quality(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
     """Figures that others published, those of the planned model first."""
-    name = info.name.partition(":")[0]
     if not info.quality:
         yield "no published accuracy is known here: measure it before you rely on it"
         return
-    own = [one for one in info.quality if _names_same(one, plan)]
+    planned = plan.model.id.rpartition("/")[2].lower()
+    own = [one for one in info.quality if one.model.lower() == planned]
     shown = list(info.quality) if full else own
-    for model, source in dict.fromkeys((one.model, one.source) for one in shown):
-        figures = [_figure(one) for one in shown if (one.model, one.source) == (model, source)]
+    published: dict[tuple[str, str], list[str]] = {}
+    for one in shown:
+        figure = f"{one.benchmark} {one.accuracy:g} % with {one.budget:,} tokens, {one.full_accuracy:g} % with all"
+        published.setdefault((one.model, one.source), []).append(figure)
+    for (model, source), figures in published.items():
         yield f"right answers of {model}, published by {source}, no promise: {'; '.join(figures)}"
     if len(shown) < len(info.quality):
         others = "other models" if own else "other models, none of this one"
-        yield f"{plural(len(info.quality) - len(shown), 'published figure')} of {others}: kvplan policies {name}"
-
-
-def _names_same(one: Quality, plan: Plan) -> bool:
-    return plan.model.id.rpartition("/")[2].lower() == one.model.lower()
-
-
-def _figure(one: Quality) -> str:
-    return f"{one.benchmark} {one.accuracy:g} % with {one.budget:,} tokens, {one.full_accuracy:g} % with all"
+        left = plural(len(info.quality) - len(shown), "published figure")
+        yield f"{left} of {others}: kvplan policies {info.name.partition(':')[0]}"
 
 
 def sharing_line(plan: Plan) -> str:
@@ -275,78 +239,52 @@ def sharing_line(plan: Plan) -> str:
         return f"nothing: {plural(info.padded_tokens, 'position')} of padding hold no token"
     if info.sequences == 1:
         return "nothing: there is one sequence, and nobody to share with; several: --batch N"
+    parts = [f"{info.shared_tokens:,} tokens once for all"] if info.shared_tokens else []
+    parts += [f"{info.request_tokens:,} once a request"] if info.request_tokens else []
+    if not info.saved_bytes and not parts:
+        return "nothing: every sequence is kept by itself"
+    kept = ", ".join([*parts, f"{info.own_tokens:,} of each sequence"])
     if not info.saved_bytes:
-        kept = info.shared_tokens or info.request_tokens
-        return f"{_parts(info)}: nothing is saved" if kept else "nothing: every sequence is kept by itself"
+        return f"{kept}: nothing is saved"
     if info.saved_bytes < 0:
         return f"{human_bytes(-info.saved_bytes)} more than every sequence by itself: the policy cuts nothing that is shared"
-    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info)}"
+    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {kept}"
 
 
 def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
     """Labelled lines: what is kept once, what each sequence has alone, copies, bytes, and what the engine does."""
-    info = plan.sharing
+    info, request = plan.sharing, plan.request
     if info is None:
         return []
-    lines = [("sharing", f"of {plural(info.sequences, 'sequence')}: {_sequences(plan)}")]
+    several = (("samples", request.samples), ("beams", request.beams))
+    sizes = [f"batch {request.batch:,}", *(f"{number:,} {name}" for name, number in several if number > 1)]
+    lines = [("sharing", f"of {plural(info.sequences, 'sequence')}: {f' {TIMES} '.join(sizes)}")]
     if info.lengths:
         lines.append(("lengths", ", ".join(f"{count:,} of {tokens:,} tokens" for tokens, count in info.lengths)))
-    rows = (
+    for label, tokens, blocks, words in (
         ("once", info.shared_tokens, info.shared_blocks, "kept once for all sequences"),
         ("request", info.request_tokens, info.request_blocks, "kept once for the sequences of one request"),
         ("own", info.own_tokens, info.own_blocks, f"of {'the longest' if info.lengths else 'each'} sequence alone"),
-    )
-    lines += [
-        (label, f"{plural(tokens, 'token')}{_in_blocks(blocks)} {words}")
-        for label, tokens, blocks, words in rows
-        if tokens or label == "own"
-    ]
+    ):
+        if tokens or label == "own":
+            in_blocks = "" if blocks is None else f" in {plural(blocks, 'block')}"
+            lines.append((label, f"{plural(tokens, 'token')}{in_blocks} {words}"))
     if info.copied_blocks:
-        lines.append(
-            ("copied", f"{plural(info.copied_blocks, 'block')}: last ones of prompts, alike, of which each sequence has its own")
-        )
+        of = "last ones of prompts, alike, of which each sequence has its own"
+        lines.append(("copied", f"{plural(info.copied_blocks, 'block')}: {of}"))
     if info.padded_tokens:
-        lines.append(
-            ("padding", f"{plural(info.padded_tokens, 'position')} without a token: every sequence is as long as the longest")
-        )
-    lines.append(("memory", _unshared(info, plan)))
+        without = "without a token: every sequence is as long as the longest"
+        lines.append(("padding", f"{plural(info.padded_tokens, 'position')} {without}"))
+    if info.saved_bytes:
+        saved, share = human_bytes(abs(info.saved_bytes)), percent(abs(info.saved_bytes), info.unshared_bytes)
+        what = "saved" if info.saved_bytes > 0 else "more: the policy cuts nothing that is shared"
+        memory = f"with every sequence by itself {both(info.unshared_bytes)}: {saved} ({share}) {what}"
+    else:
+        memory = "nothing is saved" + (": there is one sequence, and nobody to share with" if info.sequences == 1 else "")
+    lines.append(("memory", f"{both(plan.cache.total_bytes)}; {memory}"))
     if info.low_bytes is not None:
-        lines.append(
-            (
-                "beams",
-                f"{human_bytes(info.low_bytes)} as long as they part at the last block alone; planned as if they part at once",
-            )
-        )
-    label = find_engine(plan.request.engine)[0].label
+        parted = "as long as they part at the last block alone; planned as if they part at once"
+        lines.append(("beams", f"{human_bytes(info.low_bytes)} {parted}"))
+    label = find_engine(request.engine)[0].label
     lines.append(("engine", info.support or (f"{label} shares them" if info.offered else f"{label} shares nothing")))
     return [(label, clean(text)) for label, text in lines]
-
-
-def _unshared(info: SharingInfo, plan: Plan) -> str:
-    if not info.saved_bytes:
-        alone = ": there is one sequence, and nobody to share with" if info.sequences == 1 else ""
-        return f"{both(plan.cache.total_bytes)}; nothing is saved{alone}"
-    share = percent(abs(info.saved_bytes), info.unshared_bytes)
-    what = "saved" if info.saved_bytes > 0 else "more: the policy cuts nothing that is shared"
-    return (
-        f"{both(plan.cache.total_bytes)}; with every sequence by itself {both(info.unshared_bytes)}: {human_bytes(abs(info.saved_bytes))} "
-        f"({share}) {what}"
-    )
-
-
-def _in_blocks(blocks: int | None) -> str:
-    return "" if blocks is None else f" in {plural(blocks, 'block')}"
-
-
-def _sequences(plan: Plan) -> str:
-    request = plan.request
-    parts = [f"batch {request.batch:,}"]
-    parts += [f"{request.samples:,} samples"] if request.samples > 1 else []
-    parts += [f"{request.beams:,} beams"] if request.beams > 1 else []
-    return f" {TIMES} ".join(parts)
-
-
-def _parts(info: SharingInfo) -> str:
-    parts = [f"{info.shared_tokens:,} tokens once for all"] if info.shared_tokens else []
-    parts += [f"{info.request_tokens:,} once a request"] if info.request_tokens else []
-    return ", ".join([*parts, f"{info.own_tokens:,} of each sequence"])

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.record import Record
-from hwcalc.probe.live import NOT_RUN
+from hwcalc.probe.live import NOT_RUN, LiveResult
 from hwcalc.probe.receipt import Verified
-from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyFigure, PolicyRun, Probed, RankResult, TensorResult
+from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed, RankResult, TensorResult
 from hwcalc.probe.run import More
+from hwcalc.report import View
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
-from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.text import both, exact, plural
+from hwcalc.report.text import both, csv_text, exact, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 _COLUMNS = ("figure", "predicted", "measured", "difference", "")
+_TENSORS = ("tensors", "dtype", "shape", "bytes each", "bytes")
 _CSV = ("rank", "what", "name", "dtype", "shape", "predicted_bytes", "measured_bytes", "difference_bytes", "tolerance_bytes")
 
 
@@ -39,66 +39,53 @@ def probe_document(probed: Probed, more: More | None = None) -> dict[str, Any]:
     return document
 
 
-def probe_text(probed: Probed, more: More | None = None, *, format_: str, color: bool, width: int, quiet: bool) -> str:
+def probe_text(probed: Probed, more: More | None, view: View) -> str:
     """The verdict, the figures of every rank, and the tensors; equal tensors share a row."""
-    sections = [_head(probed, color=color and format_ == "table")]
-    shown = {"format_": format_, "color": color, "width": width}
-    figures = [row for rank in probed.ranks for row in _figures(rank, several=len(probed.ranks) > 1)]
+    sections = [_head(probed, color=view.color and view.format == "table")]
+    several = len(probed.ranks) > 1
+    first = ("rank",) if several else ()
+    figures, tensors = [], []
+    for rank in probed.ranks:
+        start = (str(rank.rank),) if several else ()
+        figures += [start + _row(one) for one in rank.comparisons]
+        tensors += [start + row for row in _tensors(rank)]
     if figures:
-        header = ("rank", *_COLUMNS) if len(probed.ranks) > 1 else _COLUMNS
-        sections.append(listing(header, figures, right=range(len(header) - 4, len(header) - 1), **shown))  # type: ignore[arg-type]
-    if not quiet:
-        rows = [row for rank in probed.ranks for row in _tensors(rank, several=len(probed.ranks) > 1)]
-        header = ("tensors", "dtype", "shape", "bytes each", "bytes")
-        header = ("rank", *header) if len(probed.ranks) > 1 else header
-        sections.append(listing(header, rows, right=(len(header) - 2, len(header) - 1), **shown))  # type: ignore[arg-type]
+        sections.append(view.table(first + _COLUMNS, figures, right=range(len(first) + 1, len(first) + 4)))
+    if not view.quiet:
+        sections.append(view.table(first + _TENSORS, tensors, right=(len(first) + 3, len(first) + 4)))
     if more is not None:
-        sections += _more(more, shown)
-    notes = () if quiet else (*probed.notes, *(() if more is None else more.notes))
+        sections += _more(more, view)
+    notes = () if view.quiet else (*probed.notes, *(() if more is None else more.notes))
     if notes:
         sections.append("".join(f"note  {clean(note.message)}\n" for note in notes))
     return "\n".join(sections)
 
 
-def probe_csv(probed: Probed, more: More | None = None) -> str:
+def probe_csv(probed: Probed, more: More | None) -> str:
     """One row for each tensor and each figure of each rank."""
     rows: list[tuple[object, ...]] = []
     for rank in probed.ranks:
         for one in rank.tensors:
-            measured = one.measured_bytes
-            difference = "" if measured is None else measured - one.predicted_bytes
-            shape = "x".join(map(str, one.shape))
-            cells = (one.dtype, shape, one.predicted_bytes, "" if measured is None else measured, difference, 0)
+            difference = None if one.measured_bytes is None else one.measured_bytes - one.predicted_bytes
+            cells = (one.dtype, "x".join(map(str, one.shape)), one.predicted_bytes, one.measured_bytes, difference, 0)
             rows.append((rank.rank, "tensor", one.name, *cells))
         for figure in rank.comparisons:
             numbers = (figure.predicted_bytes, figure.measured_bytes, figure.difference_bytes, figure.tolerance_bytes)
-            rows.append((rank.rank, "figure", figure.name, "", "", *("" if one is None else one for one in numbers)))
+            rows.append((rank.rank, "figure", figure.name, "", "", *numbers))
     live = () if more is None or more.live is None else more.live.rows()
     rows += (("", "live", name, "", "", predicted, measured, measured - predicted, 0) for name, predicted, measured in live)
     figures = () if more is None or more.policy is None else more.policy.figures
-    rows += [
-        (
-            "",
-            "policy",
-            f"{one.name} ({one.unit})",
-            "",
-            "",
-            *("" if cell is None else cell for cell in (one.predicted, one.measured)),
-            "",
-            "",
-        )
-        for one in figures
-    ]
+    rows += [("", "policy", f"{one.name} ({one.unit})", "", "", one.predicted, one.measured, "", "") for one in figures]
     return csv_text(_CSV, rows)
 
 
-def verified_text(verified: Verified, *, format_: str, color: bool, width: int) -> str:
+def verified_text(verified: Verified, view: View) -> str:
     """The measurements of a receipt beside today's predictions."""
     words = "still as predicted" if verified.agrees else "no longer as predicted"
     head = f"{clean(verified.model)}  {clean(verified.receipt)}: {words}\n"
     head += f"measured {clean(verified.date)} on {clean(verified.device)} by {clean(verified.measured_with)}\n"
     rows = [_row(one) for one in verified.comparisons]
-    table = listing(_COLUMNS, rows, format_=format_, right=(1, 2, 3), color=color, width=width) if rows else ""
+    table = view.table(_COLUMNS, rows, right=(1, 2, 3)) if rows else ""
     drift = "".join(f"drift  {clean(line)}\n" for line in verified.drift)
     return "\n".join(filter(None, (head, table, drift)))
 
@@ -112,23 +99,63 @@ def verify_csv(verified: Verified) -> str:
     return csv_text(("what", "name", "predicted_bytes", "measured_bytes", "difference_bytes"), rows)
 
 
-def _more(more: More, shown: dict[str, Any]) -> list[str]:
-    """A paragraph for each measurement beside the allocation: live model, largest size, bandwidth."""
-    out = []
-    if more.live is not None:
-        live = more.live
-        head = f"live {live.model_type} on {live.device}: {live.status}"
-        if live.status == NOT_RUN:
-            out.append(f"{head}, {clean(live.reason)}\n")
-        else:
-            head += (
-                f"; {live.batch:,} x {live.prompt_tokens:,} + {live.decode_tokens:,} tokens, logits differ by "
-                f"{live.logits_difference:.1e} (allowed {live.tolerance:.0e}, without a cache {live.control_difference:.1e})\n"
-            )
-            rows = [_row(Compared.of(*row)) for row in live.rows()]
-            out.append(head + listing(_COLUMNS, rows, right=(1, 2, 3), **shown))
+def _head(probed: Probed, *, color: bool) -> str:
+    """What was planned and where it was measured, the verdict, and what each rank says of itself."""
+    engine = probed.engine if probed.engine_version is None else f"{probed.engine} {probed.engine_version}"
+    sizes = [f"{name} {size}" for name in ("tp", "pp", "dp", "dcp") if (size := getattr(probed, name)) > 1]
+    request = [engine, f"{probed.batch:,} x {probed.seq:,} tokens", probed.kv_dtype, *sizes]
+    ranks, where = probed.ranks, probed.ranks[0].environment
+    outcomes = {rank.outcome for rank in ranks} - {MEASURED}
+    if probed.agrees:
+        tensors = plural(sum(len(rank.tensors) for rank in ranks), "tensor")
+        verdict = f"measured as predicted, to the byte: {tensors}, {both(sum(rank.asked_bytes for rank in ranks))}"
+    elif outcomes:
+        verdict = f"not measured: {', '.join(sorted(outcomes))}"
+    else:
+        verdict = "measured is not what was predicted"
+    lines = [
+        f"{clean(probed.model)}  {', '.join(request)}",
+        f"on {where.device} ({clean(where.device_name)}), torch {where.torch}",
+        marked(verdict, AGREES if probed.agrees else DIFFERS, color=color).rstrip("\n"),
+    ]
+    for rank in ranks:
+        said = []
+        if rank.scaled:
+            said.append(f"scaled down: {rank.scaled}, {human_bytes(rank.asked_bytes)} of {human_bytes(rank.planned_bytes)}")
+        if rank.message:
+            said.append(f"{rank.outcome}: {rank.message}")
+        if rank.filled is not None:
+            said.append("every byte written and read back" if rank.filled else "WHAT WAS READ IS NOT WHAT WAS WRITTEN")
+        lines += [f"rank {rank.rank}: {line}" if len(ranks) > 1 else line for line in said]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _row(one: Compared) -> tuple[str, ...]:
+    numbers = ("unknown" if value is None else exact(value) for value in (one.predicted_bytes, one.measured_bytes))
+    difference = "" if one.difference_bytes is None else "0" if not one.difference_bytes else f"{one.difference_bytes:+,} B"
+    word = "for information" if one.tolerance_bytes is None else "agrees" if one.agrees else "DIFFERS"
+    return (one.name, *numbers, difference, word)
+
+
+def _tensors(rank: RankResult) -> list[tuple[str, ...]]:
+    """Equal tensors share a row, with their count and their name without the layer's number: ``layers.keys`` for ``layers.0.keys``."""
+    forms: dict[tuple[Any, ...], list[TensorResult]] = {}
+    for one in rank.tensors:
+        kind = ".".join(part for part in one.name.split(".") if not part.isdecimal())
+        forms.setdefault((kind, one.dtype, one.shape, one.measured_bytes), []).append(one)
+    rows: list[tuple[str, ...]] = []
+    for (kind, dtype, shape, measured), equal in forms.items():
+        name = equal[0].name if len(equal) == 1 else f"{len(equal):,} x {kind}"
+        size = equal[0].predicted_bytes if measured is None else measured
+        rows.append((name, dtype, "x".join(map(str, shape)), exact(size), exact(size * len(equal))))
+    return rows
+
+
+def _more(more: More, view: View) -> list[str]:
+    """A paragraph for each measurement beside the allocation: live model, policy, largest size, bandwidth."""
+    out = [] if more.live is None else [_live(more.live, view)]
     if more.policy is not None:
-        out.append(_policy(more.policy, shown))
+        out.append(_policy(more.policy, view))
     if more.maximum is not None:
         largest = more.maximum
         out.append(
@@ -140,14 +167,25 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
             (name, exact(size), f"{seconds:.6f} s", f"{rate:,.1f} GB/s", "" if share is None else f"{100 * share:.1f} %")
             for name, size, seconds, rate, share in more.bandwidth.rows()
         ]
-        header = ("bandwidth", "bytes", "time", "rate", "of peak")
-        out.append(listing(header, measured, right=(1, 2, 3, 4), **shown))
+        out.append(view.table(("bandwidth", "bytes", "time", "rate", "of peak"), measured, right=(1, 2, 3, 4)))
         if more.bandwidth.attention is None:
             out.append(f"no attention step: {clean(more.bandwidth.attention_message)}\n")
     return out
 
 
-def _policy(run: PolicyRun, shown: dict[str, Any]) -> str:
+def _live(live: LiveResult, view: View) -> str:
+    """What a small model of the type kept while it wrote."""
+    head = f"live {live.model_type} on {live.device}: {live.status}"
+    if live.status == NOT_RUN:
+        return f"{head}, {clean(live.reason)}\n"
+    head += (
+        f"; {live.batch:,} x {live.prompt_tokens:,} + {live.decode_tokens:,} tokens, logits differ by "
+        f"{live.logits_difference:.1e} (allowed {live.tolerance:.0e}, without a cache {live.control_difference:.1e})\n"
+    )
+    return head + view.table(_COLUMNS, [_row(Compared.of(*row)) for row in live.rows()], right=(1, 2, 3))
+
+
+def _policy(run: PolicyRun, view: View) -> str:
     """What a policy left of real tensors, beside the plan."""
     lines = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
     seed = f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""
@@ -156,88 +194,20 @@ def _policy(run: PolicyRun, shown: dict[str, Any]) -> str:
         lines.append("every survivor read back in its place" if run.in_place else "A SURVIVOR IS NOT IN ITS PLACE")
     if run.scaled:
         lines.append(f"scaled down: {run.scaled}")
-    head = "".join(f"{line}\n" for line in lines)
-    rows = [_policy_row(figure) for figure in run.figures]
-    return head + listing(("policy", "predicted", "measured", "difference", "", "remark"), rows, right=(1, 2, 3), **shown)
-
-
-def _policy_row(figure: PolicyFigure) -> tuple[str, ...]:
-    predicted, measured = figure.predicted, figure.measured
-    cells = ("" if number is None else f"{_number(number)} {figure.unit}" for number in (predicted, measured))
-    apart = None if predicted is None or measured is None else measured - predicted
-    difference = "" if apart is None else f"{'-' if apart < 0 else '+'}{_number(abs(apart))} {figure.unit}" if apart else "0"
-    word = ("agrees" if figure.agrees else "DIFFERS") if figure.is_judged else "for information"
-    return (figure.name, *cells, difference, word, clean(figure.remark))
+    rows = []
+    for figure in run.figures:
+        predicted, measured, unit = figure.predicted, figure.measured, figure.unit
+        cells = ("" if number is None else f"{_number(number)} {unit}" for number in (predicted, measured))
+        difference = ""
+        if predicted is not None and measured is not None:
+            apart = measured - predicted
+            difference = f"{'-' if apart < 0 else '+'}{_number(abs(apart))} {unit}" if apart else "0"
+        word = ("agrees" if figure.agrees else "DIFFERS") if figure.is_judged else "for information"
+        rows.append((figure.name, *cells, difference, word, clean(figure.remark)))
+    header = ("policy", "predicted", "measured", "difference", "", "remark")
+    return "".join(f"{line}\n" for line in lines) + view.table(header, rows, right=(1, 2, 3))
 
 
 def _number(number: float) -> str:
     """Whole, or with the digits that say something of a mean."""
     return f"{number:,.1f}" if number % 1 else f"{int(number):,}"
-
-
-def _head(probed: Probed, *, color: bool) -> str:
-    engine = probed.engine if probed.engine_version is None else f"{probed.engine} {probed.engine_version}"
-    sizes = [f"{name} {size}" for name in ("tp", "pp", "dp", "dcp") if (size := getattr(probed, name)) > 1]
-    request = [engine, f"{probed.batch:,} x {probed.seq:,} tokens", probed.kv_dtype, *sizes]
-    where = probed.ranks[0].environment
-    lines = [
-        f"{clean(probed.model)}  {', '.join(request)}",
-        f"on {where.device} ({clean(where.device_name)}), torch {where.torch}",
-        marked(_verdict(probed), AGREES if probed.agrees else DIFFERS, color=color).rstrip("\n"),
-    ]
-    for rank in probed.ranks:
-        prefix = f"rank {rank.rank}: " if len(probed.ranks) > 1 else ""
-        if rank.scaled:
-            lines.append(
-                f"{prefix}scaled down: {rank.scaled}, {human_bytes(rank.asked_bytes)} of {human_bytes(rank.planned_bytes)}"
-            )
-        if rank.message:
-            lines.append(f"{prefix}{rank.outcome}: {rank.message}")
-        if rank.filled is not None:
-            lines.append(
-                f"{prefix}every byte written and read back" if rank.filled else f"{prefix}WHAT WAS READ IS NOT WHAT WAS WRITTEN"
-            )
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _verdict(probed: Probed) -> str:
-    ranks = probed.ranks
-    if probed.agrees:
-        tensors = sum(len(rank.tensors) for rank in ranks)
-        size = sum(rank.asked_bytes for rank in ranks)
-        return f"measured as predicted, to the byte: {plural(tensors, 'tensor')}, {both(size)}"
-    outcomes = {rank.outcome for rank in ranks} - {MEASURED}
-    if outcomes:
-        return f"not measured: {', '.join(sorted(outcomes))}"
-    return "measured is not what was predicted"
-
-
-def _figures(rank: RankResult, *, several: bool) -> list[tuple[str, ...]]:
-    return [((str(rank.rank),) if several else ()) + _row(one) for one in rank.comparisons]
-
-
-def _row(one: Compared) -> tuple[str, ...]:
-    numbers = ("unknown" if value is None else exact(value) for value in (one.predicted_bytes, one.measured_bytes))
-    difference = "" if one.difference_bytes is None else "0" if not one.difference_bytes else f"{one.difference_bytes:+,} B"
-    word = "for information" if one.tolerance_bytes is None else "agrees" if one.agrees else "DIFFERS"
-    return (one.name, *numbers, difference, word)
-
-
-def _tensors(rank: RankResult, *, several: bool) -> list[tuple[str, ...]]:
-    """Equal tensors share a row, with their count and the name they have in common."""
-    forms: dict[tuple[Any, ...], list[TensorResult]] = {}
-    for one in rank.tensors:
-        forms.setdefault((_kind(one.name), one.dtype, one.shape, one.measured_bytes), []).append(one)
-    return [((str(rank.rank),) if several else ()) + _form(equal) for equal in forms.values()]
-
-
-def _kind(name: str) -> str:
-    """A tensor's name without the layer's number: ``layers.keys`` for ``layers.0.keys``."""
-    return ".".join(part for part in name.split(".") if not part.isdecimal())
-
-
-def _form(equal: Sequence[TensorResult]) -> tuple[str, ...]:
-    first = equal[0]
-    name = first.name if len(equal) == 1 else f"{len(equal):,} x {_kind(first.name)}"
-    size = first.predicted_bytes if first.measured_bytes is None else first.measured_bytes
-    return (name, first.dtype, "x".join(map(str, first.shape)), exact(size), exact(size * len(equal)))

@@ -6,9 +6,9 @@ from typing import Final
 
 from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.report.drawing import AGREES, DIFFERS, marked
-from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.text import escaped, plural
+from hwcalc.report import View
+from hwcalc.report.drawing import AGREES, DIFFERS, hanging, marked, rendered
+from hwcalc.report.text import csv_text, escaped, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -28,26 +28,25 @@ def verdict(reconciliation: Reconciliation) -> str:
     if reconciliation.within:
         # An estimate agrees where its range does, however far its expected value is from the log's.
         ranged = any(abs(row.percent or 0) > 100 * max(row.tolerance, reconciliation.tolerance) for row in reconciliation.rows)
-        return f"agrees: {agree} of {whole} figures {'in their range or within' if ranged else 'within'} {allowed}{' of it' if ranged else ''}"
+        how = f"in their range or within {allowed} of it" if ranged else f"within {allowed}"
+        return f"agrees: {agree} of {whole} figures {how}"
     apart = [row for row in reconciliation.rows if not row.within]
     exact, others = (", ".join(row.name for row in apart if (row.tolerance == 0) is held) for held in (True, False))
     said = [f"{others} further apart than {allowed}" if others else "", f"{exact} (must match exactly)" if exact else ""]
     return f"differs: {'; '.join(filter(None, said))} ({agree} of {whole} figures agree)"
 
 
-def reconcile_text(reconciliation: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
+def reconcile_text(reconciliation: Reconciliation, view: View) -> str:
     """The reconciliation as a table or Markdown."""
     version = f" {reconciliation.engine_version}" if reconciliation.engine_version else ""
-    title = f"{reconciliation.model} beside {reconciliation.log} ({reconciliation.engine}{version}, {plural(reconciliation.lines, 'line')})"
-    rows = [_cells(row) for row in reconciliation.rows]
-    figures = listing(_HEADER, rows, format_=format_, right=(2, 3, 4, 5, 6), color=color, width=width)
-    head = (
-        f"### {clean(title)}\n\n**{clean(verdict(reconciliation))}**\n\n"
-        if format_ == "markdown"
-        else f"{clean(title)}\n{marked(verdict(reconciliation), AGREES if reconciliation.within else DIFFERS, color=color)}\n"
-    )
-    ranks = _ranks(reconciliation, format_=format_, color=color, width=width)
-    return f"{head}{figures}{ranks}{'' if quiet else _foot(reconciliation, format_=format_, color=color, width=width)}"
+    log = f"{reconciliation.log} ({reconciliation.engine}{version}, {plural(reconciliation.lines, 'line')})"
+    title, said = clean(f"{reconciliation.model} beside {log}"), verdict(reconciliation)
+    if view.format == "markdown":
+        head = f"### {title}\n\n**{clean(said)}**\n\n"
+    else:
+        head = f"{title}\n{marked(said, AGREES if reconciliation.within else DIFFERS, color=view.color)}\n"
+    figures = view.table(_HEADER, [_cells(row) for row in reconciliation.rows], right=(2, 3, 4, 5, 6))
+    return f"{head}{figures}{_ranks(reconciliation, view)}{'' if view.quiet else _foot(reconciliation, view)}"
 
 
 def reconcile_csv(reconciliation: Reconciliation) -> str:
@@ -62,30 +61,23 @@ def _cells(row: Row) -> list[str]:
         # If both ends have the same unit, it is printed once.
         start, _, unit = low.rpartition(" ")
         span = "" if low == high else f"{start if unit and high.endswith(f' {unit}') else low} to {high}"
-    apart = abs(row.difference) >= _LEAST_DIFFERENCE
-    return [
-        "" if row.within else "!",
-        row.name,
-        _shown(row.predicted, row.unit),
-        span,
-        _shown(row.reported, row.unit),
-        _shown(row.difference, row.unit, sign=True) if apart else "0",
-        "" if row.percent is None or not apart else f"{row.percent:+.2f}",
-        row.definition,
-    ]
+    difference, percent = "0", ""
+    if abs(row.difference) >= _LEAST_DIFFERENCE:
+        difference = ("+" if row.difference > 0 else "") + _shown(row.difference, row.unit)
+        percent = "" if row.percent is None else f"{row.percent:+.2f}"
+    predicted, reported = _shown(row.predicted, row.unit), _shown(row.reported, row.unit)
+    return ["" if row.within else "!", row.name, predicted, span, reported, difference, percent, row.definition]
 
 
-def _shown(value: Number, unit: str, *, sign: bool = False) -> str:
+def _shown(value: Number, unit: str) -> str:
     if unit == "bytes":
-        text = human_bytes(int(value))
-    elif unit in ("%", "x", "share"):
-        text = f"{value:,.2f}{ {'%': ' %', 'x': 'x', 'share': ''}[unit] }"
-    else:
-        text = f"{value:,}"
-    return f"+{text}" if sign and value > 0 else text
+        return human_bytes(int(value))
+    if unit in ("%", "x", "share"):
+        return f"{value:,.2f}{ {'%': ' %', 'x': 'x', 'share': ''}[unit] }"
+    return f"{value:,}"
 
 
-def _ranks(reconciliation: Reconciliation, *, format_: str, color: bool, width: int) -> str:
+def _ranks(reconciliation: Reconciliation, view: View) -> str:
     """A table of the sizes that each process stated; empty if only one process stated any."""
     named = [fact for fact in reconciliation.facts if fact.rank is not None and fact.unit == "bytes"]
     processes = sorted({fact.rank for fact in named if fact.rank is not None})
@@ -95,10 +87,10 @@ def _ranks(reconciliation: Reconciliation, *, format_: str, color: bool, width: 
     shown = {(fact.rank, fact.name): human_bytes(int(fact.value)) for fact in named if not isinstance(fact.value, str)}
     rows = [[rank, *(shown.get((rank, name), "") for name in names)] for rank in processes[:64]]
     titles = ("process", *(name.removesuffix("_bytes").replace("_", " ") for name in names))
-    return "\n" + listing(titles, rows, format_=format_, right=range(1, len(titles)), color=color, width=width)
+    return "\n" + view.table(titles, rows, right=range(1, len(titles)))
 
 
-def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: int) -> str:
+def _foot(reconciliation: Reconciliation, view: View) -> str:
     """The inputs of the plan, the meaning of each figure, and the notes."""
     inputs = [
         f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in reconciliation.inputs
@@ -108,22 +100,20 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
         (row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})")
         for row in reconciliation.rows
     ]
-    for fact in reconciliation.facts:
-        if fact.name == "usage_share" and not isinstance(fact.value, str):
-            lines.append(("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})"))
+    lines += [
+        ("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})")
+        for fact in reconciliation.facts
+        if fact.name == "usage_share" and not isinstance(fact.value, str)
+    ]
     if reconciliation.saved is not None:
-        sizes = ", ".join(
-            f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}"
-            for name, size in reconciliation.saved.values.items()
-        )
-        lines.append(("kept", f"{sizes}: {reconciliation.saved.path}"))
+        saved = reconciliation.saved.values.items()
+        sizes = (f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}" for name, size in saved)
+        lines.append(("kept", f"{', '.join(sizes)}: {reconciliation.saved.path}"))
     lines += [("note", note.message) for note in reconciliation.notes]
     lines += unread_rows(reconciliation)
-    if format_ == "markdown":
+    if view.format == "markdown":
         return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
-    from hwcalc.report.drawing import hanging, rendered
-
-    return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
+    return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=view.color, width=view.width)
 
 
 def unread_rows(reconciliation: Reconciliation) -> list[tuple[str, str]]:

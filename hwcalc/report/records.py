@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
+
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Effect, Quality
 from hwcalc.sources.listing import KnownModel
+
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Policy
+    from hwcalc.profiles.hardware_file import Gpu, Instance
 
 
 class ErrorInfo(Record):
@@ -146,3 +155,130 @@ class PoliciesDocument(Record):
 
     schema_version: str
     policies: tuple[PolicyInfo, ...]
+
+
+class VisibleInfo(Record):
+    """What a program sees of the memory, in bytes. Low and high differ where it is estimated, or where readings do."""
+
+    low_bytes: int
+    expected_bytes: int
+    high_bytes: int
+    basis: str
+    source: str
+
+
+class GpuInfo(Record):
+    """One accelerator. Null is unknown. ``memory_marketing_gb`` is of 1,024 MiB each, bandwidth of 10^9 bytes a second.
+
+    Rates are dense TFLOPS (TOPS for int8), and ``instances`` are the clouds' and boxes that have it.
+    """
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    vendor: str
+    category: str | None
+    released: int | None
+    architecture: str | None
+    compute_capability: str | None
+    memory_type: str | None
+    memory_marketing_gb: int | None
+    memory_options_gb: tuple[int, ...]
+    memory_total_mib: int | None
+    memory_total_basis: str | None
+    torch_total_mib: int | None
+    torch_total_mib_seen: tuple[int, ...]
+    torch_total_basis: str | None
+    visible: VisibleInfo | None
+    memory_bandwidth_gbps: float | None
+    tflops_dense: dict[str, float | None]
+    interconnect: dict[str, str | float | None]
+    tdp_w: float | None
+    devices_per_package: int | None
+    fp8_kv: str | None
+    confidence: str | None
+    note: str | None
+    source: str
+    user: bool
+    instances: tuple[str, ...]
+
+
+class GpusDocument(Record):
+    """What ``kvplan gpus --json`` prints."""
+
+    schema_version: str
+    gpus: tuple[GpuInfo, ...]
+
+
+class InstanceInfo(Record):
+    """One instance: ``count`` accelerators of one kind, or a ``fraction`` of one (1/8).
+
+    ``visible_bytes_each`` is what a program is expected to see of the memory of each.
+    """
+
+    name: str
+    id: str
+    cloud: str
+    accelerator: str
+    count: int
+    fraction: str | None
+    fabric: str | None
+    memory_mib: int | None
+    visible_bytes_each: int | None
+    note: str | None
+    source: str
+    user: bool
+
+
+class InstancesDocument(Record):
+    """What ``kvplan instances --json`` prints."""
+
+    schema_version: str
+    instances: tuple[InstanceInfo, ...]
+
+
+def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuInfo:
+    """The record of an accelerator, with its aliases and the instances that have it."""
+    from hwcalc.profiles.gpus import visible_memory
+
+    visible = visible_memory(gpu)
+    made: dict[str, Any] = {
+        "aliases": tuple(aliases),
+        "torch_total_mib_seen": gpu.torch_total_mib_seen or (),
+        "visible": None if visible is None else VisibleInfo(**asdict(visible)),
+        "tflops_dense": dict(gpu.tflops_dense),
+        "interconnect": dict(gpu.interconnect),
+        "instances": tuple(instances),
+    }
+    return GpuInfo(**made, **_same_fields(gpu, GpuInfo, made))
+
+
+def instance_info(instance: Instance, each: Gpu) -> InstanceInfo:
+    """The record of an instance; ``each`` is one of its accelerators as a program sees it."""
+    from hwcalc.profiles.gpus import visible_memory
+
+    visible, fraction = visible_memory(each), instance.fraction
+    made: dict[str, Any] = {
+        "fraction": None if fraction is None else f"{fraction[0]}/{fraction[1]}",
+        "visible_bytes_each": None if visible is None else visible.expected_bytes,
+    }
+    return InstanceInfo(**made, **_same_fields(instance, InstanceInfo, made))
+
+
+def policy_info(policy: Policy) -> PolicyInfo:
+    """The record of a cache policy, with its options and what is published of its quality."""
+    from hwcalc.policies.base import quality_of
+
+    options = []
+    for option in policy.options:
+        if not option.name.startswith("_"):
+            default = "" if option.default is None else str(option.default)
+            default = default.lower() if isinstance(option.default, bool) else default
+            options.append(PolicyOptionInfo(default=default, **_same_fields(option, PolicyOptionInfo, {"default"})))
+    made: dict[str, Any] = {"role": policy.role.value, "options": tuple(options), "quality": quality_of(policy.name)}
+    return PolicyInfo(**made, **_same_fields(policy, PolicyInfo, made))
+
+
+def _same_fields(source: object, record: type[Record], but: Container[str]) -> dict[str, Any]:
+    """The fields of a record that its source has by the same names."""
+    return {name: getattr(source, name) for name in record.__struct_fields__ if name not in but}

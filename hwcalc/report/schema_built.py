@@ -29,7 +29,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.strategies_result import Strategies
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
-    from hwcalc.report import hardware, probe, records
+    from hwcalc.report import probe, records
     from hwcalc.sweep.grid import SweepDocument
 
     classes: dict[str, type] = {
@@ -45,8 +45,8 @@ def built_schema(document: str) -> dict[str, Any]:
         "models": records.ModelsDocument,
         "types": records.TypesDocument,
         "engines": records.EnginesDocument,
-        "gpus": hardware.GpusDocument,
-        "instances": hardware.InstancesDocument,
+        "gpus": records.GpusDocument,
+        "instances": records.InstancesDocument,
         "dtypes": records.DTypesDocument,
         "policies": records.PoliciesDocument,
         "keep": Kept,

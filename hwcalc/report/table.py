@@ -5,34 +5,47 @@ The layers of a model in one line: a letter for each, so that a pattern is seen 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
-from hwcalc.report.drawing import BETWEEN, PIPED_WIDTH, SCREEN, Piece, Text, columns, hanging, indented, rendered
-from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
+from hwcalc.report import PIPED_WIDTH, Detail
+from hwcalc.report.drawing import (
+    BETWEEN,
+    SCREEN,
+    UNSURE,
+    VERDICT_COLORS,
+    Piece,
+    Text,
+    columns,
+    hanging,
+    height,
+    indented,
+    rendered,
+)
 from hwcalc.report.summary import (
     DEVICE_HEADER,
     advice_command,
     advice_pair,
+    ask_line,
     definition,
     device_rows,
     figures,
+    first_lines,
+    is_room,
+    kept_lines,
     model_lines,
+    notes_of,
     request_line,
+    shares,
     start_line,
     verdict,
 )
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.report.summary import LayerShare
-
-Detail = Literal["brief", "usual", "full"]
 
 _USUAL_WIDTH: Final = 100
 """Columns by which the lines of a screen are counted where there is no narrower terminal."""
@@ -55,70 +68,68 @@ def plan_table(
     warnings are always shown. ``command`` is the command line of this plan, for the line that says how to go on.
     """
     full = detail == "full"
-    parts = _first_screen(plan, width, command, detail=detail, quiet=quiet)
+    parts = _first_screen(plan, width, "" if quiet else command, detail)
     if detail != "brief":
         parts += _figures(plan, width) if plan.fit is not None else []
         parts += _dropped_and_shared(plan, full=full)
-        parts += _details(plan, full=full)
-        parts += _devices(plan, width, full=full)
+        if details := first_lines(plan, full=full)[1]:
+            parts += [Text("each GPU", style="bold"), *hanging([(label, text, "") for label, text in details]), Text()]
+        if devices := device_rows(plan, full=full):
+            rows = [[Text("  " + first), *map(Text, others)] for first, *others in devices]
+            header = [Text(title, style="bold") for title in DEVICE_HEADER]
+            parts += [columns([header, *rows], width=width, right=range(2, len(header))), Text()]
         parts += _layers(plan, width)
         parts += _everything(plan, width) if full else []
         if not quiet:
             texts, more = notes_of(plan, full=full)
-            parts += hanging([*(("note", text, "dim") for text in texts), *((*line, "dim") for line in more_notes(more))])
+            notes = [("note", text, "dim") for text in texts]
+            parts += hanging([*notes, ("", f"{plural(more, 'more note')}: -v", "dim")] if more else notes)
     return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
 
 
-def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet: bool) -> list[Piece]:
-    """Model, request and answer, and what to change."""
+def _first_screen(plan: Plan, width: int, command: str, detail: Detail) -> list[Piece]:
+    """Model, request and answer, and what to change. ``command`` is empty where no line says how to go on."""
     name, about, _ = model_lines(plan)
-    parts: list[Piece] = [
-        Text((name, "bold"), ("  " + about, "dim")),
-        Text(request_line(plan)),
-        Text(),
-    ]
-    warnings = hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])
+    parts: list[Piece] = [Text((name, "bold"), ("  " + about, "dim")), Text(request_line(plan)), Text()]
     if plan.fit is None:
         parts += _figures(plan, width)
         if detail == "brief":
             parts += hanging([(label, text, "") for label, text in kept_lines(plan)])
-        asked = None if quiet else ask_line(plan, command)
-        parts += [] if asked is None else [*_command("ask", *asked), Text()]
+        ask = ask_line(plan, command)
+        parts += [] if ask is None else [*_command("ask", *ask), Text()]
     else:
-        parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
-        parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
+        color = VERDICT_COLORS.get(plan.fit.verdict.text, UNSURE)
+        parts.append(Text(verdict(plan), style=f"bold {color}"))
+        parts += hanging([(label, text, "") for label, text in first_lines(plan)[0]])
         start = start_line(plan)
         parts += [] if start is None else _command("start", *start)
         parts += [*_tries(plan, parts, width, detail), Text()]
-    return [*parts, *warnings, Text()] if plan.warnings else parts
+    if plan.warnings:
+        parts += [*hanging([("warning", clean(note.message), "yellow") for note in plan.warnings]), Text()]
+    return parts
 
 
 def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
     """What would help: as many as the first screen has room for, at least one; all of them in full."""
     assert plan.fit is not None
-    counted = min(width, _USUAL_WIDTH)
-    room = SCREEN[0] - _height(before, counted)
-    out: list[Piece] = []
     tries = plan.fit.suggestions
+    counted = min(width, _USUAL_WIDTH)
+    room = SCREEN[0] - height(before, counted) if tries else 0
+    out: list[Piece] = []
     for place, one in enumerate(tries):
         left = len(tries) - place
         need = (1 if left > 1 else 0) if detail != "full" and place else -inf
         # What a change gives takes long to find out: where the command alone has no room, nobody asks.
         lines = _command("try", advice_command(one), "")
-        if room - _height(lines, counted) >= need:
+        if room - height(lines, counted) >= need:
             lines = _command("try", *advice_pair(one, plan.request.engine))
-        room -= _height(lines, counted)
+        room -= height(lines, counted)
         if room < need:
             # The two options exclude each other.
             how = "-v in place of --brief" if detail == "brief" else "-v"
             return [*out, Text(f"           {left:,} more: {how}", style="dim")]
         out += lines
     return out
-
-
-def _height(parts: Sequence[Piece], width: int) -> int:
-    """Lines of a screen that the parts take; a terminal wraps a longer line by itself."""
-    return sum(max(1, -(-len(line) // width)) for line in rendered(parts, width=width).splitlines()) if parts else 0
 
 
 def _command(label: str, command: str, remark: str) -> list[Piece]:
@@ -136,27 +147,17 @@ def _figures(plan: Plan, width: int) -> list[Piece]:
     """The cache, and the headline numbers one below the other."""
     total = plan.cache.total_bytes
     rows = []
-    for figure in figures(plan):
-        strong = "bold" if figure.name == "total" else ""
-        rows.append(
-            [
-                Text("  " + figure.name, style=strong),
-                Text(exact(figure.bytes), style=strong),
-                Text(human_bytes(figure.bytes), style=strong),
-                Text(figure.meaning, style="dim"),
-            ]
-        )
-    return [
-        Text(
-            ("KV cache  ", "bold"), (human_bytes(total), "bold green"), f"  =  {exact(total)}", (f"  {definition(plan)}", "dim")
-        ),
-        columns(rows, width=width, right=(1, 2)),
-        Text(),
-    ]
+    for name, size, meaning in figures(plan):
+        strong = "bold" if name == "total" else ""
+        cells = [Text(cell, style=strong) for cell in ("  " + name, exact(size), human_bytes(size))]
+        rows.append([*cells, Text(meaning, style="dim")])
+    whole = (human_bytes(total), "bold green")
+    headline = Text(("KV cache  ", "bold"), whole, f"  =  {exact(total)}", (f"  {definition(plan)}", "dim"))
+    return [headline, columns(rows, width=width, right=(1, 2)), Text()]
 
 
 def _dropped_and_shared(plan: Plan, *, full: bool) -> list[Piece]:
-    """What the policy of the cache does, and what sequences have in common."""
+    """What the policy of the cache does, and what sequences have in common; each label once, beside its first line."""
     out: list[Piece] = []
     if plan.policy is None and plan.sharing is None:
         return out
@@ -164,38 +165,18 @@ def _dropped_and_shared(plan: Plan, *, full: bool) -> list[Piece]:
 
     for lines in (policy_lines(plan, full=full), sharing_lines(plan)):
         if lines:
-            (title, first), *others = _unrepeated(lines)
-            out += [Text(f"{title} {first}", style="bold"), *hanging([(label, text, "") for label, text in others]), Text()]
+            (before, first), *others = lines
+            out.append(Text(f"{before} {first}", style="bold"))
+            rows = []
+            for label, text in others:
+                rows.append(("" if label == before else label, text, ""))
+                before = label
+            out += [*hanging(rows), Text()]
     return out
-
-
-def _unrepeated(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Each label once, beside its first line."""
-    before = ""
-    for label, text in lines:
-        yield "" if label == before else label, text
-        before = label
-
-
-def _details(plan: Plan, *, full: bool) -> list[Piece]:
-    """How the budget comes about, and what the engine makes of it."""
-    lines = first_lines(plan, full=full).details
-    return [Text("each GPU", style="bold"), *hanging([(label, text, "") for label, text in lines]), Text()] if lines else []
-
-
-def _devices(plan: Plan, width: int, *, full: bool) -> list[Piece]:
-    """What each device holds, for engines that place layers."""
-    rows = [[Text("  " + first), *map(Text, others)] for first, *others in device_rows(plan, full=full)]
-    if not rows:
-        return []
-    header = [Text(title, style="bold") for title in DEVICE_HEADER]
-    return [columns([header, *rows], width=width, right=range(2, len(DEVICE_HEADER))), Text()]
 
 
 def _layers(plan: Plan, width: int) -> list[Piece]:
     """The shape of the model, and two lines for each group of layers: its description, then its bar and bytes."""
-    from hwcalc.report.summary import shares
-
     groups, total = shares(plan), plan.cache.total_bytes
     exact_width = max(len(exact(group.bytes)) for group in groups)
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
@@ -208,54 +189,44 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
         else:
             lines += [indented(Text(pattern)), indented(Text(meanings, style="dim"))]
     for group in groups:
+        which = layer_words(group.count, group.layers, abbreviated(group.layers.text)) if group.count else ""
+        described = " · ".join(filter(None, (which, group.rule, group.dtypes)))
         filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
+        sizes = f"  {exact(group.bytes):>{exact_width}}  {human_bytes(group.bytes):>{human_width}}"
         lines += [
-            indented(Text((group.title, "bold"), ("  " + _described(group), "dim"))),
-            Text(
-                ("  " + "█" * filled, "cyan"),
-                ("░" * (bar - filled), "dim"),
-                f"  {percent(group.bytes, total):>7}"
-                f"  {exact(group.bytes):>{exact_width}}  {human_bytes(group.bytes):>{human_width}}",
-            ),
+            indented(Text((group.title, "bold"), ("  " + described, "dim"))),
+            Text(("  " + "█" * filled, "cyan"), ("░" * (bar - filled), "dim"), f"  {percent(group.bytes, total):>7}{sizes}"),
         ]
     return [*lines, Text()]
 
 
-def _described(group: LayerShare) -> str:
-    layers = layer_words(group.count, group.layers, abbreviated(group.layers.text)) if group.count else ""
-    return " · ".join(filter(None, (layers, group.rule, group.dtypes)))
-
-
 def _everything(plan: Plan, width: int) -> list[Piece]:
     """Every tensor, and the parts of weights and overhead."""
-    from hwcalc.report.summary import is_room
-
-    out: list[Piece] = []
     tensors = [
         ["  " + tensor.name, tensor.kind, layer_words(tensor.count, tensor.layers) if tensor.layers else "",
          "x".join(map(str, tensor.shape)), "" if is_room(tensor) else tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]
         for tensor in plan.cache.tensors
     ]  # fmt: skip
-    sections: list[tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]] = [
-        (("  tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), tensors, (5, 6))
-    ]
     groups = [
         ["  " + group.kind, layer_words(group.count, group.layers), f"{group.block_size:,}", exact(group.block_bytes),
          f"{group.blocks_per_request:,}"]
         for group in plan.cache.groups
     ]  # fmt: skip
-    sections.append((("  group", "layers", "tokens a block", "bytes a block", "blocks a request"), groups, (2, 3, 4)))
-    parts = [
+    weights = [
         ["  " + part.kind, part.part, plural(part.count, "layer"), f"{part.parameters:,}", exact(part.bytes)]
         for part in plan.memory.weights.parts
     ]
-    sections.append((("  weights", "of", "", "parameters", "bytes"), parts, (3, 4)))
-    overhead = [] if plan.fit is None or plan.fit.budget is None else plan.fit.budget.parts
-    terms = [
-        ["  " + part.name, part.definition, exact(part.low), exact(part.expected), exact(part.high), clean(part.source)]
-        for part in overhead
+    overhead = [
+        ["  " + part.name, part.definition, exact(part.low), exact(part.expected), exact(part.high), part.source]
+        for part in (() if plan.fit is None or plan.fit.budget is None else plan.fit.budget.parts)
     ]
-    sections.append((("  each GPU", "is", "low", "expected", "high", "source"), terms, (2, 3, 4)))
+    sections = (
+        (("  tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), tensors, (5, 6)),
+        (("  group", "layers", "tokens a block", "bytes a block", "blocks a request"), groups, (2, 3, 4)),
+        (("  weights", "of", "", "parameters", "bytes"), weights, (3, 4)),
+        (("  each GPU", "is", "low", "expected", "high", "source"), overhead, (2, 3, 4)),
+    )
+    out: list[Piece] = []
     for header, rows, right in sections:
         if rows:
             cells = [[Text(clean(cell)) for cell in row] for row in rows]
@@ -280,7 +251,11 @@ def layer_strip(plan: Plan, width: int) -> tuple[str, str] | None:
     most = max((layer.bytes for layer in layers), default=0)
     if not most:
         return None
-    letters = _letters(layers)
+    # A capital for each title: its first letter that no other title has.
+    letters: dict[str, str] = {}
+    for title in dict.fromkeys(layer.title for layer in layers if layer.bytes):
+        free = (letter for letter in (*title.upper(), *"ABCDEFGHIJKLMNOPQRSTUVWXYZ") if letter not in letters.values())
+        letters[title] = next(letter for letter in free if letter.isalpha())
 
     def sign(layer: LayerBytes) -> str:
         if not layer.bytes:
@@ -289,27 +264,15 @@ def layer_strip(plan: Plan, width: int) -> tuple[str, str] | None:
 
     each = -(-len(layers) // max(_LEAST, width))
     shown = [max(layers[start : start + each], key=lambda layer: layer.bytes) for start in range(0, len(layers), each)]
-    sizes: dict[str, dict[str, list[int]]] = {}
+    titles: dict[str, str] = {}
+    sizes: dict[str, list[int]] = {}
     for layer in layers:
-        sizes.setdefault(sign(layer), {}).setdefault(layer.title, []).append(layer.bytes)
-    many = f", {each} layers a letter" if each > 1 else ""
-    return "".join(map(sign, shown)), ", ".join(_meanings(sizes)) + many
-
-
-def _letters(layers: Sequence[LayerBytes]) -> dict[str, str]:
-    """A capital for each title: its first letter that no other title has."""
-    letters: dict[str, str] = {}
-    for title in dict.fromkeys(layer.title for layer in layers if layer.bytes):
-        free = (letter for letter in (*title.upper(), *"ABCDEFGHIJKLMNOPQRSTUVWXYZ") if letter not in letters.values())
-        letters[title] = next(letter for letter in free if letter.isalpha())
-    return letters
-
-
-def _meanings(sizes: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[str]:
-    for sign, titles in sizes.items():
-        if sign == _NONE:
-            yield f"{_NONE} nothing of its own"
-            continue
-        ((title, found),) = titles.items()
-        low, high = human_bytes(min(found)), human_bytes(max(found))
-        yield f"{sign} {title} {low if low == high else f'{low} to {high}'} each"
+        titles[sign(layer)] = layer.title
+        sizes.setdefault(sign(layer), []).append(layer.bytes)
+    meanings = []
+    for letter, counts in sizes.items():
+        low, high = human_bytes(min(counts)), human_bytes(max(counts))
+        many = low if low == high else f"{low} to {high}"
+        meanings.append(f"{_NONE} nothing of its own" if letter == _NONE else f"{letter} {titles[letter]} {many} each")
+    more = f", {each} layers a letter" if each > 1 else ""
+    return "".join(map(sign, shown)), ", ".join(meanings) + more

@@ -1,11 +1,12 @@
-"""How reports write numbers and counts."""
+"""How reports write numbers, counts, paragraphs and rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from hwcalc.formulas import LayerNumbers
-from hwcalc.text import clean
+from hwcalc.report import View
+from hwcalc.text import clean, csv_cell
 from hwcalc.units import human_bytes
 
 _BILLION, _MILLION = 10**9, 10**6
@@ -17,13 +18,20 @@ def escaped(text: str) -> str:
     return clean(text).replace("\n", " ").translate(_SPECIAL)
 
 
-def filled(text: str, width: int, **how: Any) -> str:
-    """As :func:`textwrap.fill`, whose import takes long, for a text that mostly fits into the line."""
+def filled(text: str, width: int) -> str:
+    """Lines of at most ``width`` characters with a hanging indent; an id or a command is never cut."""
     if len(text) <= width and text.isprintable() and text == text.strip():
         return text
     from textwrap import fill
 
-    return fill(text, width, **how)
+    return fill(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+
+
+def paragraphs(lines: Iterable[str], view: View) -> str:
+    """Lines as a Markdown list, or as paragraphs with a hanging indent."""
+    if view.format == "markdown":
+        return "".join(f"- {escaped(line)}\n" for line in lines)
+    return "".join(f"{filled(clean(line), view.width)}\n" for line in lines)
 
 
 def exact(count: int) -> str:
@@ -98,3 +106,29 @@ def abbreviated(ranges: str, width: int = 30) -> str:
     if len(ranges) <= width:
         return ranges
     return ranges[: ranges.rfind(",", 0, width - 1) + 1] + "…"
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Comma-separated values with a header line, as every command writes them.
+
+    An empty cell is unknown, ``true`` and ``false`` are those of JSON, and text that a spreadsheet would run as a formula stands behind an
+    apostrophe.
+    """
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        cells = [csv_cell(cell) if isinstance(cell, str) else cell for cell in row]
+        writer.writerow([("true" if cell else "false") if isinstance(cell, bool) else cell for cell in cells])
+    return out.getvalue()
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A pipe table; the columns in ``right`` are aligned right."""
+    numbers = set(right)
+    rule = ["---:" if column in numbers else "---" for column in range(len(header))]
+    lines = [list(header), rule, *([escaped(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import IO, TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,20 +20,9 @@ from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
 from hwcalc.sources.caches import cache_place, cached_weights, keep_weights, locate
-from hwcalc.sources.local import (
-    from_path,
-    from_standard_input,
-    from_stream,
-    has_path_syntax,
-    no_such_path,
-    read_config,
-    weights_beside,
-)
-from hwcalc.sources.request import Absent, Source, Wanted, split_revision
+from hwcalc.sources.local import from_path, from_standard_input, has_path_syntax, read_config, resolve_stream, weights_beside
+from hwcalc.sources.request import Absent, Wanted, split_revision
 from hwcalc.text import operand, printable, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["find_cached", "resolve", "resolve_stream"]
 
@@ -71,17 +61,20 @@ def resolve(
     if not text or "\0" in text or len(text) > _LONGEST:
         raise _not_a_model(text)
     if not isinstance(model, str):
-        return _without_revision(from_path(_path(text), weights=weights), revision)
+        return _without_revision(from_path(Path(text), weights=weights), revision)
     if not os.path.lexists(text):
         # Blanks come along where a name is copied.
         text = text.strip() or text
     if text == "-":
         return _without_revision(from_standard_input(), revision)
     # An id that is no file here needs no path.
-    path = None if is_model_id(text) and not os.path.lexists(text) else _path(os.path.expanduser(text))
-    looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
-    if path is not None and os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
-        return _without_revision(from_path(path, weights=weights), revision)
+    path = None if is_model_id(text) and not os.path.lexists(text) else Path(os.path.expanduser(text))
+    here = path is not None and os.path.lexists(path)
+    if path is not None and here:
+        # A folder whose name looks like an id is a model only with its config.
+        empty = is_model_id(text) and os.path.isdir(path) and not os.path.lexists(path / "config.json")
+        if not empty:
+            return _without_revision(from_path(path, weights=weights), revision)
     if text.lower().startswith(OLLAMA):
         from hwcalc.sources.ollama import find_in_ollama
 
@@ -89,14 +82,16 @@ def resolve(
     access = Wanted(id="", offline=offline or _forbidden(), token=token, endpoint=endpoint, weights=weights)
     if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, revision, access, refresh=refresh)):
         return found
-    if not looks_like_id:
-        raise no_such_path(text) if has_path_syntax(text) and not re.fullmatch(_HUB_ADDRESS, text) else _not_a_model(text)
+    name, is_path = text.partition("@")[0], has_path_syntax(text)
+    if is_path or not (is_model_id(name) or is_model_id(f"org/{name}")):
+        if not is_path or re.fullmatch(_HUB_ADDRESS, text):
+            raise _not_a_model(text)
+        raise ModelNotFoundError(
+            f"there is no file or folder {shown(text)}.",
+            hint="Give a folder with a config.json, a config.json, or an id such as Qwen/Qwen3-8B (kvplan models lists what is built in).",
+        )
     model_id, asked = split_revision(text, revision)
-    folder = (
-        Absent(place="the folder of that name here (it has no config.json)")
-        if path is not None and os.path.lexists(path)
-        else None
-    )
+    folder = [Absent(place="the folder of that name here (it has no config.json)")] if here else []
     return _ask(replace(access, id=model_id, revision=asked), folder, refresh=refresh)
 
 
@@ -106,34 +101,52 @@ def _as_gguf(text: str, revision: str | None, access: Wanted, *, refresh: bool) 
 
     named = None if has_path_syntax(text) else gguf_name(text)
     if named is None:
+        if not text.lower().endswith(".gguf") or re.fullmatch(_HUB_ADDRESS, text):
+            return None
         # As a path it is not there, which the error says.
-        return (
-            from_path(_path(os.path.expanduser(text)))
-            if text.lower().endswith(".gguf") and not re.fullmatch(_HUB_ADDRESS, text)
-            else None
-        )
-    model_id, asked = split_revision(
-        named.repository if named.revision is None else f"{named.repository}@{named.revision}", revision
-    )
-    return _ask(replace(access, id=model_id, revision=asked, file=named.file), None, refresh=refresh)
+        return from_path(Path(os.path.expanduser(text)))
+    model_id, asked = split_revision("@".join(filter(None, (named.repository, named.revision))), revision)
+    return _ask(replace(access, id=model_id, revision=asked, file=named.file), [], refresh=refresh)
 
 
-def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
-    """The description in an open text or binary file. The file is read to its end and stays open."""
-    return from_stream(stream)
-
-
-def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
+def _order(wanted: Wanted, *, refresh: bool) -> tuple[str, ...]:
     """The sources in the order in which they are asked. The first one that has the model answers."""
     if wanted.file is not None:
-        return (_find_on_hub, _find_gguf_here, _find_base) if refresh else (_find_gguf_here, _find_on_hub, _find_base)
+        return ("hub", "header", "base") if refresh else ("header", "hub", "base")
     if refresh:
-        return (_find_on_hub, find_cached, find_in_catalog)
+        return "hub", "cache", "catalog"
     if wanted.endpoint:
-        return (find_cached, _find_gguf_here, _find_on_hub, find_in_catalog, _find_by_name)
+        return "cache", "header", "hub", "catalog", "name"
     if wanted.revision or wanted.token:
-        return (find_cached, _find_gguf_here, _find_by_name, _find_on_hub, find_in_catalog)
-    return (find_cached, find_in_catalog, _find_gguf_here, _find_by_name, _find_on_hub, _find_base)
+        return "cache", "header", "name", "hub", "catalog"
+    return "cache", "catalog", "header", "name", "hub", "base"
+
+
+def _answer(source: str, wanted: Wanted) -> RawModel | Absent:
+    """What one source has: the Hugging Face ``cache``, the ``catalog``, files and headers of GGUF files that are here (``header``), the
+    only model here that the ``name`` can mean, the ``hub``, or the model of the catalog that a GGUF repository was made from (``base``).
+    """
+    if source == "cache":
+        return find_cached(wanted)
+    if source == "catalog":
+        return find_in_catalog(wanted)
+    if source == "name":
+        from hwcalc.sources.listing import meant
+
+        found = meant(wanted.id)
+        if found is None:
+            return Absent(place="")
+        raw = _ask(replace(wanted, id=found[0]), [], refresh=False)
+        return replace(raw, notes=(Note(code="model-name", message=found[1]), *raw.notes))
+    if source == "hub" and wanted.offline:
+        return Absent(place="the Hugging Face Hub, which was not asked (offline)")
+    if source == "hub" and wanted.file is None:
+        from hwcalc.sources.hub import find_on_hub
+
+        return find_on_hub(wanted)
+    from hwcalc.sources.gguf.hub import find_base, find_gguf_here, find_gguf_on_hub
+
+    return {"hub": find_gguf_on_hub, "header": find_gguf_here, "base": find_base}[source](wanted)
 
 
 def find_cached(wanted: Wanted) -> RawModel | Absent:
@@ -144,69 +157,25 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
     path, commit, remark = located
     notes = [Note(code="revision", message=remark)] if remark else []
     config = read_config(path, notes)
-    raw = RawModel(
-        id=wanted.id,
-        config=config,
-        source="hf-cache",
-        location=f"Hugging Face cache, commit {commit[:12]}",
-        revision=commit,
-        notes=tuple(notes),
-    )
-    return _with_weights(raw, wanted, path, commit) if wanted.weights else raw
-
-
-def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> RawModel:
-    """The model with its weight facts, from an earlier reading of this commit, from downloaded files, or from the Hub."""
+    at = f"Hugging Face cache, commit {commit[:12]}"
+    raw = RawModel(id=wanted.id, config=config, source="hf-cache", location=at, revision=commit, notes=tuple(notes))
+    if not wanted.weights:
+        return raw
+    # From an earlier reading of this commit, from downloaded files, or from the Hub.
     kept = cached_weights(wanted.id, commit)
     if kept is not None and kept.facts is not None:
         return replace(raw, weights=kept.facts, notes=(*raw.notes, *kept.notes))
-    notes: list[Note] = []
-    facts = weights_beside(config, notes)
+    more: list[Note] = []
+    facts = weights_beside(path, more)
     if facts is not None:
         keep_weights(wanted.id, commit, facts)
     elif kept is not None:
-        notes = list(kept.notes)
+        more = list(kept.notes)
     elif not wanted.offline and re.fullmatch(r"[0-9a-f]{40}", commit):
         from hwcalc.sources.hub import with_weights
 
-        return with_weights(raw, wanted, commit, params=config.name == "params.json")
-    return replace(raw, weights=facts, notes=(*raw.notes, *notes))
-
-
-def _find_gguf_here(wanted: Wanted) -> RawModel | Absent:
-    from hwcalc.sources.gguf.hub import find_gguf_here
-
-    return find_gguf_here(wanted)
-
-
-def _find_base(wanted: Wanted) -> RawModel | Absent:
-    from hwcalc.sources.gguf.hub import find_base
-
-    return find_base(wanted)
-
-
-def _find_by_name(wanted: Wanted) -> RawModel | Absent:
-    """The only model of this machine's that the name can mean, from the source that has it."""
-    from hwcalc.sources.listing import meant
-
-    found = meant(wanted.id)
-    if found is None:
-        return Absent(place="")
-    model_id, message = found
-    raw = _ask(replace(wanted, id=model_id), None, refresh=False)
-    return replace(raw, notes=(Note(code="model-name", message=message), *raw.notes))
-
-
-def _find_on_hub(wanted: Wanted) -> RawModel | Absent:
-    if wanted.offline:
-        return Absent(place="the Hugging Face Hub, which was not asked (offline)")
-    if wanted.file is not None:
-        from hwcalc.sources.gguf.hub import find_gguf_on_hub
-
-        return find_gguf_on_hub(wanted)
-    from hwcalc.sources.hub import find_on_hub
-
-    return find_on_hub(wanted)
+        return with_weights(raw, wanted, commit, params=path.name == "params.json")
+    return replace(raw, weights=facts, notes=(*raw.notes, *more))
 
 
 def _forbidden() -> bool:
@@ -215,17 +184,23 @@ def _forbidden() -> bool:
     return word.upper() in {"1", "ON", "YES", "TRUE"}
 
 
-def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
-    absent = [] if folder is None else [folder]
+def _ask(wanted: Wanted, absent: list[Absent], *, refresh: bool) -> RawModel:
+    """The answer of the first source that has the model. ``absent`` are the places where it is not, to which sources add themselves."""
     for source in _order(wanted, refresh=refresh):
         # The catalog describes the main branch, so it may replace a Hub that cannot be reached.
         instead = wanted.revision == "main" and absent and absent[-1].error is not None
         try:
-            answer = source(replace(wanted, revision=None) if instead else wanted)
+            answer = _answer(source, replace(wanted, revision=None) if instead else wanted)
         except HubError as error:
             raise _with_guess(error, wanted) from None
         if isinstance(answer, RawModel):
-            notes = [note for miss in absent if (note := _remark(miss, answer)) is not None]
+            notes: list[Note] = []
+            for miss in absent:
+                if miss.error is not None:
+                    message = f"{_sentence(miss.error.message)} Planned from: {answer.location}."
+                    notes.append(Note(code="hub-unreachable", message=message))
+                elif miss.remark:
+                    notes.append(Note(code="source", message=_sentence(miss.remark)))
             return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
         absent.append(answer)
         if answer.error is not None:
@@ -234,25 +209,21 @@ def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
         if miss.error is not None:
             if wanted.revision is not None and not isinstance(find_in_catalog(replace(wanted, revision=None)), Absent):
                 miss.error.hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
-            raise _unknown_here(miss.error, wanted)
+            raise _with_guess(miss.error, wanted, unknown=True)
     raise _not_found(wanted, absent)
 
 
-def _remark(miss: Absent, answer: RawModel) -> Note | None:
-    if miss.error is not None:
-        return Note(code="hub-unreachable", message=f"{_sentence(miss.error.message)} Planned from: {answer.location}.")
-    return Note(code="source", message=_sentence(miss.remark)) if miss.remark else None
+def _with_guess(error: KvplanError, wanted: Wanted, *, unknown: bool = False) -> KvplanError:
+    """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first.
 
-
-def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:
-    """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first."""
-    instead = _in_other_words(wanted)
-    if instead:
-        error.hint = f"{instead} {error.hint}".rstrip()
-        return error
-    near = _near(wanted.id)
-    if near and wanted.id not in near:
-        error.hint = f"{_guessed(near)} {error.hint}".rstrip()
+    If the network failed, the name is ``unknown`` here too: where names like it are known, it is probably wrong.
+    """
+    meant = _in_other_words(wanted) or _did_you_mean(wanted.id, if_unknown=True)
+    if meant:
+        error.hint = f"{meant} {error.hint}".rstrip()
+        if unknown:
+            what = shown(wanted.id if wanted.file is None else f"{wanted.id}:{wanted.file}")
+            error.message = f"{what} is not known here, and {error.message}"
     return error
 
 
@@ -271,36 +242,10 @@ def _in_other_words(wanted: Wanted) -> str:
     return f"As llama.cpp would make it: kvplan {operand(wanted.id)} --engine llamacpp --weights {form}."
 
 
-def _unknown_here(error: KvplanError, wanted: Wanted) -> KvplanError:
-    """An error of the network. If names like this one are known, the name is probably wrong, and that stands first."""
-    before = error.hint
-    error = _with_guess(error, wanted)
-    if error.hint != before:
-        what = shown(wanted.id if wanted.file is None else f"{wanted.id}:{wanted.file}")
-        error.message = f"{what} is not known here, and {error.message}"
-    return error
-
-
-def _looks_like_id(text: str) -> bool:
-    """Whether ``text`` is ``org/name`` or a bare name. A few of the oldest models have bare names (``gpt2``)."""
-    return is_model_id(text) or is_model_id(f"org/{text}")
-
-
-def _path(text: str) -> Path:
-    from pathlib import Path
-
-    return Path(text)
-
-
-def _is_folder_without_config(path: Path) -> bool:
-    return os.path.isdir(path) and not os.path.lexists(path / "config.json")
-
-
 def _without_revision(raw: RawModel, revision: str | None) -> RawModel:
     if revision is not None:
-        raise UsageError(
-            f"a file has no revisions, but {shown(revision)} was asked for.", hint="Leave --revision out, or give an id."
-        )
+        message = f"a file has no revisions, but {shown(revision)} was asked for."
+        raise UsageError(message, hint="Leave --revision out, or give an id.")
     return raw
 
 
@@ -314,7 +259,7 @@ def _not_a_model(text: str) -> KvplanError:
         hint = f"Give the id alone: kvplan {address[1]}"
     else:
         pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if re.fullmatch(_LIKE_OLLAMA, text) else ""
-        known = " ".join(filter(None, (_guess(text), pulled)))
+        known = " ".join(filter(None, (_did_you_mean(text), pulled)))
         hint = known or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
     what = "the model is an empty string." if not text else f"{shown(text)} is neither a file here nor a model's id."
     return ModelNotFoundError(what, hint=hint)
@@ -331,20 +276,16 @@ def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
         hint = f"{instead} " if instead else ""
         hint += "Plan it once with the network, after which its header is kept, or give the path of the file."
     else:
-        hint = _guess(wanted.id) or "kvplan models lists what is built in; any model's folder or config.json will do as well."
+        hint = (
+            _did_you_mean(wanted.id) or "kvplan models lists what is built in; any model's folder or config.json will do as well."
+        )
     return ModelNotFoundError(f"{what} is neither in {places}.{remarks}", hint=hint)
 
 
-def _guess(text: str) -> str:
-    return _guessed(_near(text))
-
-
-def _guessed(near: list[str]) -> str:
-    return f"Did you mean {' or '.join(near)}?" if near else ""
-
-
-def _near(text: str) -> list[str]:
+def _did_you_mean(text: str, *, if_unknown: bool = False) -> str:
+    """The ids like a text; empty if there is none, or with ``if_unknown`` if the text is one of them."""
     from hwcalc.sources.listing import known_ids
     from hwcalc.sources.nearest import nearest
 
-    return [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]
+    near = [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]
+    return f"Did you mean {' or '.join(near)}?" if near and not (if_unknown and text in near) else ""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.record import Record
 from hwcalc.model import FIDELITY, Note, Parameters, RawModel, WeightFacts
-from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry, own_models
+from hwcalc.profiles.catalog import ProfileError, find_entry, own_models
 from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import printable
 
@@ -40,45 +40,32 @@ def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
         from hwcalc.sources.document import check_document
 
         check_document(entry.data, printable(str(entry.path)))
-    counts = entry.data.get("parameters")
+    data, notes = entry.data, []
+    place, recorded = printable(str(entry.path)) if entry.user else "built-in catalog", data.get("recorded")
+    location = f"{place}, recorded {recorded}" if recorded else place
+    counts, sizes, fidelity, weights = data.get("parameters"), data.get("weight_bytes"), data.get("fidelity"), None
+    if sizes:
+        # The catalog does not keep the numbers of files and tensors.
+        source = f"safetensors headers, {location}"
+        weights = WeightFacts(bytes_by_dtype=sizes, elements_by_dtype={}, files=0, tensors=0, source=source)
+    if entry.user:
+        notes.append(Note(code="user-profile", message=f"The config is your own: {place}."))
+    if fidelity and not fidelity.startswith("published"):
+        message = f"The catalog's config of this model is not a copy of the published file: {printable(fidelity)}."
+        notes.append(Note(code=FIDELITY, message=message))
     return RawModel(
         id=wanted.id,
-        config=entry.data["config"],
+        config=data["config"],
         source="catalog",
-        location=_location(entry),
+        location=location,
         parameters=None if counts is None else Parameters(**{key: value for key, value in counts.items() if key != "source"}),
-        weights=_weights(entry),
-        notes=tuple(_notes(entry)),
+        weights=weights,
+        notes=tuple(notes),
     )
 
 
-def _weights(entry: CatalogEntry) -> WeightFacts | None:
-    """The weight bytes of the entry. The catalog does not keep the numbers of files and tensors."""
-    sizes = entry.data.get("weight_bytes")
-    if not sizes:
-        return None
-    source = f"safetensors headers, {_location(entry)}"
-    return WeightFacts(bytes_by_dtype=sizes, elements_by_dtype={}, files=0, tensors=0, source=source)
-
-
-def _location(entry: CatalogEntry) -> str:
-    recorded = entry.data.get("recorded")
-    place = printable(str(entry.path)) if entry.user else "built-in catalog"
-    return f"{place}, recorded {recorded}" if recorded else place
-
-
-def _notes(entry: CatalogEntry) -> Iterator[Note]:
-    if entry.user:
-        yield Note(code="user-profile", message=f"The config is your own: {printable(str(entry.path))}.")
-    fidelity = entry.data.get("fidelity")
-    if fidelity and not fidelity.startswith("published"):
-        yield Note(
-            code=FIDELITY,
-            message=f"The catalog's config of this model is not a copy of the published file: {printable(fidelity)}.",
-        )
-
-
 _SENSES: Final = {"vision": ("vision_config", "vision_tower", "vit_config", "visual"), "audio": ("audio_config", "sound_config")}
+"""What a model takes beside text, by the parts that its config describes."""
 
 
 class CatalogFacts(Record):
@@ -103,18 +90,12 @@ def own_facts() -> Iterator[CatalogFacts]:
 
 def facts_of(model_id: str, data: Mapping[str, Any]) -> CatalogFacts:
     """The facts in one file of the catalog."""
-    counts = data.get("parameters") or {}
-    config = data["config"]
+    counts, config = data.get("parameters") or {}, data["config"]
     return CatalogFacts(
         id=model_id,
         model_type=str(config.get("model_type") or ""),
         parameters=counts.get("total"),
         active=counts.get("active"),
         released=data.get("released"),
-        modality=modality_of(config),
+        modality=next((sense for sense, keys in _SENSES.items() if any(config.get(key) for key in keys)), "text"),
     )
-
-
-def modality_of(config: Mapping[str, Any]) -> str:
-    """What a model takes beside text, by the parts that its config describes."""
-    return next((sense for sense, keys in _SENSES.items() if any(config.get(key) for key in keys)), "text")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeGuard
@@ -39,11 +39,6 @@ def cache_place() -> str:
     return place if os.path.normpath(place) == place else str(Path(place))
 
 
-def cache_folder() -> Path:
-    """The folder of the cache, whether or not it exists."""
-    return Path(cache_place())
-
-
 def repository_folder(model_id: str) -> Path | None:
     """The folder of one repository; ``None`` if the cache does not have it."""
     place = os.path.join(cache_place(), f"models--{model_id.replace('/', '--')}")
@@ -59,22 +54,20 @@ def snapshot(model_id: str, revision: str | None) -> tuple[Path, str] | None:
     return None if commit is None else (folder / "snapshots" / commit, commit)
 
 
-def _snapshots(folder: Path) -> Iterator[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    yield from sorted(name for name in names if re.fullmatch(_COMMIT, name))
-
-
 def commit_of(folder: Path, revision: str | None) -> tuple[str | None, str]:
     """The commit that ``revision`` means in a repository's folder and a remark, or ``None`` and the reason."""
-    commits = tuple(_snapshots(folder / "snapshots"))
+    names: list[str] = []
+    with suppress(OSError):
+        names = sorted(os.listdir(folder / "snapshots"))
+    commits = [name for name in names if re.fullmatch(_COMMIT, name)]
     listed = "; it has " + ", ".join(commit[:12] for commit in commits[:4]) if commits else ""
     known = f"the Hugging Face cache has {folder.name.removeprefix('models--').replace('--', '/', 1)}"
-    commit = _reference(folder / "refs" / (revision or "main"))
-    if commit is not None:
-        return commit, ""
+    reference = folder / "refs" / (revision or "main")
+    if os.path.isfile(reference):
+        with suppress(OSError, ValueError), open(reference, encoding="ascii") as file:
+            commit = file.read(256).strip()
+            if re.fullmatch(_COMMIT, commit):
+                return commit, ""
     if revision is None:
         if len(commits) == 1:
             return commits[0], f"The cache holds one commit, {commits[0][:12]}, and does not say that it is the main branch."
@@ -84,17 +77,6 @@ def commit_of(folder: Path, revision: str | None) -> tuple[str | None, str]:
     if len(matches) == 1:
         return matches[0], ""
     return None, f"{known}, but {'more than one' if matches else 'no'} revision {revision}{listed}"
-
-
-def _reference(path: Path) -> str | None:
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, encoding="ascii") as file:
-            commit = file.read(256).strip()
-    except (OSError, ValueError):
-        return None
-    return commit if re.fullmatch(_COMMIT, commit) else None
 
 
 def cached_ids() -> tuple[str, ...]:
@@ -130,51 +112,38 @@ def locate(model_id: str, revision: str | None) -> tuple[Path, str, str] | str:
     return f"the Hugging Face cache has {model_id} at commit {commit[:12]}, but without a config.json"
 
 
-def blob_key(data: bytes) -> str:
-    """The hash that git uses for the content of a file.
-
-    >>> blob_key(b"")
-    'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
-    """
-    import hashlib
-
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
 def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, bytes]) -> bool:
     """Store files of one commit, and ``revision`` as a name of this commit. Returns whether that was possible.
 
     Existing files stay as they are. The reference is written last, and before it the first file, the config: a program that finds one of
     them finds all files.
     """
-    folder = cache_folder() / f"models--{model_id.replace('/', '--')}"
+    import hashlib
+
+    folder = Path(cache_place()) / f"models--{model_id.replace('/', '--')}"
     try:
         for name, data in reversed(list(files.items())):
-            _keep(folder, commit, name, data)
+            path = folder / "snapshots" / commit / name
+            if os.path.isfile(path):
+                continue
+            blob = folder / "blobs" / hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+            if not os.path.isfile(blob):
+                write_atomically(blob, data)
+            os.makedirs(path.parent, exist_ok=True)
+            if os.path.islink(path):  # the link is broken
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            try:
+                os.symlink(os.path.join("..", "..", "blobs", blob.name), path)
+            except FileExistsError:
+                continue
+            except OSError:  # the file system has no links, so write a copy, as huggingface_hub does
+                write_atomically(path, data)
         if not commit.startswith(revision.lower()):
             write_atomically(folder / "refs" / revision, commit.encode("ascii"))
     except OSError:
         return False
     return True
-
-
-def _keep(folder: Path, commit: str, name: str, data: bytes) -> None:
-    path = folder / "snapshots" / commit / name
-    if os.path.isfile(path):
-        return
-    blob = folder / "blobs" / blob_key(data)
-    if not os.path.isfile(blob):
-        write_atomically(blob, data)
-    os.makedirs(path.parent, exist_ok=True)
-    if os.path.islink(path):  # the link is broken
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    try:
-        os.symlink(os.path.join("..", "..", "blobs", blob.name), path)
-    except FileExistsError:
-        return
-    except OSError:  # the file system has no links, so write a copy, as huggingface_hub does
-        write_atomically(path, data)
 
 
 _VERSION: Final = 1
@@ -215,13 +184,8 @@ def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: I
     if facts is None:
         document["no_weights"] = True
     else:
-        document |= {
-            "bytes_by_dtype": dict(facts.bytes_by_dtype),
-            "elements_by_dtype": dict(facts.elements_by_dtype),
-            "files": facts.files,
-            "tensors": facts.tensors,
-            "source": facts.source,
-        }
+        document |= {"bytes_by_dtype": dict(facts.bytes_by_dtype), "elements_by_dtype": dict(facts.elements_by_dtype)}
+        document |= {"files": facts.files, "tensors": facts.tensors, "source": facts.source}
     with suppress(OSError):
         write_atomically(path, json.dumps(document).encode())
 
@@ -234,9 +198,13 @@ def _facts_path(model_id: str, commit: str) -> Path | None:
 def _read(document: Any) -> Kept | None:
     if not isinstance(document, dict) or document.get("schema_version") != _VERSION:
         return None
-    notes = _notes(document.get("notes", []))
-    if notes is None:
+    rows = document.get("notes", [])
+    if not isinstance(rows, list) or len(rows) > _MOST_NOTES:
         return None
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) and text.isprintable() for text in row)):
+            return None
+    notes = tuple(Note(code=code[:64], message=message[:_LONGEST_NOTE]) for code, message in rows)
     if document.get("no_weights") is True:
         return Kept(facts=None, notes=notes)
     sizes, elements = document.get("bytes_by_dtype"), document.get("elements_by_dtype")
@@ -247,15 +215,6 @@ def _read(document: Any) -> Kept | None:
         return None
     facts = WeightFacts(bytes_by_dtype=sizes, elements_by_dtype=elements, files=files, tensors=tensors, source=source[:200])
     return Kept(facts=facts, notes=notes)
-
-
-def _notes(rows: Any) -> tuple[Note, ...] | None:
-    if not isinstance(rows, list) or len(rows) > _MOST_NOTES:
-        return None
-    for row in rows:
-        if not (isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) and text.isprintable() for text in row)):
-            return None
-    return tuple(Note(code=code[:64], message=message[:_LONGEST_NOTE]) for code, message in rows)
 
 
 def _counts(value: Any) -> TypeGuard[dict[str, int]]:

@@ -12,12 +12,12 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
-from hwcalc.model import Note, WeightFacts
+from hwcalc.model import Note
 from hwcalc.text import printable
 
 GGUF_MAGIC: Final = b"GGUF"
@@ -39,6 +39,7 @@ MAX_DIGITS: Final = 4_300
 _MAX_BITS: Final = int(MAX_DIGITS * 3.3219)
 """Bits of the largest number with so many digits."""
 _SURROGATE: Final = r"\\u[dD][89a-fA-F]"
+_HALF_PAIR: Final = r"[\ud800-\udfff]"
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
 
@@ -66,9 +67,8 @@ def read_document(path: str | os.PathLike[str], name: str | None = None) -> dict
     if stat.S_ISDIR(mode):
         raise ConfigError(f"{name} is a folder, not a file.", hint=_WRONG_KIND)
     if not stat.S_ISREG(mode):
-        raise ConfigError(
-            f"{name} is a pipe or a device, not a regular file.", hint="Read from a pipe as standard input: kvplan -"
-        )
+        message = f"{name} is a pipe or a device, not a regular file."
+        raise ConfigError(message, hint="Read from a pipe as standard input: kvplan -")
     return parse_document(data, name)
 
 
@@ -118,7 +118,14 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
     """The object in ``data``. Messages call the document ``name`` and never repeat its content."""
     if len(data) > LARGEST_DOCUMENT:
         raise ConfigError(f"{name} is larger than {LARGEST_DOCUMENT // 1024**2} MiB: that is no config.", hint=_WRONG_KIND)
-    text = _decode(data, name)
+    if data[:4] == GGUF_MAGIC:
+        raise ConfigError(f"{name} is a GGUF file, and here a JSON document belongs.", hint="Give it a name that ends in .gguf.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        hint = "It looks like UTF-16, which some shells write on '>': save it as UTF-8." if utf16 else _WRONG_KIND
+        raise ConfigError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint=hint) from error
     # Counted before the document is read: a million empty lists are three megabytes of text and seventy in memory.
     if sum(data.count(sign) for sign in (b",", b":", b"[", b"{")) > MAX_VALUES:
         raise _too_many(name)
@@ -127,9 +134,13 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{name} is not JSON: {error.msg} (line {error.lineno:,}, column {error.colno:,}).", hint=_hint(text)
-        ) from error
+        start, hint = text.lstrip()[:64], _WRONG_KIND
+        if start.startswith("<"):
+            hint = "It looks like a web page. Download the raw file: on the Hub its address has /resolve/, not /blob/."
+        elif start.startswith("version https://git-lfs"):
+            hint = "It is a Git LFS pointer, not the file itself: run git lfs pull."
+        message = f"{name} is not JSON: {error.msg} (line {error.lineno:,}, column {error.colno:,})."
+        raise ConfigError(message, hint=hint) from error
     except RecursionError as error:
         raise _too_deep(name) from error
     except ValueError as error:
@@ -153,10 +164,12 @@ def check_document(document: object, name: str) -> None:
         left -= sum(len(item) * (1 + isinstance(item, Mapping)) for item in level)
         if left < 0:
             raise _too_many(name)
-        inner: list[Any] = [value for item in level for value in _values(item)]
+        inner: list[Any] = []
+        for item in level:
+            inner += (*item.keys(), *item.values()) if isinstance(item, Mapping) else item
         for value in inner:
             if isinstance(value, str):
-                if not _encodable(value):
+                if not value.isascii() and re.search(_HALF_PAIR, value):
                     raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
             elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
                 raise _too_long(name)
@@ -164,30 +177,6 @@ def check_document(document: object, name: str) -> None:
         if not level:
             return
     raise _too_deep(name)
-
-
-def _values(container: Any) -> Iterable[Any]:
-    return (*container.keys(), *container.values()) if isinstance(container, Mapping) else container
-
-
-def _decode(data: bytes, name: str) -> str:
-    if data[:4] == GGUF_MAGIC:
-        raise ConfigError(f"{name} is a GGUF file, and here a JSON document belongs.", hint="Give it a name that ends in .gguf.")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
-        hint = "It looks like UTF-16, which some shells write on '>': save it as UTF-8." if utf16 else _WRONG_KIND
-        raise ConfigError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint=hint) from error
-
-
-def _hint(text: str) -> str:
-    start = text.lstrip()[:64]
-    if start.startswith("<"):
-        return "It looks like a web page. Download the raw file: on the Hub its address has /resolve/, not /blob/."
-    if start.startswith("version https://git-lfs"):
-        return "It is a Git LFS pointer, not the file itself: run git lfs pull."
-    return _WRONG_KIND
 
 
 def _too_many(name: str) -> ConfigError:
@@ -202,14 +191,6 @@ def _too_deep(name: str) -> ConfigError:
     return ConfigError(f"{name} is nested more than {MAX_DEPTH} levels deep: that is no config.", hint=_WRONG_KIND)
 
 
-def _encodable(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 _RENAMED: Final = {
     "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
     "n_kv_heads": "num_key_value_heads", "head_dim": "head_dim", "hidden_dim": "intermediate_size",
@@ -221,11 +202,28 @@ _EXPERTS: Final = {"num_experts": "num_local_experts", "num_experts_per_tok": "n
 
 # These keys describe training, storage, longer contexts or an additional tower. They do not change the cache of a layer.
 _HARMLESS: Final = frozenset(
-    {
-        *("causal", "dropout", "ffn_dim_multiplier", "is_causal", "lora", "max_batch_size", "multiple_of", "quantization"),
-        *("rope_scaling", "rope_scaling_factor", "use_biases", "use_scaled_rope", "vision_encoder", "yarn", "llama_4_scaling"),
-        *("max_seq_len", "activation_dim", "multimodal", "ragged_attention", "use_qk_norm"),
-    }
+    [
+        "causal",
+        "dropout",
+        "ffn_dim_multiplier",
+        "is_causal",
+        "lora",
+        "max_batch_size",
+        "multiple_of",
+        "quantization",
+        "rope_scaling",
+        "rope_scaling_factor",
+        "use_biases",
+        "use_scaled_rope",
+        "vision_encoder",
+        "yarn",
+        "llama_4_scaling",
+        "max_seq_len",
+        "activation_dim",
+        "multimodal",
+        "ragged_attention",
+        "use_qk_norm",
+    ]
 )
 _NEEDED: Final = ("dim", "n_layers", "n_heads")
 
@@ -296,18 +294,12 @@ def _meta_config(params: Mapping[str, Any], config: dict[str, Any]) -> dict[str,
 
 
 QUANT_FILE: Final = "hf_quant_config.json"
-_UNQUANTISED: Final = frozenset({"F64", "F32", "F16", "BF16", "C64", "BOOL", "I64"})
 
 
 def is_quantized(config: Mapping[str, Any]) -> bool:
     """Whether the config itself says how the weights are quantised."""
     levels = (config, *(value for key in ("text_config", "llm_config") if isinstance(value := config.get(key), Mapping)))
     return any(level.get(key) for level in levels for key in ("quantization_config", "compression_config"))
-
-
-def may_be_quantized(facts: WeightFacts) -> bool:
-    """Whether the files contain a dtype that unquantised models do not have."""
-    return any(size and dtype not in _UNQUANTISED for dtype, size in facts.bytes_by_dtype.items())
 
 
 def with_quantization(config: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Note, ...]]:

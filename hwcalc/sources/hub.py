@@ -9,7 +9,7 @@ A repository without a ``config.json``: read ``params.json`` or a GGUF file inst
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from hwcalc.sources.document import (
     QUANT_FILE,
     config_from_params,
     is_quantized,
-    may_be_quantized,
     parse_document,
     with_quantization,
 )
@@ -35,6 +34,7 @@ from hwcalc.text import operand, printable, shown
 
 _STEMS: Final = {False: ("model",), True: ("consolidated", "model")}
 """Stems of the weight files. The key says whether the config is Mistral's ``params.json``."""
+_UNQUANTISED: Final = frozenset({"F64", "F32", "F16", "BF16", "C64", "BOOL", "I64"})
 _KEPT: Final = frozenset({"renamed", "weights"})
 """Codes of notes that are always true for a commit."""
 
@@ -64,12 +64,9 @@ def with_weights(raw: RawModel, wanted: Wanted, commit: str, *, params: bool) ->
     tell(f"asking {client.name}")
     repository = Repository(client, None, wanted.id, commit)
     facts, _ = _weights(repository, _STEMS[params], notes)
-    config: Mapping[str, Any] = raw.config
-    if facts is not None and may_be_quantized(facts) and not is_quantized(config):
-        documents: dict[str, bytes] = {}
-        config, more = _quantization(repository, dict(config), documents)
-        notes += more
-        keep_files(wanted.id, commit, commit, documents)
+    documents: dict[str, bytes] = {}
+    config = _quantization(repository, dict(raw.config), facts, documents, notes)
+    keep_files(wanted.id, commit, commit, documents)
     return replace(raw, config=config, weights=facts, notes=(*raw.notes, *notes))
 
 
@@ -104,24 +101,15 @@ def _raw(repository: Repository, wanted: Wanted, config: dict[str, Any], documen
     client, commit = repository.client, repository.commit
     notes: list[Note] = []
     if repository.id != repository.asked:
-        notes.append(
-            Note(
-                code="renamed",
-                message=f"{client.name[:1].upper()}{client.name[1:]} has {wanted.id} as {printable(repository.id)}.",
-            )
-        )
+        name = f"{client.name[:1].upper()}{client.name[1:]}"
+        notes.append(Note(code="renamed", message=f"{name} has {wanted.id} as {printable(repository.id)}."))
     if commit is None:
-        notes.append(
-            Note(
-                code="unpinned",
-                message="The address that was asked does not say which commit it gave: the plan cannot be repeated.",
-            )
-        )
-    stems = _STEMS["params.json" in documents]
-    facts, reached = (None, True) if not wanted.weights else _weights(repository, stems, notes)
-    if facts is not None and may_be_quantized(facts) and not is_quantized(config):
-        config, more = _quantization(repository, config, documents)
-        notes += more
+        message = "The address that was asked does not say which commit it gave: the plan cannot be repeated."
+        notes.append(Note(code="unpinned", message=message))
+    facts, reached = None, True
+    if wanted.weights:
+        facts, reached = _weights(repository, _STEMS["params.json" in documents], notes)
+    config = _quantization(repository, config, facts, documents, notes)
     if commit is not None and reached:
         keep_files(wanted.id, wanted.revision or "main", commit, documents)
     at = f"commit {commit[:12]}" if commit else f"revision {repository.revision}"
@@ -161,21 +149,30 @@ def _unread(error: KvplanError) -> Note:
 
 
 def _quantization(
-    repository: Repository, config: dict[str, Any], documents: dict[str, bytes]
-) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """Add the quantisation that older exports of ModelOpt keep in a second file.
+    repository: Repository, config: dict[str, Any], facts: WeightFacts | None, documents: dict[str, bytes], notes: list[Note]
+) -> dict[str, Any]:
+    """The config with the quantisation that older exports of ModelOpt keep in a second file, which is added to ``documents``.
 
-    The caller asks for it only if the dtypes of the weight files suggest a quantised model.
+    It is asked for only if the weight files have a dtype that unquantised models do not have, and the config says nothing of it.
     """
+    if (
+        facts is None
+        or is_quantized(config)
+        or all(dtype in _UNQUANTISED for dtype, size in facts.bytes_by_dtype.items() if size)
+    ):
+        return config
     try:
         data = repository.whole(QUANT_FILE, LARGEST_DOCUMENT)
         if data is None:
-            return config, ()
+            return config
         document = parse_document(data, f"{QUANT_FILE} of {shown(repository.asked)}")
     except KvplanError as error:
-        return config, (Note(code="quantization", message=f"{QUANT_FILE} could not be read: {error.message}"),)
+        notes.append(Note(code="quantization", message=f"{QUANT_FILE} could not be read: {error.message}"))
+        return config
     documents[QUANT_FILE] = data
-    return with_quantization(config, document)
+    config, more = with_quantization(config, document)
+    notes += more
+    return config
 
 
 def without_config(repository: Repository, wanted: Wanted) -> bytes | RawModel | None:
@@ -185,14 +182,17 @@ def without_config(repository: Repository, wanted: Wanted) -> bytes | RawModel |
     :class:`~hwcalc.errors.ModelNotFoundError` if it holds configs in folders or nothing that describes a model.
     """
     listing = repository.listing()
-    if listing is None:
+    if listing is None or "params.json" in listing.names:
         return repository.whole("params.json", LARGEST_DOCUMENT)
     names = listing.names
     what = f"{shown(repository.asked)} on {repository.client.name}"
-    if "params.json" in names:
-        return repository.whole("params.json", LARGEST_DOCUMENT)
     if "adapter_config.json" in names:
-        base = _base_of_adapter(repository) or listing.base
+        base = listing.base
+        with suppress(KvplanError):
+            data = repository.whole("adapter_config.json", LARGEST_DOCUMENT)
+            named = {} if data is None else parse_document(data, "adapter_config.json")
+            path = named.get("base_model_name_or_path")
+            base = path if isinstance(path, str) and is_model_id(path) else base
         raise UnsupportedError(
             f"{what} is an adapter{f' for {base}' if base else ''}: the model that it is loaded into has the cache.",
             hint=f"Plan the base model: kvplan {base}" if base else "Plan the base model that its page names.",
@@ -201,10 +201,11 @@ def without_config(repository: Repository, wanted: Wanted) -> bytes | RawModel |
     if inner:
         listed = ", ".join(shown(name) for name in inner[:6]) + (", ..." if len(inner) > 6 else "")
         many = "several configs, each" if len(inner) > 1 else "its config"
-        raise ModelNotFoundError(
-            f"{what} has {many} in a folder: {listed}.",
-            hint=f"Choose one and plan it as a folder: {_download(repository.asked, f'{inner[0]}/config.json')}",
-        )
+        file = operand(f"{inner[0]}/config.json")
+        asked = repository.asked
+        words = f"--local-dir . {asked} {file}" if inner[0].startswith("-") else f"{asked} {file} --local-dir ."
+        hint = f"Choose one and plan it as a folder: hf download {words}"
+        raise ModelNotFoundError(f"{what} has {many} in a folder: {listed}.", hint=hint)
     if any(is_gguf(name) for name in names):
         from hwcalc.sources.gguf.hub import read_repository
 
@@ -214,20 +215,3 @@ def without_config(repository: Repository, wanted: Wanted) -> bytes | RawModel |
         f"{what} {content}: nothing in it describes a model.",
         hint="Check the id; any model's folder or config.json will do as well.",
     )
-
-
-def _download(asked: str, name: str) -> str:
-    """The command that downloads one file, whose name the Hub gave."""
-    if name.startswith("-"):
-        return f"hf download --local-dir . {asked} {operand(name)}"
-    return f"hf download {asked} {operand(name)} --local-dir ."
-
-
-def _base_of_adapter(repository: Repository) -> str:
-    try:
-        data = repository.whole("adapter_config.json", LARGEST_DOCUMENT)
-        document = {} if data is None else parse_document(data, "adapter_config.json")
-    except KvplanError:
-        return ""
-    base = document.get("base_model_name_or_path")
-    return base if isinstance(base, str) and is_model_id(base) else ""

@@ -157,6 +157,11 @@ class HubClient:
         if not good:
             raise UsageError("the Hub's address is not one.", hint="Write --endpoint (or HF_ENDPOINT) as https://huggingface.co")
         self.endpoint = parts.geturl()
+        host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
+        self.name = "the Hugging Face Hub" if host == "huggingface.co" else f"the Hub at {printable(host)}"
+        """The name of the Hub for messages: its address without a password."""
+        self.page = printable(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+        """The web address of the Hub, without a password."""
         if not token:
             try:
                 token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
@@ -176,19 +181,6 @@ class HubClient:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
         self._end = time.monotonic() + _LONGEST_READING
-
-    @property
-    def name(self) -> str:
-        """The name of the Hub for messages: its address without a password."""
-        parts = urlsplit(self.endpoint)
-        host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
-        return "the Hugging Face Hub" if host == "huggingface.co" else f"the Hub at {printable(host)}"
-
-    @property
-    def page(self) -> str:
-        """The web address of the Hub, without a password."""
-        parts = urlsplit(self.endpoint)
-        return printable(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
 
     def file(self, model_id: str, revision: str, name: str, *, most: int, first: int | None = None) -> Reply:
         """A file, or a part of it.
@@ -249,56 +241,57 @@ class HubClient:
         status = int(response.status_code)
         if status in _BUSY:
             reason = "is asked too often" if status == 429 else "is out of order"
-            raise _TryAgainError(f"{self.name} {reason} (status {status})", _wait(response.headers))
+            asked = str(response.headers.get("Retry-After") or "").strip()
+            if not (asked.isascii() and asked.isdigit()):
+                match = _RESET.search(str(response.headers.get("RateLimit") or ""))
+                asked = "" if match is None else match[1]
+            raise _TryAgainError(f"{self.name} {reason} (status {status})", float(asked[:9]) if asked else None)
         body, file_bytes = b"", None
         if status in {200, 206}:
             body, file_bytes = self._body(response, pieces, most, first)
-        return Reply(
-            status=status,
-            code=_word(response.headers.get("X-Error-Code")),
-            body=body,
-            commit=_commit(response),
-            file_bytes=file_bytes,
-            id=self._id(response),
-        )
+        word = str(response.headers.get("X-Error-Code") or "")
+        code = word if word.isascii() and word.isalpha() and len(word) < 64 else ""
+        commit, repository, hub = None, None, urlsplit(self.endpoint)
+        # If the Hub redirects to a content network, only the redirect names commit and repository, by its own address.
+        for answer in (response, *reversed(response.history)):
+            named = str(answer.headers.get("X-Repo-Commit") or "")
+            if commit is None and _COMMIT.fullmatch(named):
+                commit = named
+            address = urlsplit(str(answer.url))
+            if repository is None and address.netloc.rpartition("@")[2] == hub.netloc.rpartition("@")[2]:
+                match = _ID_IN_ADDRESS.match(address.path.removeprefix(hub.path))
+                repository = None if match is None else match[1]
+        return Reply(status=status, code=code, body=body, commit=commit, file_bytes=file_bytes, id=repository)
 
     def _body(self, response: Any, pieces: Iterator[bytes], most: int, first: int | None) -> tuple[bytes, int | None]:
         """The requested bytes and the size of the file. Bytes after the requested ones are not read."""
         encoding = str(response.headers.get("Content-Encoding") or "identity").strip().lower()
         if encoding not in {"identity", "gzip"} or (encoding == "gzip" and response.status_code == 206):
             raise self._unreachable(f"{self.name} sends a compressed answer, which was not asked for")
-        size = None
+        size, length = None, str(response.headers.get("Content-Length") or "")
         if encoding == "gzip":
             pieces = unzipped(pieces)
-        else:
-            size = _number(response.headers.get("Content-Length"))
-        if first is None:
-            if size is not None and size > most:
-                return bytes(most + 1), size
-            body, more = _up_to(pieces, most + 1), most + 1
-        elif response.status_code == 206:
+        elif length.isascii() and length.isdigit() and len(length) < 19:
+            size = int(length)
+        part = first is not None and response.status_code == 206
+        if part:
             match = _CONTENT_RANGE.fullmatch(str(response.headers.get("Content-Range", "")).strip())
             if match is None or int(match[1]) != first:
                 raise self._unreachable(f"{self.name} answers a request for a part of a file with another part")
             size, more = int(match[3]), min(most, int(match[3]) - first)
-            body = _up_to(pieces, more)
+        elif first is None:
+            if size is not None and size > most:
+                return bytes(most + 1), size
+            more = most + 1
         else:  # the server ignores ranges; parts are near the start of a file, so reading from the start costs little
             more = first + most
-            body = _up_to(pieces, more)
+        body = bytearray()
+        while len(body) < more and (piece := next(pieces, b"")):
+            body += piece
+        del body[more:]
         if len(body) < (more if size is None else min(more, size)) and (size is not None or first is not None):
             raise _TryAgainError(f"an answer of {self.name} broke off after {len(body):,} bytes")
-        return (body if first is None or response.status_code == 206 else body[first:]), size
-
-    def _id(self, response: Any) -> str | None:
-        """The name of the repository, from the last address on this Hub that contains one. Addresses of its store do not."""
-        hub = urlsplit(self.endpoint)
-        for answer in (response, *reversed(response.history)):
-            address = urlsplit(str(answer.url))
-            if address.netloc.rpartition("@")[2] == hub.netloc.rpartition("@")[2]:
-                match = _ID_IN_ADDRESS.match(address.path.removeprefix(hub.path))
-                if match is not None:
-                    return match[1]
-        return None
+        return bytes(body if first is None or part else body[first:]), size
 
     def _unreachable(self, reason: str) -> HubUnreachableError:
         words = reason if self.name in reason else f"{self.name} cannot be reached: {reason}"
@@ -309,27 +302,21 @@ class HubClient:
     def refusal(self, reply: Reply, model_id: str) -> HubError:
         """The error for a status that means neither success nor a missing file."""
         page = f"{self.page}/{model_id}"
-        if reply.status in {401, 403}:
-            if reply.code == "GatedRepo":
-                how = (
-                    "ask for access there with the account of your token."
-                    if self.has_token
-                    else "then sign in: hf auth login, or --token."
-                )
-                return HubAccessError(
-                    f"{shown(model_id)} is gated on {self.name}: its owner grants access.",
-                    hint=f"Accept its terms at {page}; {how}",
-                )
+        if reply.status not in {401, 403}:
+            what = f"{self.name} answers the request for {shown(model_id)} with status {reply.status}."
+            return HubError(what, hint=f"See {page}")
+        if reply.code == "GatedRepo":
+            how = "then sign in: hf auth login, or --token."
             if self.has_token:
-                return HubAccessError(
-                    f"{self.name} refuses {shown(model_id)} (status {reply.status}): your token gives no access to it, or is not valid.",
-                    hint="Check the id and the token (hf auth whoami).",
-                )
-            return HubAccessError(
-                f"{self.name} refuses {shown(model_id)} (status {reply.status}): it is private, or there is no such model.",
-                hint="Check the id; for a private model sign in: hf auth login, or --token.",
-            )
-        return HubError(f"{self.name} answers the request for {shown(model_id)} with status {reply.status}.", hint=f"See {page}")
+                how = "ask for access there with the account of your token."
+            what = f"{shown(model_id)} is gated on {self.name}: its owner grants access."
+            return HubAccessError(what, hint=f"Accept its terms at {page}; {how}")
+        what = f"{self.name} refuses {shown(model_id)} (status {reply.status})"
+        if self.has_token:
+            what += ": your token gives no access to it, or is not valid."
+            return HubAccessError(what, hint="Check the id and the token (hf auth whoami).")
+        what += ": it is private, or there is no such model."
+        return HubAccessError(what, hint="Check the id; for a private model sign in: hf auth login, or --token.")
 
 
 @contextmanager
@@ -347,63 +334,22 @@ def _opened(session: Any, address: str, headers: Mapping[str, str], timeout: flo
             yield response, iter(lambda: read(_PIECE), b"")
 
 
-def _up_to(pieces: Iterator[bytes], most: int) -> bytes:
-    """At most ``most`` bytes."""
-    body = bytearray()
-    while len(body) < most and (piece := next(pieces, b"")):
-        body += piece
-    del body[most:]
-    return bytes(body)
-
-
 def _reason(error: Exception, timeout: float) -> tuple[str, bool]:
     """The meaning of a client's exception, and whether another try may help. Its text is not used: it may quote a header."""
     names = {base.__name__ for base in type(error).__mro__}
-    if "TooManyRedirects" in names:
-        return "it redirects in a circle", False
-    if names & {"TimeoutException", "Timeout", "ReadTimeoutError"}:
-        return f"no answer within {timeout:,.0f} seconds", False
-    if "ProxyError" in names:
-        return "the proxy refuses", False
-    if "OfflineModeIsEnabled" in names:
-        return "HF_HUB_OFFLINE is set", False
-    if "SSLError" in names or "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "its certificate is not trusted", False
-    if names & {"ConnectError", "ConnectionError"}:
-        return "no connection", False
-    if names & {"ReadError", "RemoteProtocolError", "ProtocolError"}:
-        return "the answer broke off", True
-    return f"the request failed ({type(error).__name__})", False
-
-
-def _wait(headers: Mapping[str, str]) -> float | None:
-    """The seconds that the server asks to wait, or ``None``."""
-    word = str(headers.get("Retry-After") or "").strip()
-    if word.isascii() and word.isdigit():
-        return float(word[:9])
-    match = _RESET.search(str(headers.get("RateLimit") or ""))
-    return None if match is None else float(match[1])
-
-
-def _commit(response: Any) -> str | None:
-    """The commit of the answer. If the Hub redirects to a content network, only the redirect names the commit."""
-    for answer in (response, *reversed(response.history)):
-        commit = str(answer.headers.get("X-Repo-Commit") or "")
-        if _COMMIT.fullmatch(commit):
-            return commit
-    return None
-
-
-def _word(text: object) -> str:
-    return text if isinstance(text, str) and text.isascii() and text.isalpha() and len(text) < 64 else ""
-
-
-def _number(text: object) -> int | None:
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-_PARALLEL = 8
-_WHOLE_COMMIT = 40
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        names.add("SSLError")
+    meanings = {
+        "it redirects in a circle": {"TooManyRedirects"},
+        f"no answer within {timeout:,.0f} seconds": {"TimeoutException", "Timeout", "ReadTimeoutError"},
+        "the proxy refuses": {"ProxyError"},
+        "HF_HUB_OFFLINE is set": {"OfflineModeIsEnabled"},
+        "its certificate is not trusted": {"SSLError"},
+        "no connection": {"ConnectError", "ConnectionError"},
+        "the answer broke off": {"ReadError", "RemoteProtocolError", "ProtocolError"},
+    }
+    reason = next((meaning for meaning, known in meanings.items() if names & known), None)
+    return reason or f"the request failed ({type(error).__name__})", reason == "the answer broke off"
 
 
 class Listing(Record):
@@ -420,10 +366,10 @@ class Repository:
     it.
     """
 
-    parallel = _PARALLEL
+    parallel = 8
 
     def __init__(self, client: HubClient, reply: Reply | None, model_id: str, revision: str) -> None:
-        whole = len(revision) == _WHOLE_COMMIT and all(letter in "0123456789abcdef" for letter in revision)
+        whole = re.fullmatch(r"[0-9a-f]{40}", revision)
         self.client = client
         self.asked = model_id
         self.id = (reply and reply.id) or model_id

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.formulas.record import Record
 from hwcalc.model import OLLAMA
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
-from hwcalc.profiles.compiled import ListedModel, built_in_models, listed_facts
+from hwcalc.profiles.compiled import built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.caches import cached_config, cached_ids, snapshot
 from hwcalc.sources.document import read_document
@@ -55,45 +58,32 @@ def list_known_models(search: str | None = None) -> list[KnownModel]:
     own the cache, so a model with a broken file in the cache is listed without a type.
     """
     words = (search or "").lower().split()
-    return [row for row in _rows() if all(word in row.id.lower() or word in (row.model_type or "").lower() for word in words)]
-
-
-def _rows() -> Iterator[KnownModel]:
-    cached, listed = set(cached_ids()), built_in_models()
+    cached, listed, rows = set(cached_ids()), built_in_models(), []
     with profile_errors():
         own = frozenset(own_models())
     for model_id in known_ids():
-        found = None if model_id in own else listed.get(model_id)
-        source = "catalog"
-        if found is None:
-            found, source = _read(model_id)
+        facts, source = None if model_id in own else listed.get(model_id), "catalog"
+        if facts is None:
+            # Not of the built-in catalog: the model's own file says more, if it has one.
+            with profile_errors():
+                entry = find_entry(model_id)
+            if entry is not None:
+                facts, source = listed_facts(entry.data), "user" if entry.user else "catalog"
         path = cached_config(model_id) if model_id in cached else None
-        if found is None and path is None:
+        if facts is None and path is None:
             continue
-        model_type: Any = None if found is None else found.model_type
+        model_type: Any = None if facts is None else facts.model_type
         if path is not None:
-            source = "hf-cache"
-            try:
+            source, model_type = "hf-cache", None
+            with suppress(KvplanError):
                 model_type = read_document(path).get("model_type")
-            except KvplanError:
-                model_type = None
-        yield KnownModel(
-            id=printable(model_id),
-            source=source,
-            model_type=printable(model_type) if isinstance(model_type, str) and model_type else None,
-            released=None if found is None else found.released,
-            parameters=None if found is None else found.parameters,
-            fidelity=None if found is None else found.fidelity,
-        )
-
-
-def _read(model_id: str) -> tuple[ListedModel | None, str]:
-    """The facts in the model's own file, if it has one, and whose file it is."""
-    with profile_errors():
-        entry = find_entry(model_id)
-    if entry is None:
-        return None, "catalog"
-    return listed_facts(entry.data), "user" if entry.user else "catalog"
+        model_type = printable(model_type) if isinstance(model_type, str) and model_type else None
+        row = KnownModel(id=printable(model_id), source=source, model_type=model_type)
+        if facts is not None:
+            row = replace(row, released=facts.released, parameters=facts.parameters, fidelity=facts.fidelity)
+        if all(word in row.id.lower() or word in (row.model_type or "").lower() for word in words):
+            rows.append(row)
+    return rows
 
 
 _LISTED = 6
@@ -130,15 +120,19 @@ def meant(text: str) -> tuple[str, str] | None:
     if not ids or text in ids:
         return None
     whole = any(text.lower() in (model_id.lower(), model_id.lower().rpartition("/")[2]) for model_id in ids)
-    family = ids if whole else _family(text, ids, known)
+    family = ids
+    if not whole:
+        # All models whose name begins with the same words and numbers.
+        parts = name_parts(text)
+        begun = (one for one in known if one not in ids and name_parts(one.rpartition("/")[2])[: len(parts)] == parts)
+        family = [*ids, *filter(_described, begun)]
     clear = whole or (len(family) == len(ids) and any(letter.isdigit() for letter in text))
     if clear and len(ids) == 1:
         return ids[0], f"{shown(text)} is not an id: {ids[0]} is taken."
     if clear and (facts := _same_facts(ids)):
         # A copy of the published config needs no note about itself.
-        first = next(
-            (model_id for model_id, entry in facts.items() if str(entry.get("fidelity")).startswith("published")), ids[0]
-        )
+        published = [model_id for model_id, entry in facts.items() if str(entry.get("fidelity")).startswith("published")]
+        first = (published or ids)[0]
         others = _listed([model_id for model_id in ids if model_id != first], "and")
         return first, f"{shown(text)} is not an id: {first} is taken; the plan of {others} would be the same."
     hint = f"Did you mean {_listed(family, 'or')}?"
@@ -146,15 +140,6 @@ def meant(text: str) -> tuple[str, str] | None:
         hint += f" All of them: kvplan models {text}"
     many = f"may mean {len(family):,} models" if len(family) > 1 else "is only the beginning of one"
     raise ModelNotFoundError(f"{shown(text)} is not an id, and {many}.", hint=hint)
-
-
-def _family(text: str, ids: list[str], known: Iterable[str]) -> list[str]:
-    """All models whose name begins with the same words and numbers, those of ``ids`` first."""
-    parts = name_parts(text)
-    others = [
-        model_id for model_id in known if model_id not in ids and name_parts(model_id.rpartition("/")[2])[: len(parts)] == parts
-    ]
-    return [*ids, *(model_id for model_id in others if _described(model_id))]
 
 
 def _described(model_id: str) -> bool:
@@ -166,16 +151,18 @@ def _described(model_id: str) -> bool:
 def _same_facts(ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """The catalog's facts about the models by id; nothing if the facts that a plan uses differ, or if the cache has one of them."""
     facts: dict[str, Mapping[str, Any]] = {}
+    known = None
     for model_id in ids:
         with profile_errors():
             entry = find_entry(model_id)
         if entry is None or cached_config(model_id) is not None:
             return {}
         facts[model_id] = entry.data
-    used = [
-        (entry["config"], (entry.get("parameters") or {}).get("total"), entry.get("weight_bytes")) for entry in facts.values()
-    ]
-    return facts if all(one == used[0] for one in used) else {}
+        used = entry.data["config"], (entry.data.get("parameters") or {}).get("total"), entry.data.get("weight_bytes")
+        if known not in (None, used):
+            return {}
+        known = used
+    return facts
 
 
 def _listed(ids: list[str], word: str) -> str:
@@ -208,35 +195,31 @@ def installed_models(folders: Iterable[str | os.PathLike[str]] = ()) -> list[Ins
 
     Those of other programs' folders are listed too. Models in several files of which one is missing are left out.
     """
-    places = [Path(os.path.expanduser(os.fspath(folder))) for folder in (*folders, *_FOLDERS)]
-    found: dict[str, InstalledModel] = {}
-    for model in (*_cached(), *_of_ollama(), *(one for place in places for one in models_in_folder(place))):
-        found.setdefault(os.path.realpath(model.path), model)
-    return sorted(found.values(), key=lambda model: (model.name.lower(), model.name))
-
-
-def models_in_folder(folder: Path) -> Iterator[InstalledModel]:
-    """The models in a folder and in those below it."""
-    for path, size in _models_below(folder):
-        yield InstalledModel(name=printable(str(path)), path=path, bytes=size, source="folder")
-
-
-def _cached() -> Iterator[InstalledModel]:
+    models: list[InstalledModel] = []
     for model_id in cached_ids():
         found = snapshot(model_id, None)
         if found is None:
             continue
         for path, size in _models_below(found[0]):
             name = f"{model_id}:{path.relative_to(found[0]).as_posix()}"
-            yield InstalledModel(name=printable(name), path=path, bytes=size, source="hf-cache")
-
-
-def _of_ollama() -> Iterator[InstalledModel]:
+            models.append(InstalledModel(name=printable(name), path=path, bytes=size, source="hf-cache"))
     for store in ollama_stores():
         for model, manifest in ollama_models(store):
-            found = model_file(store, manifest)
-            if found is not None:
-                yield InstalledModel(name=OLLAMA + model.short, path=found[0], bytes=found[1], source="ollama")
+            file = model_file(store, manifest)
+            if file is not None:
+                models.append(InstalledModel(name=OLLAMA + model.short, path=file, bytes=os.stat(file).st_size, source="ollama"))
+    for folder in (*folders, *_FOLDERS):
+        models += models_in_folder(Path(os.path.expanduser(os.fspath(folder))))
+    by_file: dict[str, InstalledModel] = {}
+    for installed in models:
+        by_file.setdefault(os.path.realpath(installed.path), installed)
+    return sorted(by_file.values(), key=lambda model: (model.name.lower(), model.name))
+
+
+def models_in_folder(folder: Path) -> Iterator[InstalledModel]:
+    """The models in a folder and in those below it."""
+    for path, size in _models_below(folder):
+        yield InstalledModel(name=printable(str(path)), path=path, bytes=size, source="folder")
 
 
 def _models_below(folder: Path) -> Iterator[tuple[Path, int]]:
@@ -251,13 +234,8 @@ def _models_below(folder: Path) -> Iterator[tuple[Path, int]]:
             return
         for name in models_of(files):
             part = part_of(name)
-            sizes = [_size(os.path.join(place, one)) for one in ((name,) if part is None else part.names)]
-            if None not in sizes:
-                yield Path(place, name), sum(size or 0 for size in sizes)
-
-
-def _size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
+            try:
+                size = sum(os.stat(os.path.join(place, one)).st_size for one in ((name,) if part is None else part.names))
+            except OSError:
+                continue
+            yield Path(place, name), size

@@ -16,7 +16,7 @@ from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageErr
 from hwcalc.model import Note, RawModel, WeightFacts
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import read_document
-from hwcalc.text import printable, shown
+from hwcalc.text import printable
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
 _SNAPSHOT: Final = r"(?a)models--(?:([\w.-]+?)--)?([\w.-]+)"
@@ -119,8 +119,8 @@ def from_standard_input() -> RawModel:
     return RawModel(id=_own_name(config), config=config, source="stdin", location="standard input")
 
 
-def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
-    """The config or the GGUF file in an open file."""
+def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
+    """The description in an open text or binary file, a config or a GGUF file. It is read to its end, or that of its header, and stays open."""
     if not callable(getattr(stream, "read", None)):
         raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(stream).__name__}).")
     if stream is sys.stdin or stream is getattr(sys.stdin, "buffer", None):
@@ -149,14 +149,6 @@ def _own_name(config: Mapping[str, Any]) -> str:
     """The name in the config if it is an id. Some configs have a path of the training machine instead."""
     name = config.get("_name_or_path")
     return name if isinstance(name, str) and is_model_id(name) else "config"
-
-
-def no_such_path(text: str) -> ModelNotFoundError:
-    """The error for a path that does not exist."""
-    return ModelNotFoundError(
-        f"there is no file or folder {shown(text)}.",
-        hint="Give a folder with a config.json, a config.json, or an id such as Qwen/Qwen3-8B (kvplan models lists what is built in).",
-    )
 
 
 def read_config(path: Path, notes: list[Note]) -> dict[str, Any]:

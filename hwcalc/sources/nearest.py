@@ -54,7 +54,13 @@ def nearest(text: str, ids: Iterable[str], count: int = 3) -> tuple[str, ...]:
 
 def _distance(asked: Sequence[str], parts: Sequence[str], *, elsewhere: bool) -> tuple[int, ...] | None:
     """How far a name is from what was asked, in the order of weight; ``None`` if a number, or more than one word, is missing in it."""
-    missing, more = _without(asked, parts), _without(parts, asked)
+    missing, more = list(asked), list(parts)
+    for part in parts:
+        if part in missing:
+            missing.remove(part)
+    for part in asked:
+        if part in more:
+            more.remove(part)
     words = sum(not part.isdigit() for part in missing)
     shared = any(len(part) > 1 and not part.isdigit() and part in parts for part in asked)
     if not shared or words < len(missing) or words > 1:
@@ -64,15 +70,6 @@ def _distance(asked: Sequence[str], parts: Sequence[str], *, elsewhere: bool) ->
     return words + more_words, elsewhere, len(more) - more_words, -begins, sum(map(len, parts))
 
 
-def _without(parts: Sequence[str], others: Sequence[str]) -> list[str]:
-    """``parts`` less each of ``others`` once."""
-    left = list(parts)
-    for part in others:
-        if part in left:
-            left.remove(part)
-    return left
-
-
 def _similar(query: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
     """The ids that are spelled alike."""
     from difflib import SequenceMatcher
@@ -80,20 +77,12 @@ def _similar(query: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
     whole, part = SequenceMatcher(b=query, autojunk=False), SequenceMatcher(b=name, autojunk=False)
     ranked: list[tuple[float, str]] = []
     for model_id in ids:
-        low = model_id.lower()
-        score = _ratio(part, low.rpartition("/")[2])
-        if "/" in query:
-            score = max(score, _ratio(whole, low))
+        low, score = model_id.lower(), 0.0
+        # The name alone, and with its org if one is asked for.
+        for matcher, spelled in ((part, low.rpartition("/")[2]), (whole, low))[: 1 + ("/" in query)]:
+            matcher.set_seq1(spelled)
+            if matcher.real_quick_ratio() >= _SIMILAR and matcher.quick_ratio() >= _SIMILAR:
+                score = max(score, matcher.ratio())
         if score >= _SIMILAR:
             ranked.append((-score, model_id))
     return tuple(model_id for _, model_id in sorted(ranked))
-
-
-def _ratio(matcher: object, text: str) -> float:
-    from difflib import SequenceMatcher
-
-    assert isinstance(matcher, SequenceMatcher)
-    matcher.set_seq1(text)
-    if matcher.real_quick_ratio() < _SIMILAR or matcher.quick_ratio() < _SIMILAR:
-        return 0.0
-    return matcher.ratio()

@@ -10,12 +10,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
-from hwcalc.formulas.record import Record
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
@@ -37,7 +36,7 @@ _LISTED: Final = 12
 _NUMBERS: Final = r"[a-z][a-z0-9_]{0,40}"
 
 
-class OllamaModel(Record):
+class OllamaModel(NamedTuple):
     """A name as Ollama reads it, all parts filled in."""
 
     host: str
@@ -52,11 +51,6 @@ class OllamaModel(Record):
         if self.host == _HOST:
             words = words[1:] if self.namespace != _NAMESPACE else words[2:]
         return f"{'/'.join(words)}:{self.tag}"
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The folders below ``manifests``, and the file."""
-        return self.host, self.namespace, self.name, self.tag
 
 
 def ollama_stores() -> tuple[Path, ...]:
@@ -76,11 +70,7 @@ def find_in_ollama(text: str) -> RawModel:
     """
     from hwcalc.sources.gguf.local import from_file
 
-    asked = _named(text)
-    found = next(((store, *there) for store in ollama_stores() if (there := _manifest(store, asked)) is not None), None)
-    if found is None:
-        raise _not_here(asked)
-    store, model, path = found
+    store, model, path = _found(text)
     word = OLLAMA + model.short
     layers = _layers(store, path, word)
     digest, file = _blob(store, layers, "model", word, model)
@@ -95,14 +85,9 @@ def find_in_ollama(text: str) -> RawModel:
 
 def ollama_file(text: str) -> Path:
     """The GGUF file of the model that ``text`` names. Raises the errors of :func:`find_in_ollama`."""
-    asked = _named(text)
-    for store in ollama_stores():
-        found = _manifest(store, asked)
-        if found is not None:
-            model, path = found
-            word = OLLAMA + model.short
-            return _blob(store, _layers(store, path, word), "model", word, model)[1]
-    raise _not_here(asked)
+    store, model, path = _found(text)
+    word = OLLAMA + model.short
+    return _blob(store, _layers(store, path, word), "model", word, model)[1]
 
 
 def ollama_models(store: Path) -> Iterator[tuple[OllamaModel, Path]]:
@@ -111,34 +96,32 @@ def ollama_models(store: Path) -> Iterator[tuple[OllamaModel, Path]]:
     count = 0
     while waiting:
         folder, parts = waiting.pop()
-        last = len(parts) == 3
         pattern = _PART if parts else _PLACE
         try:
             names = sorted((name for name in os.listdir(folder) if pattern.fullmatch(name)), key=str.lower)
         except OSError:
             continue
-        if not last:
+        if len(parts) < 3:
             waiting += [(folder / name, (*parts, name)) for name in reversed(names)]
             continue
         for name in names:
             count += 1
             if count > MOST_MODELS:
                 return
-            yield OllamaModel(host=parts[0], namespace=parts[1], name=parts[2], tag=name), folder / name
+            yield OllamaModel._make((*parts, name)), folder / name
 
 
-def model_file(store: Path, manifest: Path) -> tuple[Path, int] | None:
-    """The GGUF file of a manifest and its bytes as the manifest gives them; ``None`` for a model that is stored otherwise."""
+def model_file(store: Path, manifest: Path) -> Path | None:
+    """The GGUF file of a manifest; ``None`` for a model that is stored otherwise."""
     word = printable(str(manifest))
     try:
-        layers = _layers(store, manifest, word)
-        _, path = _blob(store, layers, "model", word, None)
+        return _blob(store, _layers(store, manifest, word), "model", word, None)[1]
     except KvplanError:
         return None
-    return path, os.stat(path).st_size
 
 
-def _named(text: str) -> OllamaModel:
+def _found(text: str) -> tuple[Path, OllamaModel, Path]:
+    """The store that has a model, the model as it is named there, perhaps in other capitals, and its manifest."""
     head, sign, tag = text.strip().rpartition(":")
     if not sign or "/" in tag:
         head, tag = text.strip(), _TAG
@@ -149,34 +132,30 @@ def _named(text: str) -> OllamaModel:
             f"{shown(OLLAMA + text)} is no name of an Ollama model.",
             hint="Write it as ollama list does: ollama:llama3.1:8b, ollama:user/model:tag, ollama:hf.co/org/name:Q4_K_M.",
         )
-    return OllamaModel(host=words[0], namespace=words[1], name=words[2], tag=tag)
-
-
-def _manifest(store: Path, model: OllamaModel) -> tuple[OllamaModel, Path] | None:
-    """A model as the store has it, perhaps in other capitals, and its manifest."""
-    path = store.joinpath("manifests", *model.parts)
-    if os.path.isfile(path):
-        return model, path
-    asked = tuple(part.lower() for part in model.parts)
-    return next((found for found in ollama_models(store) if tuple(part.lower() for part in found[0].parts) == asked), None)
-
-
-def _not_here(model: OllamaModel) -> ModelNotFoundError:
-    there = [one.short for store in ollama_stores() for one, _ in ollama_models(store)]
+    asked = OllamaModel._make((*words, tag))
+    low = tuple(map(str.lower, asked))
+    for store in ollama_stores():
+        path = store.joinpath("manifests", *asked)
+        if os.path.isfile(path):
+            return store, asked, path
+        for model, manifest in ollama_models(store):
+            if tuple(map(str.lower, model)) == low:
+                return store, model, manifest
+    there = [model.short for store in ollama_stores() for model, _ in ollama_models(store)]
     if not there:
         places = " nor in ".join(printable(str(store)) for store in ollama_stores())
-        return ModelNotFoundError(
+        raise ModelNotFoundError(
             f"there is no Ollama model in {places}.",
-            hint=f"Pull it: ollama pull {model.short}. A store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
+            hint=f"Pull it: ollama pull {asked.short}. A store elsewhere: OLLAMA_MODELS=FOLDER kvplan ...",
         )
     from hwcalc.sources.nearest import nearest
 
-    near = nearest(model.short, there)
+    near = nearest(asked.short, there)
     listed = ", ".join(there[:_LISTED]) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
     guess = f"Did you mean {' or '.join(OLLAMA + name for name in near)}? " if near else ""
-    return ModelNotFoundError(
-        f"Ollama has no model {shown(model.short)} here. It has: {printable(listed)}.",
-        hint=f"{guess}Pull it: ollama pull {model.short}",
+    raise ModelNotFoundError(
+        f"Ollama has no model {shown(asked.short)} here. It has: {printable(listed)}.",
+        hint=f"{guess}Pull it: ollama pull {asked.short}",
     )
 
 

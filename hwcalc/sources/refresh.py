@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,21 @@ def refresh(model_id: str, *, revision: str | None = None, token: str | None = N
     raw = resolve(model_id, revision=revision, offline=False, token=token, endpoint=endpoint, weights=True, refresh=True)
     _check(raw, model_id)
     path = folder / f"{raw.id}.json"
-    text = json.dumps(_entry(raw), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    counted, weights = parse(raw).counted, raw.weights
+    counts = None if counted is None else {"total": counted.total, "active": counted.active, "mtp": counted.mtp or None}
+    entry = {
+        "schema_version": SCHEMA_VERSION,
+        "id": raw.id,
+        "released": None,
+        "recorded": datetime.now(UTC).date().isoformat(),
+        "source": raw.location,
+        "fidelity": f"published, revision {raw.revision}" if raw.revision else "published",
+        "parameters": None if counts is None else {"definition": "exact", **counts},
+        "stored_elements": None if weights is None else weights.total_elements,
+        "weight_bytes": None if weights is None else dict(weights.bytes_by_dtype),
+        "config": finite(raw.config),
+    }
+    text = json.dumps(entry, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parse_entry(text, path)
     try:
         write_atomically(path, text.encode())
@@ -68,37 +83,13 @@ def _check(raw: RawModel, model_id: str) -> None:
             hint="Check the network and HF_HUB_OFFLINE, and try again.",
         )
     unread = [note.message for note in raw.notes if note.code == "weights"]
-    if unread and raw.weights is None and _has_weights(raw.id):
-        raise HubError(
-            f"{unread[0]} Nothing was written: the catalog's entry has exact weight bytes, and stays.", hint="Try again later."
-        )
-
-
-def _has_weights(model_id: str) -> bool:
-    try:
-        entry = find_entry(model_id)
-    except ProfileError:
-        return False
-    return entry is not None and bool(entry.data.get("weight_bytes"))
-
-
-def _entry(raw: RawModel) -> dict[str, Any]:
-    spec = parse(raw)
-    counted = spec.counted
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "id": raw.id,
-        "released": None,
-        "recorded": datetime.now(UTC).date().isoformat(),
-        "source": raw.location,
-        "fidelity": f"published, revision {raw.revision}" if raw.revision else "published",
-        "parameters": None
-        if counted is None
-        else {"definition": "exact", "total": counted.total, "active": counted.active, "mtp": counted.mtp or None},
-        "stored_elements": None if raw.weights is None else raw.weights.total_elements,
-        "weight_bytes": None if raw.weights is None else dict(raw.weights.bytes_by_dtype),
-        "config": finite(raw.config),
-    }
+    if unread and raw.weights is None:
+        entry = None
+        with suppress(ProfileError):
+            entry = find_entry(raw.id)
+        if entry is not None and entry.data.get("weight_bytes"):
+            message = f"{unread[0]} Nothing was written: the catalog's entry has exact weight bytes, and stays."
+            raise HubError(message, hint="Try again later.")
 
 
 def finite(value: Any) -> Any:

@@ -19,11 +19,12 @@ import re
 from array import array
 from bisect import bisect_left
 from codecs import BOM_UTF8, utf_8_decode
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from math import prod
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Any, Final, Protocol, TypeVar
 
@@ -208,13 +209,19 @@ def read_header(data: bytes, name: str, file_bytes: int | None = None) -> Header
         more = members.enter()
         while more:
             match = _ROW.match(data, members.position, end)
-            if match is None:
-                more = _unusual(members, tally)
+            if match is not None:
+                members.position = match.end()
+                tensor, dtype, shape, first, last, separator = match.groups()
+                tally.add(tensor, dtype.decode(), tally.count(shape), int(first), int(last))
+                more = separator == b","
                 continue
-            members.position = match.end()
-            tensor, dtype, shape, first, last, separator = match.groups()
-            tally.add(tensor, dtype.decode(), tally.count(shape), int(first), int(last))
-            more = separator == b","
+            # The keys of a tensor are in another order, or its name has an escape.
+            tensor = members.key()
+            if tensor == b"__metadata__":
+                members.skip()
+            else:
+                tally.add(tensor, *_tensor(members.value(_LONGEST_ROW), name))
+            more = members.more()
         members.finish()
     except NotJsonError as error:
         raise _not_json(data[PREFIX : PREFIX + 64], name) from error
@@ -222,16 +229,6 @@ def read_header(data: bytes, name: str, file_bytes: int | None = None) -> Header
     if file_bytes is not None and end + size != file_bytes:
         raise _broken(name, f"it has {file_bytes:,} bytes, but its header and tensors take {end + size:,}")
     return Header(bytes_by_dtype=tally.sizes, elements_by_dtype=tally.elements, tensors=len(tally.names))
-
-
-def _unusual(members: Members, tally: _Tally) -> bool:
-    """Read a member that is not written as most are, with the keys of a tensor in another order, or with an escape in its name."""
-    tensor = members.key()
-    if tensor == b"__metadata__":
-        members.skip()
-    else:
-        tally.add(tensor, *_tensor(members.value(_LONGEST_ROW), tally.name))
-    return members.more()
 
 
 class _Tally:
@@ -287,17 +284,12 @@ class _Tally:
             return 0
         if self._firsts[0] == 0 and all(map(operator.eq, self._lasts, islice(self._firsts, 1, None))):
             return self._lasts[-1]
-        return self._tiled_in_any_order()
-
-    def _tiled_in_any_order(self) -> int:
-        """The same for tensors that the header does not list in the order of the file.
-
-        Tensors with bytes lie end to end if each begins where another ends, except the first. A tensor without any lies between two.
-        """
-        spans = zip(self._firsts, self._lasts, strict=True)
-        firsts = array("q", sorted(first for first, last in spans if first < last))
-        spans = zip(self._firsts, self._lasts, strict=True)
-        lasts = array("q", sorted(last for first, last in spans if first < last))
+        # The header does not list them in the order of the file. Tensors with bytes lie end to end if each begins where another ends,
+        # except the first. A tensor without any lies between two.
+        pairs = zip(self._firsts, self._lasts, strict=True)
+        firsts = array("q", sorted(first for first, last in pairs if first < last))
+        pairs = zip(self._firsts, self._lasts, strict=True)
+        lasts = array("q", sorted(last for first, last in pairs if first < last))
         end = lasts[-1] if lasts else 0
         if firsts and firsts[0] != 0:
             raise _broken(self.name, "there is a gap between its tensors")
@@ -392,30 +384,22 @@ def _tensor(row: object, name: str) -> tuple[str, int, int, int]:
     if not isinstance(dtype, str) or _DTYPE.fullmatch(dtype) is None:
         raise _broken(name, "a tensor has no dtype")
     count = _elements(row.get("shape"), name)
-    if not (
-        isinstance(offsets, list)
-        and len(offsets) == 2
-        and all(type(offset) is int and 0 <= offset <= _LARGEST_FILE for offset in offsets)
-    ):
+    numbers: list[Any] = offsets if isinstance(offsets, list) and len(offsets) == 2 else [None]
+    if any(type(offset) is not int or not 0 <= offset <= _LARGEST_FILE for offset in numbers):
         raise _broken(name, "a tensor's data_offsets are no first and last byte")
-    return dtype, count, offsets[0], offsets[1]
+    return dtype, count, numbers[0], numbers[1]
 
 
 def _elements(shape: object, name: str) -> int:
-    if (
-        not isinstance(shape, list)
-        or len(shape) > 64
-        or any(type(axis) is not int or not 0 <= axis <= _LARGEST_FILE for axis in shape)
-    ):
+    axes = shape if isinstance(shape, list) and len(shape) <= 64 else [None]
+    if any(type(axis) is not int or not 0 <= axis <= _LARGEST_FILE for axis in axes):
         raise _broken(name, "a tensor's shape is no list of whole numbers")
-    return prod(shape)
+    return prod(axes)
 
 
 def _not_json(start: bytes, name: str) -> ConfigError:
-    kind = start.lstrip()[:1]
-    if kind == b"<":
-        return _broken(name, "a web page came instead of it")
-    return _broken(name, "it is not JSON of the form that it must have" if kind == b"{" else "it is not a JSON object")
+    kinds = {b"<": "a web page came instead of it", b"{": "it is not JSON of the form that it must have"}
+    return _broken(name, kinds.get(start.lstrip()[:1], "it is not a JSON object"))
 
 
 def _broken(name: str, reason: str) -> ConfigError:
@@ -523,9 +507,8 @@ class _Reader:
     def _one(self, name: str, guess: int) -> Header:
         start = self._files.part(name, 0, min(-(-guess // 1024) * 1024, LARGE))
         if start is None:
-            raise ConfigError(
-                f"the index names {name}, which is not there.", hint="The weights are incomplete: download or upload them again."
-            )
+            message = f"the index names {name}, which is not there."
+            raise ConfigError(message, hint="The weights are incomplete: download or upload them again.")
         return self.rest(name, start)
 
     def rest(self, name: str, start: FilePart) -> Header:
@@ -552,20 +535,19 @@ R = TypeVar("R")
 
 def done_in_any_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
     """The results of ``work`` for all items, each as soon as it is there. The first exception ends it."""
-    waiting: SimpleQueue[T] = SimpleQueue()
-    count = 0
-    for item in items:
-        waiting.put(item)
-        count += 1
+    waiting = deque(items)
+    count = len(waiting)
     results: SimpleQueue[tuple[R] | BaseException] = SimpleQueue()
     stopped = Event()
 
     def run() -> None:
         while not stopped.is_set():
             try:
-                results.put((work(waiting.get_nowait()),))
-            except Empty:
+                item = waiting.popleft()
+            except IndexError:
                 return
+            try:
+                results.put((work(item),))
             except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
                 results.put(error)
                 return

@@ -236,6 +236,8 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_blocks(self) -> int:
         """The blocks that all sequences together take in all groups."""
+        if self._is_plain:
+            return self.batch * self.deployment.blocks_of(self.tokens)
         if not self.together.unlike:
             return self.batch * self.blocks
         return sum(self.held_in(group).total for group in self.layout.stage_groups[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.reconcile.dialects.dialect import Dialect
 from hwcalc.reconcile.dialects.llamacpp import LlamacppLog
 from hwcalc.reconcile.dialects.lmdeploy import LmdeployLog
 from hwcalc.reconcile.dialects.mistral_rs import MistralRsLog
@@ -16,6 +15,7 @@ from hwcalc.reconcile.dialects.tensorrt_llm import TensorrtLog
 from hwcalc.reconcile.dialects.tgi import TgiLog
 from hwcalc.reconcile.dialects.transformers import TransformersLog
 from hwcalc.reconcile.dialects.vllm import VllmLog
+from hwcalc.reconcile.facts import Dialect
 from hwcalc.text import shown
 
 __all__ = ["DIALECTS", "Dialect", "find_dialect"]

@@ -11,21 +11,32 @@ llama-memory-recurrent.cpp, common/fit.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines.devices import DeviceShare, Placement
 from hwcalc.engines.llamacpp.layers import divided
 from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
-from hwcalc.engines.memory import BudgetPart
 from hwcalc.formulas import Role
 from hwcalc.model import Note
-from hwcalc.reconcile.dialects.dialect import Dialect
-from hwcalc.reconcile.facts import BINARY, Fact, Facts, PrintedNumber, Range, Row, compared, number_after, number_at, spread
+from hwcalc.reconcile.facts import (
+    BINARY,
+    Dialect,
+    Fact,
+    Facts,
+    Range,
+    Row,
+    compared,
+    device_memory,
+    number_after,
+    number_at,
+    total,
+)
 from hwcalc.units import GIB, MIB
 
-_LONGEST: Final = 4096
 _MOST_CACHES: Final = 64
 _BUFFERS: Final[Mapping[str, str]] = {
     "model buffer size": "model_bytes", "KV buffer size": "kv_bytes", "RS buffer size": "state_bytes",
@@ -75,7 +86,6 @@ class LlamacppLog(Dialect):
     """Reads the log line by line. Of a start only the first model and its first context count: a draft model comes after them."""
 
     name = "llamacpp"
-    title = "llama.cpp, ik_llama.cpp or Ollama"
     engine = "llamacpp"
     sought = (
         "CUDA0 KV buffer size =  1024.00 MiB",
@@ -91,38 +101,55 @@ class LlamacppLog(Dialect):
         """Whether the lines are about something else: a dry run of ``--fit``, a draft model, a further context."""
         self._contexts = 0
         self._caches = 0
-        self._told = False
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
-        text = text[:_LONGEST]
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
+        facts = self.facts
         self._stage(text)
         if "memory breakdown" in text or "|   - " in text:
-            self._breakdown(number, text)
+            self._breakdown(text)
         elif self._aside:
             return
         elif "buffer size" in text:
-            self._buffer(number, text)
+            found = _BUFFER.search(text)
+            if found is not None and "LoRA" not in text:
+                device, name = found[1], _BUFFERS.get(found[2], "model_bytes")
+                cached = name in ("kv_bytes", "state_bytes") and self._caches < _MOST_CACHES
+                rank = f"{device} {self._caches + 1}" if cached else device
+                facts.add_bytes(name, number_at(text, found.end()), rank=rank)
         elif "MiB (" in text and " cells," in text:
-            self._cache(number, text)
+            self._cache(text)
         elif "KV self size" in text:
-            self._kv_self(number, text)
+            # The older sum over all caches. ik_llama.cpp writes ``c^KV`` for a latent.
+            facts.add_bytes("kv_sum_bytes", number_after(text, "KV self size"), rank="1")
+            types, latent = _KV_TYPES.search(text), _SELF.search(text)
+            if types is not None:
+                self._types(types[1], types[2])
+            elif latent is not None:
+                self._types(latent[1], latent[1])
         elif "msg=" in text:
-            self._ollama(number, text)
+            self._ollama(text)
         elif "offloaded " in text:
-            self._offloaded(number, text)
+            found = _OFFLOADED.search(text)
+            if found is not None:
+                facts.add("n_gpu_layers", int(found[1]))
+                facts.add("all_layers", int(found[2]))
         elif any(name in text for name in _SETTING_LINES):
-            self._settings(number, text)
+            found = _SETTING.search(text)
+            name, value = ("", "") if found is None else (found[1], found[2].lower())
+            if name in ("flash_attn", "kv_unified") and value in _SWITCHES:
+                facts.add(name, _SWITCHES[value])
+            elif name not in ("flash_attn", "kv_unified") and value.isdecimal():
+                facts.add("n_ctx_seq" if name == "n_ctx_per_seq" else name, int(value))
         else:
-            self._model(number, text)
+            self._model(text)
 
     def _stage(self, text: str) -> None:
         """Notice a new start, a dry run, a second model and a second context."""
         built = _BUILD.search(text)
         if built is not None or 'msg="starting runner"' in text or 'msg="starting llama-server"' in text:
             if self._contexts:
-                self.starts += 1
-                self.facts.clear()
+                self.restart()
             self._aside, self._contexts, self._caches = False, 0, 0
         elif "loaded meta data with" in text:
             self._aside = self._contexts > 0
@@ -132,18 +159,7 @@ class LlamacppLog(Dialect):
             self._contexts += not self._aside
             self._aside = self._aside or self._contexts > 1
 
-    def _buffer(self, number: int, text: str) -> None:
-        found = _BUFFER.search(text)
-        printed = None if found is None else number_at(text, found.end())
-        if found is None or printed is None:
-            return
-        device, name = found[1], _BUFFERS.get(found[2], "model_bytes")
-        if device == "LoRA" or "LoRA" in text:
-            return
-        rank = f"{device} {self._caches + 1}" if name in ("kv_bytes", "state_bytes") and self._caches < _MOST_CACHES else device
-        self.facts.add_bytes(name, printed, line=number, text=text, rank=rank)
-
-    def _cache(self, number: int, text: str) -> None:
+    def _cache(self, text: str) -> None:
         """The sum of one cache over all devices, behind the lines of its buffers."""
         found = _KV_TOTAL.search(text)
         size = number_after(text, "size =")
@@ -153,120 +169,87 @@ class LlamacppLog(Dialect):
         recurrent = _RECURRENT.search(text)
         rank = str(self._caches)
         if "R (f32)" in text or recurrent is not None:
-            self.facts.add_bytes("state_sum_bytes", size, line=number, text=text, rank=rank)
+            self.facts.add_bytes("state_sum_bytes", size, rank=rank)
             if recurrent is not None:
-                self.facts.add("n_rs_seq", int(recurrent[1]), line=number, text=text)
+                self.facts.add("n_rs_seq", int(recurrent[1]))
             return
-        self.facts.add_bytes("kv_sum_bytes", size, line=number, text=text, rank=rank)
-        self.facts.add("cells", int(found[1]), line=number, text=text, rank=rank)
+        self.facts.add_bytes("kv_sum_bytes", size, rank=rank)
+        self.facts.add("cells", int(found[1]), rank=rank)
         types = _KV_TYPES.search(text)
         if types is not None:
-            self._types(types[1], types[2], number, text)
+            self._types(types[1], types[2])
 
-    def _kv_self(self, number: int, text: str) -> None:
-        """The older sum over all caches. ik_llama.cpp writes ``c^KV`` for a latent."""
-        self.facts.add_bytes("kv_sum_bytes", number_after(text, "KV self size"), line=number, text=text, rank="1")
-        types = _KV_TYPES.search(text)
-        latent = _SELF.search(text)
-        if types is not None:
-            self._types(types[1], types[2], number, text)
-        elif latent is not None:
-            self._types(latent[1], latent[1], number, text)
+    def _types(self, key: str, value: str) -> None:
+        self.facts.add("type_k", key)
+        self.facts.add("type_v", value)
 
-    def _types(self, key: str, value: str, number: int, text: str) -> None:
-        self.facts.add("type_k", key, line=number, text=text)
-        self.facts.add("type_v", value, line=number, text=text)
-
-    def _offloaded(self, number: int, text: str) -> None:
-        found = _OFFLOADED.search(text)
-        if found is not None:
-            self.facts.add("n_gpu_layers", int(found[1]), line=number, text=text)
-            self.facts.add("all_layers", int(found[2]), line=number, text=text)
-
-    def _settings(self, number: int, text: str) -> None:
-        found = _SETTING.search(text)
-        if found is None:
-            return
-        name, value = found[1], found[2].lower()
-        name = "n_ctx_seq" if name == "n_ctx_per_seq" else name
-        if name in ("flash_attn", "kv_unified"):
-            if value in _SWITCHES:
-                self.facts.add(name, _SWITCHES[value], line=number, text=text)
-        elif value.isdecimal():
-            self.facts.add(name, int(value), line=number, text=text)
-
-    def _model(self, number: int, text: str) -> None:
+    def _model(self, text: str) -> None:
         if "type_k = '" in text:
             types = _KV_INIT.search(text)
             if types is not None:
-                self._types(types[1], types[2], number, text)
+                self._types(types[1], types[2])
         elif "using full-size SWA cache" in text:
-            self.facts.add("swa_full", "true", line=number, text=text)
+            self.facts.add("swa_full", "true")
         elif "file size" in text and ("print_info" in text or "llm_load_print_meta" in text):
-            self.facts.add_bytes("file_bytes", number_after(text, "file size"), line=number, text=text)
+            self.facts.add_bytes("file_bytes", number_after(text, "file size"))
         elif "model size" in text and "llm_load_print_meta" in text:
-            self.facts.add_bytes("file_bytes", number_after(text, "model size"), line=number, text=text)
+            self.facts.add_bytes("file_bytes", number_after(text, "model size"))
         elif "general.name" in text and "print_info" in text:
-            self.facts.add("general_name", text.rpartition("=")[2].strip()[:80], line=number, text=text)
+            self.facts.add("general_name", text.rpartition("=")[2].strip()[:80])
 
-    def _ollama(self, number: int, text: str) -> None:
+    def _ollama(self, text: str) -> None:
         found = _OLLAMA.search(text)
         if found is not None and found[1] in _OLLAMA_NAMES:
             printed = number_at(found[3], 0)
             if printed is not None and printed.unit in BINARY:
                 name = _OLLAMA_NAMES[found[1]]
+                # A size has as many decimals as it is printed with: Ollama prints one, and none for bytes.
+                twice, factor, scale = 2 * printed.digits, BINARY[printed.unit], 2 * 10**printed.decimals
+                value = (twice * factor + scale // 2) // scale
+                low, high = -(-(twice - 1) * factor // scale), (twice + 1) * factor // scale
+                if factor == 1:
+                    low = high = value
                 rank = f"{found[2]} 1" if name == "kv_bytes" else found[2]
-                value, low, high = _tenths(printed)
-                self.facts.add(name, value, line=number, text=text, unit="bytes", low=low, high=high, rank=rank)
-            return
-        if "cmd=" in text:
+                self.facts.add(name, value, "bytes", low=low, high=high, rank=rank)
+        elif "cmd=" in text:
             for setting in _OLLAMA_COMMAND.finditer(text):
-                self._ollama_setting(setting[1], setting[2], number, text)
+                name, word = setting[1], setting[2].lower()
+                if name == "kv-cache-type":
+                    self._types(word, word)
+                elif name.startswith("cache-type"):
+                    self.facts.add(_OLLAMA_SETTINGS[name], word)
+                elif word.isdecimal():
+                    self.facts.add(_OLLAMA_SETTINGS[name], int(word))
             if "--flash-attn" in text:
-                self.facts.add("flash_attn", "on", line=number, text=text)
+                self.facts.add("flash_attn", "on")
 
-    def _ollama_setting(self, name: str, value: str, number: int, text: str) -> None:
-        if name == "kv-cache-type":
-            self._types(value.lower(), value.lower(), number, text)
-        elif name.startswith("cache-type"):
-            self.facts.add(_OLLAMA_SETTINGS[name], value.lower(), line=number, text=text)
-        elif value.isdecimal():
-            self.facts.add(_OLLAMA_SETTINGS[name], int(value), line=number, text=text)
-
-    def _breakdown(self, number: int, text: str) -> None:
+    def _breakdown(self, text: str) -> None:
         """A row of the table that is printed at the end. Those of a dry run come before any context, and do not count."""
         device = _BREAKDOWN.search(text)
         if device is None or not self._contexts:
             return
-        rank = device[1].split(" (")[0]
         names: tuple[str, ...] = _TABLE
         row = _GPU_ROW.search(text, device.end() - 1)
         if row is None:
             row, names = _HOST_ROW.search(text, device.end() - 1), _TABLE[2:]
-        if row is None:
-            return
-        for name, whole in zip(names, row.groups(), strict=False):
+        for name, whole in zip(names, () if row is None else row.groups(), strict=False):
             # Whole MiB, rounded down; what does not fit into a machine word is a known fault of the table's last column.
-            low = int(whole) * MIB
-            if 0 <= low < 2**50:
-                self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1, rank=rank)
+            if 0 <= int(whole) * MIB < 2**50:
+                self.facts.add_floor(name, int(whole), MIB, rank=device[1].split(" (")[0])
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
-        options = {
-            name: str(value)
-            for name in _OPTIONS
-            if (value := self.facts.number(name) if self.facts.word(name) is None else self.facts.word(name)) is not None
-        }
-        unified = self.facts.word("kv_unified")
+        facts = self.facts
+        options = {name: str(fact.value) for name in _OPTIONS if (fact := facts.last(name)) is not None}
+        unified, flash = facts.word("kv_unified"), facts.word("flash_attn")
         if unified is not None:
             options["kv_unified"] = "true" if unified == "on" else "false"
-        if self.facts.word("flash_attn") in ("on", "off"):
-            options["flash_attn"] = str(self.facts.word("flash_attn"))
-        if self.facts.word("swa_full") is not None:
+        if flash in ("on", "off"):
+            options["flash_attn"] = flash
+        if facts.word("swa_full") is not None:
             options["swa_full"] = "true"
         stated: dict[str, object] = {}
-        slots, length = self.facts.number("n_seq_max"), self.facts.number("n_ctx_seq") or self.facts.number("n_ctx")
+        slots, length = facts.number("n_seq_max"), facts.number("n_ctx_seq") or facts.number("n_ctx")
         if length is not None:
             stated["seq"] = int(length)
         if slots is not None:
@@ -277,21 +260,32 @@ class LlamacppLog(Dialect):
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         from hwcalc.engines.llamacpp.settings import CELLS
 
-        rows = [*_context(self.facts, occupancy), *_weights(self.facts, occupancy, tolerance)]
+        facts, rows = self.facts, _context(self.facts, occupancy)
+        held, meaning = occupancy.deployment.model_weights(), "every tensor of the file once"
+        if held is not None:
+            rows += compared("weights", facts.last("file_bytes"), held.bytes, tolerance, held.definition, meaning)
         notes: list[Note] = []
-        if "mla_attn" in self.facts:
+        if "mla_attn" in facts:
             message = "ik_llama.cpp keeps latents in ways of its own (-mla): its cache may differ from llama.cpp's."
             notes.append(Note(code="other-engine", message=message))
-        cells = self.facts.number("n_ctx")
+        cells = facts.number("n_ctx")
         if cells is not None and cells % CELLS:
             message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {occupancy.version}."
             notes.append(Note(code="older-build", message=message))
         placement = occupancy.placement()
         if placement is not None and placement.gpus:
-            rows += _devices(self.facts, placement, tolerance)
-            rows += _memory(self.facts, occupancy, tolerance)
-        elif placement is not None or all(on_host(fact.rank) for fact in self.facts.ranks("model_bytes")):
-            rows += _host(self.facts, occupancy, tolerance)
+            rows += _devices(facts, placement, tolerance)
+            memory, meaning = device_memory(occupancy), "memory of the GPU that programs see"
+            rows += compared("device memory", facts.smallest("total_bytes"), memory, tolerance, "profile", meaning)
+        elif placement is not None or all(on_host(fact.rank) for fact in facts.ranks("model_bytes")):
+            # A machine without a GPU holds everything in its own memory.
+            deployment = occupancy.deployment
+            hosted = divided(deployment.hparams.n_layer_all, 0, deployment.ends)
+            layout = Layout(deployment.pinned_at(hosted), occupancy.settings)
+            parts = layout.buffers.parts(layout.host.part)
+            for name, stated, meaning in _HOSTED:
+                predicted = total(part for part in parts if part.name == name)
+                rows += compared(name, _whole(facts, stated), predicted, tolerance, "estimate", meaning)
         else:
             message = "Name the GPU with --gpu to compare what each device holds, and the compute buffers."
             notes.append(Note(code="no-gpu", message=message))
@@ -305,21 +299,13 @@ class LlamacppLog(Dialect):
     def overheads(self, occupancy: LlamacppOccupancy) -> dict[str, int]:
         """What the table calls unaccounted: the driver's context, and whatever other programs hold of the same GPU."""
         sizes = []
-        for total in self.facts.ranks("total_bytes"):
-            rest = [self.facts.ranks(name) for name in ("free_bytes", "self_bytes")]
-            known = [fact.value for each in rest for fact in each if fact.rank == total.rank and not isinstance(fact.value, str)]
-            if len(known) == len(rest) and not isinstance(total.value, str):
-                sizes.append(int(total.value) - sum(int(value) for value in known))
+        for whole in self.facts.ranks("total_bytes"):
+            stated = (fact for name in ("free_bytes", "self_bytes") for fact in self.facts.ranks(name) if fact.rank == whole.rank)
+            known = [int(fact.value) for fact in stated if not isinstance(fact.value, str)]
+            if len(known) == 2 and not isinstance(whole.value, str):
+                sizes.append(int(whole.value) - sum(known))
         fitting = [size for size in sizes if 0 < size < _LARGEST_CONTEXT]
         return {"context_bytes": max(fitting)} if fitting else {}
-
-
-def _tenths(printed: PrintedNumber) -> tuple[int, int, int]:
-    """A size with as many decimals as it has: Ollama prints one, and none for bytes."""
-    scale, factor = 10**printed.decimals, BINARY[printed.unit]
-    value = (2 * printed.digits * factor + scale) // (2 * scale)
-    low, high = -(-(2 * printed.digits - 1) * factor // (2 * scale)), (2 * printed.digits + 1) * factor // (2 * scale)
-    return (value, value, value) if factor == 1 else (value, low, high)
 
 
 _OPTIONS: Final = ("n_ctx", "n_seq_max", "n_batch", "n_ubatch", "n_rs_seq", "type_k", "type_v", "n_gpu_layers")
@@ -330,6 +316,10 @@ _LARGEST_CONTEXT: Final = 8 * GIB
 """What is not accounted for is a process's own only up to here: beyond it other programs have it."""
 _COMPUTE: Final = "compute buffer"
 _OUTPUT: Final = "output buffer"
+_HOSTED: Final = (
+    (_COMPUTE, "compute_bytes", "compute buffer"),
+    (_OUTPUT, "output_bytes", "logits that are kept for the caller"),
+)
 
 
 def on_host(rank: str | None) -> bool:
@@ -344,124 +334,49 @@ def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
     stored = [(group.count, tensor) for group in occupancy.stack.groups for tensor in occupancy.kind_tensors[group.kind]]
     stored += [(1, tensor) for tensor in occupancy.extras]
     states = sum(count * tensor.bytes for count, tensor in stored if tensor.role in _STATES)
-    rows: list[Row] = []
-
-    def row(name: str, fact: Fact | None, predicted: int, meaning: str) -> None:
-        rows.extend(compared(name, fact, spread(predicted), 0.0, definition="engine", meaning=meaning))
-
-    row("cells", facts.last("n_ctx"), one.n_ctx, "n_ctx after rounding, all slots together")
-    row("cells of a slot", facts.last("n_ctx_seq"), one.n_ctx_seq, "n_ctx_seq: what one sequence can have")
-    row("cache", _whole(facts, "kv_sum_bytes", "kv_bytes"), occupancy.stored_bytes - states, "keys and values of all layers")
-    row("states", _whole(facts, "state_sum_bytes", "state_bytes"), states, "recurrent states of all slots, in 32 bits")
+    cache, state = _whole(facts, "kv_sum_bytes", "kv_bytes"), _whole(facts, "state_sum_bytes", "state_bytes")
+    rows = compared("cells", facts.last("n_ctx"), one.n_ctx, 0.0, "engine", "n_ctx after rounding, all slots together")
+    meaning = "n_ctx_seq: what one sequence can have"
+    rows += compared("cells of a slot", facts.last("n_ctx_seq"), one.n_ctx_seq, 0.0, "engine", meaning)
+    rows += compared("cache", cache, occupancy.stored_bytes - states, 0.0, "engine", "keys and values of all layers")
+    rows += compared("states", state, states, 0.0, "engine", "recurrent states of all slots, in 32 bits")
     return rows
-
-
-def _weights(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
-    held = occupancy.deployment.model_weights()
-    if held is None:
-        return []
-    meaning = "every tensor of the file once"
-    return compared(
-        "weights", facts.last("file_bytes"), spread(held.bytes), tolerance, definition=held.definition, meaning=meaning
-    )
 
 
 def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
     """What the GPUs hold, and the compute buffers; mapped files are left out: a mapping spans what lies between its tensors."""
+    gpus, host = placement.gpus, (placement.host,)
+    weights, cache = sum(one.weights_bytes for one in gpus), sum(one.cache_bytes for one in gpus)
     rows: list[Row] = []
 
-    def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:
-        rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
+    def row(name: str, fact: Fact | None, predicted: Range | int | None, definition: str, meaning: str) -> None:
+        rows.extend(compared(name, fact, predicted, tolerance, definition, meaning))
 
-    if placement.all_layers is not None:
-        row("layers", facts.last("all_layers"), spread(placement.all_layers), "engine", "layers that can be offloaded")
-    weights = spread(sum(one.weights_bytes for one in placement.gpus))
-    row("weights on GPUs", _whole_of(facts, ("model_bytes", "model_sum_bytes")), weights, "engine", "model buffers")
-    cache = spread(sum(one.cache_bytes for one in placement.gpus))
-    row("cache on GPUs", _whole_of(facts, ("context_sum_bytes",)), cache, "engine", "KV and state buffers")
-    row(
-        "compute on GPUs",
-        _whole_of(facts, ("compute_bytes", "compute_sum_bytes")),
-        _parts(placement.gpus, _COMPUTE),
-        "estimate",
-        "compute buffers",
-    )
-    host = _parts((placement.host,), _COMPUTE)
-    row("compute on the host", _whole_of(facts, ("compute_bytes",), on_host), host, "estimate", "compute buffer of the host")
-    outputs = _parts((placement.host,), _OUTPUT)
-    row("output buffer", _whole_of(facts, ("output_bytes",), on_host), outputs, "estimate", "logits that the host keeps")
+    def parts(devices: Iterable[DeviceShare], name: str) -> Range | None:
+        return total(part for one in devices for part in one.parts if part.name == name)
+
+    row("layers", facts.last("all_layers"), placement.all_layers, "engine", "layers that can be offloaded")
+    model = _whole(facts, "model_bytes", "model_sum_bytes", hosted=False)
+    row("weights on GPUs", model, weights, "engine", "model buffers")
+    row("cache on GPUs", _whole(facts, "context_sum_bytes", hosted=False), cache, "engine", "KV and state buffers")
+    compute = _whole(facts, "compute_bytes", "compute_sum_bytes", hosted=False)
+    row("compute on GPUs", compute, parts(gpus, _COMPUTE), "estimate", "compute buffers")
+    compute, outputs = (_whole(facts, name, hosted=True) for name in ("compute_bytes", "output_bytes"))
+    row("compute on the host", compute, parts(host, _COMPUTE), "estimate", "compute buffer of the host")
+    row("output buffer", outputs, parts(host, _OUTPUT), "estimate", "logits that the host keeps")
     return rows
 
 
-def _host(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
-    """The buffers of a machine without a GPU, which holds everything in its own memory."""
-    deployment = occupancy.deployment
-    hosted = divided(deployment.hparams.n_layer_all, 0, deployment.ends)
-    layout = Layout(deployment.pinned_at(hosted), occupancy.settings)
-    parts = layout.buffers.parts(layout.host.part)
-    rows: list[Row] = []
-    for name, stated, meaning in (
-        (_COMPUTE, "compute_bytes", "compute buffer"),
-        (_OUTPUT, "output_bytes", "logits that are kept for the caller"),
-    ):
-        predicted = _range(part for part in parts if part.name == name)
-        rows += compared(name, _whole(facts, stated), predicted, tolerance, definition="estimate", meaning=meaning)
-    return rows
+def _whole(facts: Facts, *names: str, hosted: bool | None = None) -> Fact | None:
+    """The sum over all caches and devices of the first of these facts that the log states.
 
-
-def _memory(facts: Facts, occupancy: LlamacppOccupancy, tolerance: float) -> list[Row]:
-    from hwcalc.profiles.gpus import visible_memory
-
-    gpu = occupancy.setup.hardware.gpu
-    visible = None if gpu is None else visible_memory(gpu)
-    if visible is None:
-        return []
-    total = Range(low=visible.low_bytes, expected=visible.expected_bytes, high=visible.high_bytes)
-    meaning = "memory of the GPU that programs see"
-    return compared("device memory", facts.smallest("total_bytes"), total, tolerance, definition="profile", meaning=meaning)
-
-
-def _parts(devices: Iterable[DeviceShare], name: str) -> Range | None:
-    return _range(part for one in devices for part in one.parts if part.name == name)
-
-
-def _range(parts: Iterable[BudgetPart]) -> Range | None:
-    found = list(parts)
-    if not found:
-        return None
-    low, expected, high = (sum(getattr(part, end) for part in found) for end in ("low", "expected", "high"))
-    return Range(low=low, expected=expected, high=high)
-
-
-def _on_gpu(rank: str | None) -> bool:
-    return not on_host(rank)
-
-
-def _whole_of(facts: Facts, names: Iterable[str], where: Callable[[str | None], bool] = _on_gpu) -> Fact | None:
-    """The sum over the devices of one place, of the first of these facts that the log states."""
+    ``hosted`` limits it to what lies in the memory of the host, or to what lies elsewhere.
+    """
     for name in names:
-        fact = _sum(name, [fact for fact in facts.ranks(name) if where(fact.rank)])
-        if fact is not None:
-            return fact
+        found = [fact for fact in facts.ranks(name) if hosted is None or on_host(fact.rank) is hosted]
+        if found and not any(isinstance(fact.value, str) for fact in found):
+            value = sum(int(fact.value) for fact in found)
+            low = sum(int(fact.value if fact.low is None else fact.low) for fact in found)
+            high = sum(int(fact.value if fact.high is None else fact.high) for fact in found)
+            return replace(found[-1], rank=None, value=value, low=low, high=high)
     return None
-
-
-def _whole(facts: Facts, *names: str) -> Fact | None:
-    """The sum over all caches and devices, of the first of these facts that the log states."""
-    return _whole_of(facts, names, lambda _: True)
-
-
-def _sum(name: str, facts: list[Fact]) -> Fact | None:
-    if not facts:
-        return None
-    value = low = high = 0
-    for fact in facts:
-        if isinstance(fact.value, str):
-            return None
-        value += int(fact.value)
-        low += int(fact.value if fact.low is None else fact.low)
-        high += int(fact.value if fact.high is None else fact.high)
-    last = facts[-1]
-    whole = Facts()
-    whole.add(name, value, line=last.line, text=last.text, unit=last.unit, low=low, high=high)
-    return whole.last(name)

@@ -15,11 +15,9 @@ from typing import Final
 
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.model import Note
-from hwcalc.reconcile.dialects.dialect import Dialect
-from hwcalc.reconcile.facts import Fact, Range, Row, compared, number_after, spread
+from hwcalc.reconcile.facts import Dialect, Range, Row, compared, named_budget, number_after, spread
 from hwcalc.units import MIB
 
-_LONGEST: Final = 4096
 _WHOLE: Final[Mapping[str, str]] = {"minimal free gpu memory:": "free_bytes", "estimated max runtime memory:": "runtime_bytes"}
 """What stands before a size in whole MiB -> the name of the fact."""
 _SETTING: Final = re.compile(
@@ -30,12 +28,11 @@ _POLICY: Final = re.compile(r"\bquant_policy=(?:<QuantPolicy\.[A-Z0-9_]{1,20}: )
 _CACHING: Final = re.compile(r"\benable_prefix_caching=(True|False)\b")
 _COUNTS: Final[Mapping[str, str]] = {"max_block_count =": "num_gpu_blocks", "max cached tokens:": "cached_tokens"}
 _SIZES: Final[Mapping[str, str]] = {
-    "Object cache budget:": "cache_bytes",
-    " from free": "free_bytes",
-    "free_before": "free_bytes",
+    "Object cache budget:": "cache_bytes", " from free": "free_bytes", "free_before": "free_bytes",
     "linear-state combined total:": "state_bytes",
-}
+}  # fmt: skip
 _TURBOMIND: Final = re.compile(r"\b(session_len|max_batch_size|tp|quant_policy|cache_block_seq_len)=([0-9]{1,12})\b")
+_RENAMED: Final = {"max_batch_size": "max_batches", "cache_block_seq_len": "block_size"}
 _OPTIONS: Final[Mapping[str, str]] = {
     "max_batches": "max_batch_size",
     "block_size": "cache_block_seq_len",
@@ -52,7 +49,6 @@ class LmdeployLog(Dialect):
     """Reads the log line by line."""
 
     name = "lmdeploy"
-    title = "LMDeploy, PyTorch or TurboMind"
     engine = "lmdeploy"
     sought = (
         "minimal free gpu memory: 61440 mb",
@@ -62,63 +58,48 @@ class LmdeployLog(Dialect):
         "Object cache budget: 49152.00 MB from free 61440.00 MB and ratio 0.800",
     )
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
-        text = text[:_LONGEST]
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
+        facts = self.facts
         for wording, name in _WHOLE.items():
-            if wording in text:
-                self._whole(name, wording, number, text)
+            printed = number_after(text, wording) if wording in text else None
+            if printed is not None and not printed.decimals and printed.digits >= 0:
+                facts.add_floor(name, printed.digits, MIB)
         if "CacheConfig(" in text:
-            self._config(number, text)
+            self._config(text)
         elif "turbomind engine config" in text or "cache_block_seq_len=" in text:
-            self._turbomind(number, text)
+            facts.add("backend", "turbomind")
+            for found in _TURBOMIND.finditer(text):
+                facts.add(_RENAMED.get(found[1], found[1]), int(found[2]))
+            ratio = _RATIO.search(text)
+            if ratio is not None:
+                facts.add("cache_max_entry_count", ratio[1])
         elif "block_size = " in text and " MB" in text:
-            self._backend(number, text)
-            self.facts.add_bytes("block_bytes", number_after(text, "block_size ="), line=number, text=text)
+            facts.add("backend", "turbomind")
+            facts.add_bytes("block_bytes", number_after(text, "block_size ="))
         elif "SeqMgr]" in text or "Object cache budget" in text:
-            self._backend(number, text)
+            facts.add("backend", "turbomind")
             for wording, name in _SIZES.items():
                 if wording in text:
-                    self.facts.add_bytes(name, number_after(text, wording), line=number, text=text)
+                    facts.add_bytes(name, number_after(text, wording))
         for wording, name in _COUNTS.items():
             printed = number_after(text, wording) if wording in text else None
             if printed is not None and not printed.decimals and printed.digits >= 0:
-                self._backend(number, text)
-                self.facts.add(name, printed.digits, line=number, text=text)
+                facts.add("backend", "turbomind")
+                facts.add(name, printed.digits)
 
-    def _whole(self, name: str, wording: str, number: int, text: str) -> None:
-        printed = number_after(text, wording)
-        if printed is None or printed.decimals or printed.digits < 0:
-            return
-        low = printed.digits * MIB
-        self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1)
-
-    def _backend(self, number: int, text: str) -> None:
-        self.facts.add("backend", "turbomind", line=number, text=text)
-
-    def _config(self, number: int, text: str) -> None:
-        """The first config counts: that of a draft comes behind it."""
+    def _config(self, text: str) -> None:
+        """Read PyTorch's settings. The first config counts: that of a draft comes behind it."""
         if "num_gpu_blocks" in self.facts:
             return
-        self.facts.add("backend", "pytorch", line=number, text=text)
+        self.facts.add("backend", "pytorch")
         for found in _SETTING.finditer(text):
-            self.facts.add(found[1], int(found[2]), line=number, text=text)
-        for name, expression in (("cache_max_entry_count", _RATIO), ("enable_prefix_caching", _CACHING)):
+            self.facts.add(found[1], int(found[2]))
+        words = {"cache_max_entry_count": _RATIO, "enable_prefix_caching": _CACHING, "quant_policy": _POLICY}
+        for name, expression in words.items():
             one = expression.search(text)
             if one is not None:
-                self.facts.add(name, one[1].lower(), line=number, text=text)
-        policy = _POLICY.search(text)
-        if policy is not None:
-            self.facts.add("quant_policy", policy[1], line=number, text=text)
-
-    def _turbomind(self, number: int, text: str) -> None:
-        self._backend(number, text)
-        names = {"max_batch_size": "max_batches", "cache_block_seq_len": "block_size"}
-        for found in _TURBOMIND.finditer(text):
-            self.facts.add(names.get(found[1], found[1]), int(found[2]), line=number, text=text)
-        ratio = _RATIO.search(text)
-        if ratio is not None:
-            self.facts.add("cache_max_entry_count", ratio[1], line=number, text=text)
+                self.facts.add(name, one[1].lower())
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
@@ -146,62 +127,42 @@ class LmdeployLog(Dialect):
         """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
         from hwcalc.engines.lmdeploy.deployment import shares_of
 
-        pool, rows = occupancy.block_pool, []
-        notes: list[Note] = []
+        facts, pool, rows = self.facts, occupancy.block_pool, []
 
-        def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
-            rows.extend(compared(name, fact, predicted, 0.0, definition="engine", meaning=meaning))
+        def row(name: str, fact: str, predicted: Range | int, meaning: str) -> None:
+            rows.extend(compared(name, facts.last(fact), predicted, 0.0, "engine", meaning))
 
-        free = self.facts.smallest("free_bytes")
-        ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))
-        row("block", self.facts.last("block_bytes"), spread(pool.block_bytes), "bytes of a block of all layers, on a rank")
-        row("state slots", self.facts.last("num_state_caches"), spread(pool.settings.slots), "slots of recurrent states")
-        row("states", self.facts.last("state_bytes"), spread(pool.state_bytes), "recurrent states of all slots")
-        if ends is not None:
+        free = facts.smallest("free_bytes")
+        row("block", "block_bytes", pool.block_bytes, "bytes of a block of all layers, on a rank")
+        row("state slots", "num_state_caches", pool.settings.slots, "slots of recurrent states")
+        row("states", "state_bytes", pool.state_bytes, "recurrent states of all slots")
+        if free is not None:
+            ends = (int(end) for end in (free.value, free.low or 0, free.high or 0))
             shares = [shares_of(pool, occupancy.model.vocab_size or 0, size) for size in ends]
-            runtime = sorted(one.runtime for one in shares)
-            row(
-                "forward pass",
-                self.facts.last("runtime_bytes"),
-                Range(low=runtime[0], expected=shares[1].runtime, high=runtime[-1]),
-                "(prefill tokens + 2 x max_batches) x vocabulary x 2",
-            )
-            cache = sorted(one.cache for one in shares)
-            row(
-                "cache",
-                self.facts.last("cache_bytes"),
-                Range(low=cache[0], expected=shares[1].cache, high=cache[-1]),
-                "the share of what is free",
-            )
-            blocks = [pool.blocks(max(0, one.cache)) for one in shares]
-            meaning = "blocks of the share of what the log says is free"
-            row(
-                "blocks", self.facts.last("num_gpu_blocks"), Range(low=min(blocks), expected=blocks[1], high=max(blocks)), meaning
-            )
-        counted = self.facts.last("num_gpu_blocks")
-        if counted is not None and not isinstance(counted.value, str):
-            tokens = int(counted.value) * pool.block_size
-            row("tokens", self.facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
-        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
+            runtime = spread(*(one.runtime for one in shares))
+            row("forward pass", "runtime_bytes", runtime, "(prefill tokens + 2 x max_batches) x vocabulary x 2")
+            row("cache", "cache_bytes", spread(*(one.cache for one in shares)), "the share of what is free")
+            blocks = spread(*(pool.blocks(max(0, one.cache)) for one in shares))
+            row("blocks", "num_gpu_blocks", blocks, "blocks of the share of what the log says is free")
+        counted = facts.number("num_gpu_blocks")
+        if counted is not None:
+            row("tokens", "cached_tokens", int(counted) * pool.block_size, "blocks x tokens of a block")
+        budget = named_budget(occupancy)
         if budget is None:
-            notes.append(
-                Note(code="no-gpu", message="Name the GPU with --gpu to compare what is free once the weights are loaded.")
-            )
-            return rows, notes
+            message = "Name the GPU with --gpu to compare what is free once the weights are loaded."
+            return rows, [Note(code="no-gpu", message=message)]
         outside = [part for part in budget.parts if part.name != "forward pass"]
         left = Range(
             low=budget.total_low_bytes - sum(part.high for part in outside),
             expected=budget.total_bytes - sum(part.expected for part in outside),
             high=budget.total_high_bytes - sum(part.low for part in outside),
         )
-        meaning = "what weights and the context leave of the GPU"
-        rows += compared("free", free, left, tolerance, definition="estimate", meaning=meaning)
-        if ends is None:
-            low, expected, high = (pool.blocks(max(0, size)) for size in (budget.low, budget.expected, budget.high))
-            predicted = Range(low=low, expected=expected, high=high)
+        rows += compared("free", free, left, tolerance, "estimate", "what weights and the context leave of the GPU")
+        if free is None:
+            room = spread(*(pool.blocks(max(0, size)) for size in (budget.expected, budget.low, budget.high)))
             meaning = "blocks of the memory equation"
-            rows += compared("blocks", counted, predicted, tolerance, definition="estimate", meaning=meaning)
-        return rows, notes
+            rows += compared("blocks", facts.last("num_gpu_blocks"), room, tolerance, "estimate", meaning)
+        return rows, []
 
     def batch_shape(self, occupancy: LmdeployOccupancy) -> tuple[int, int]:
         """Tokens of one forward pass, and rows of logits."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.dialects.dialect import Dialect
-from hwcalc.reconcile.facts import Facts, Row, budget_rows, compared, number_after, number_before, spread
+from hwcalc.reconcile.facts import Dialect, Row, budget_rows, compared, number_after, number_before
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
     from hwcalc.model import Note
 
-_LONGEST: Final = 4096
 _TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8E4M3": "fp8"}
 
 
@@ -23,7 +21,6 @@ class MistralRsLog(Dialect):
     """Reads a log line by line."""
 
     name = "mistral-rs"
-    title = "mistral.rs's start-up log"
     engine = "mistral-rs"
     sought = (
         "for PagedAttention KV cache per GPU",
@@ -33,42 +30,38 @@ class MistralRsLog(Dialect):
         "for activations (predicted)",
     )
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
-        text = text[:_LONGEST]
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
+        facts = self.facts
         if "for PagedAttention KV cache per GPU" in text:
-            if "pool_mb" in self.facts:
-                self.facts.clear()
-                self.starts += 1
-            self._count("pool_mb", number_before(text, " for PagedAttention KV cache per GPU"), "MB", number, text)
+            if "pool_mb" in facts:
+                self.restart()
+            facts.add_count("pool_mb", number_before(text, " for PagedAttention KV cache per GPU"), "MB")
         if "PagedAttention KV cache type is" in text:
             word = text.partition("KV cache type is ")[2].split(" ")[0].strip(".")
             if word in _TYPES:
-                self.facts.add("kv_cache_dtype", _TYPES[word], line=number, text=text)
+                facts.add("kv_cache_dtype", _TYPES[word])
         if "Using PagedAttention with block size" in text:
-            self._count("pa_block_size", number_after(text, "with block size"), "tokens", number, text)
-            self._count("blocks", number_before(text, " GPU blocks"), "blocks", number, text)
-            self._tokens(number, text)
+            facts.add_count("pa_block_size", number_after(text, "with block size"), "tokens")
+            facts.add_count("blocks", number_before(text, " GPU blocks"), "blocks")
+            printed = number_after(text, "available context length is")
+            blocks, size = facts.number("blocks"), facts.number("pa_block_size")
+            if (
+                printed is not None
+                and blocks is not None
+                and size is not None
+                and printed.digits == (int(blocks) - 1) * int(size)
+            ):
+                # Releases after 0.9.2 print the tokens without those of the null block.
+                facts.add("tokens", int(blocks) * int(size), "tokens")
+            else:
+                facts.add_count("tokens", printed, "tokens")
         if "Metal: capping KV cache from" in text:
-            self._count("uncapped_mb", number_after(text, "capping KV cache from"), "MB", number, text)
+            facts.add_count("uncapped_mb", number_after(text, "capping KV cache from"), "MB")
         if "for activations (predicted)" in text:
-            self._count("predicted_mb", number_after(text, "Reserving"), "MB", number, text)
+            facts.add_count("predicted_mb", number_after(text, "Reserving"), "MB")
         if "Recurrent state pool grew to capacity" in text:
-            self._count("state_slots", number_after(text, "grew to capacity"), "slots", number, text)
-
-    def _tokens(self, number: int, text: str) -> None:
-        """The tokens of all blocks; releases after 0.9.2 print them without those of the null block."""
-        printed = number_after(text, "available context length is")
-        blocks, size = self.facts.number("blocks"), self.facts.number("pa_block_size")
-        if blocks is not None and size is not None and getattr(printed, "digits", -1) == (int(blocks) - 1) * int(size):
-            self.facts.add("tokens", int(blocks) * int(size), line=number, text=text, unit="tokens")
-        else:
-            self._count("tokens", printed, "tokens", number, text)
-
-    def _count(self, name: str, printed: object, unit: str, number: int, text: str) -> None:
-        digits, decimals = getattr(printed, "digits", -1), getattr(printed, "decimals", 0)
-        if digits > 0 and not decimals:
-            self.facts.add(name, digits, line=number, text=text, unit=unit)
+            facts.add_count("state_slots", number_after(text, "grew to capacity"), "slots")
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The pool's size, block and format."""
@@ -84,23 +77,13 @@ class MistralRsLog(Dialect):
         """A row for every figure that the log and the plan have."""
         from hwcalc.engines.mistral_rs.pool import predicted as predicted_scores
 
-        rows, pool, notes = budget_rows(
-            self.facts, occupancy, tolerance, size=None if "pool_mb" not in self.facts else _size(self.facts)
-        )
-        if pool is not None and pool.state_slots is not None:
-            meaning = "slots of every layer with a state"
-            predicted = spread(pool.state_slots)
-            rows += compared("state slots", self.facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
+        stated = self.facts.number("pool_mb")
+        rows, pool, notes = budget_rows(self.facts, occupancy, tolerance, None if stated is None else int(stated) * MIB)
+        if pool is not None:
+            slots, meaning = self.facts.last("state_slots"), "slots of every layer with a state"
+            rows += compared("state slots", slots, pool.state_slots, 0.0, "engine", meaning)
         scores = predicted_scores(occupancy)
-        if scores is not None:
-            predicted_bytes = scores.at(occupancy.tokens, occupancy.request.replica_batch)
-            meaning = "what the loader predicts for activations, in whole MB"
-            predicted = spread(predicted_bytes // MIB)
-            rows += compared(
-                "predicted MB", self.facts.last("predicted_mb"), predicted, 0.0, definition="engine", meaning=meaning
-            )
+        size = None if scores is None else scores.at(occupancy.tokens, occupancy.request.replica_batch)
+        predicted, meaning = None if size is None else size // MIB, "what the loader predicts for activations, in whole MB"
+        rows += compared("predicted MB", self.facts.last("predicted_mb"), predicted, 0.0, "engine", meaning)
         return rows, notes
-
-
-def _size(facts: Facts) -> int:
-    return int(facts.number("pool_mb") or 0) * MIB

@@ -12,11 +12,9 @@ from typing import Final
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.memory import Section
 from hwcalc.model import Note
-from hwcalc.reconcile.dialects.dialect import Dialect
-from hwcalc.reconcile.facts import Range, Row, compared
+from hwcalc.reconcile.facts import Dialect, Range, Row, compared, named_budget, total
 from hwcalc.units import MIB
 
-_LONGEST: Final = 4096
 _PEAK: Final = re.compile(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")
 _TOKENS: Final = re.compile(r"^(Prompt|Generation): ([0-9]{1,12}) tokens, [0-9.]{1,20} tokens-per-sec")
 _CLOSE: Final = re.compile(
@@ -29,7 +27,6 @@ class MlxLog(Dialect):
     """Reads the output line by line."""
 
     name = "mlx"
-    title = "mlx-lm"
     engine = "mlx"
     sought = (
         "Prompt: 11 tokens, 98.762 tokens-per-sec",
@@ -38,20 +35,19 @@ class MlxLog(Dialect):
         "[WARNING] Generating with a model that requires 15000 MB which is close to the maximum recommended size of 16384 MB",
     )
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
-        text = text[:_LONGEST].strip()
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
+        self.facts.text = text = text.strip()
         peak, tokens, close = _PEAK.match(text), _TOKENS.match(text), _CLOSE.search(text)
         if peak is not None:
             unit = _GB // 10 ** len(peak[2])
             size = int(peak[1] + peak[2]) * unit
-            self.facts.add("peak_bytes", size, line=number, text=text, unit="bytes", low=size - unit // 2, high=size + unit // 2)
+            self.facts.add("peak_bytes", size, "bytes", low=size - unit // 2, high=size + unit // 2)
         if tokens is not None:
-            self.facts.add(f"{tokens[1].lower()}_tokens", int(tokens[2]), line=number, text=text, unit="tokens")
+            self.facts.add(f"{tokens[1].lower()}_tokens", int(tokens[2]), "tokens")
         if close is not None:
-            for name, found in (("model_bytes", close[1]), ("limit_bytes", close[2])):
-                low = int(found) * MIB
-                self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1)
+            self.facts.add_floor("model_bytes", int(close[1]), MIB)
+            self.facts.add_floor("limit_bytes", int(close[2]), MIB)
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The length: prompt and answer, which comes token by token."""
@@ -64,34 +60,23 @@ class MlxLog(Dialect):
 
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the output and the plan have."""
-        rows: list[Row] = []
-        budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
-        held = _sum(occupancy, Section.WEIGHTS)
-        meaning = "weights of the model"
-        rows += compared("weights", self.facts.last("model_bytes"), held, tolerance, definition="estimate", meaning=meaning)
+        facts, budget = self.facts, named_budget(occupancy)
+        parts = (occupancy.told(occupancy.weights) if budget is None else budget.parts) or ()
+        weights = total(part for part in parts if part.section is Section.WEIGHTS)
+        rows = compared("weights", facts.last("model_bytes"), weights, tolerance, "estimate", "weights of the model")
         if budget is None:
             message = "Name the Mac with --gpu to compare the peak and the limit."
-            unread = "peak_bytes" in self.facts or "limit_bytes" in self.facts
+            unread = "peak_bytes" in facts or "limit_bytes" in facts
             return rows, [Note(code="no-gpu", message=message)] if unread else []
         limit = Range(low=budget.total_low_bytes, expected=budget.total_bytes, high=budget.total_high_bytes)
         meaning = "memory that Metal recommends to use at most"
-        rows += compared("device memory", self.facts.last("limit_bytes"), limit, tolerance, definition="profile", meaning=meaning)
-        weights, working = _sum(occupancy, Section.WEIGHTS), _sum(occupancy, Section.ACTIVATIONS)
+        rows += compared("device memory", facts.last("limit_bytes"), limit, tolerance, "profile", meaning)
+        working = total(part for part in parts if part.section is Section.ACTIVATIONS)
         if weights is not None and working is not None:
             low, expected, high = (
                 occupancy.needed_bytes + getattr(weights, end) + getattr(working, end) for end in ("low", "expected", "high")
             )
-            meaning = "weights, cache and activations at the fullest"
             peak = Range(low=low, expected=expected, high=high)
-            rows += compared("peak", self.facts.last("peak_bytes"), peak, tolerance, definition="estimate", meaning=meaning)
+            meaning = "weights, cache and activations at the fullest"
+            rows += compared("peak", facts.last("peak_bytes"), peak, tolerance, "estimate", meaning)
         return rows, []
-
-
-def _sum(occupancy: Occupancy, section: Section) -> Range | None:
-    budget = occupancy.budget if occupancy.setup.hardware.gpu is not None else None
-    parts = occupancy.told(occupancy.weights) if budget is None else budget.parts
-    counted = [part for part in parts or () if part.section is section]
-    if not counted:
-        return None
-    low, expected, high = (sum(getattr(part, end) for part in counted) for end in ("low", "expected", "high"))
-    return Range(low=low, expected=expected, high=high)

@@ -18,7 +18,6 @@ _OWN: Final = {
     "kv_cache_size_tokens": ("tokens", "tokens"),
     "block_size": ("smallest_block_tokens", "tokens"),
 }
-_RENAMED: Final = {"cache_dtype": "kv_cache_dtype"}
 _MOST_LABELS: Final = 1000
 _LONGEST_LABEL: Final = 4096
 
@@ -27,11 +26,10 @@ class PrometheusText(VllmLog):
     """Reads the text line by line."""
 
     name = "prometheus"
-    title = "the /metrics text of a vLLM server"
     sought = ("vllm:cache_config_info", "vllm:vllm_config_info", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
         if not text.startswith("vllm:"):
             return
         if text.startswith(_CONFIGS):
@@ -39,33 +37,30 @@ class PrometheusText(VllmLog):
             engine = config.get("engine") or config.get("engine_index")
             rank = f"engine {engine}" if engine is not None and engine.isdecimal() and len(engine) < 6 else None
             for name, value in config.items():
-                self._label(_short(name), value, rank, number, text)
+                section = next((section for section in _SECTIONS if name.startswith(section)), "")
+                self._label(name.removeprefix(section), value, rank)
         elif text.startswith(_USAGE):
             used = number_at(text, text.rfind(" "))
             if used is not None and 0 <= used.value <= 1:
-                rank = labels(text).get("engine")
-                named = f"engine {rank[:6]}" if rank else None
-                self.facts.add("usage_share", float(used.value), line=number, text=text, unit="share", rank=named)
+                engine = labels(text).get("engine")
+                self.facts.add("usage_share", float(used.value), "share", rank=f"engine {engine[:6]}" if engine else None)
 
-    def _label(self, name: str, value: str, rank: str | None, number: int, text: str) -> None:
-        facts = self.facts
-        printed = number_at(value, 0)
-        whole = printed is not None and printed.decimals == 0 and printed.end == len(value) and printed.digits > 0
+    def _label(self, name: str, value: str, rank: str | None) -> None:
+        facts, printed = self.facts, number_at(value, 0)
+        whole = printed if printed is not None and printed.end == len(value) else None
         if name in _OWN:
             fact, unit = _OWN[name]
-            if whole and printed is not None:
-                facts.add(fact, printed.digits, line=number, text=text, unit=unit, rank=rank)
+            facts.add_count(fact, whole, unit, rank=rank)
         elif name == "kv_cache_max_concurrency":
             if printed is not None and printed.digits > 0:
-                facts.add("concurrency", float(printed.value), line=number, text=text, unit="x", rank=rank)
+                facts.add("concurrency", float(printed.value), "x", rank=rank)
         elif name == "gpu_memory_utilization":
             if printed is not None and 0 < printed.value <= 1:
-                facts.add(name, float(printed.value), line=number, text=text, unit="share")
+                facts.add(name, float(printed.value), "share")
         elif name in NUMBERS:
-            if whole and printed is not None:
-                facts.add(NUMBERS[name], printed.digits, line=number, text=text)
-        elif name in WORDS or name in _RENAMED:
-            set_word(facts, _RENAMED.get(name) or WORDS[name], value, number, text)
+            facts.add_count(NUMBERS[name], whole)
+        elif name in WORDS or name == "cache_dtype":
+            set_word(facts, WORDS.get(name, "kv_cache_dtype"), value)
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """Keywords and engine options that the metrics state. If the longest request is missing, it is tokens / concurrency."""
@@ -74,13 +69,6 @@ class PrometheusText(VllmLog):
         if "seq" not in stated and tokens is not None and concurrency is not None and tokens.rank == concurrency.rank:
             stated["seq"] = round(float(tokens.value) / float(concurrency.value))
         return stated, options
-
-
-def _short(name: str) -> str:
-    for section in _SECTIONS:
-        if name.startswith(section):
-            return name[len(section) :]
-    return name
 
 
 def labels(text: str) -> dict[str, str]:

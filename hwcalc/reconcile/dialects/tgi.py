@@ -7,65 +7,51 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.reconcile.dialects.dialect import Dialect
-from hwcalc.reconcile.facts import budget_rows, number_after
+from hwcalc.reconcile.facts import Dialect, budget_rows, number_after
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Row
 
-_LONGEST: Final = 4096
 _ATTENTIONS: Final = ("flashinfer", "flashdecoding-ipex", "flashdecoding", "paged")
+_BLOCKS: Final = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}
+"""Tokens of a block -> the back end that has such blocks."""
 
 
 class TgiLog(Dialect):
     """Reads a log line by line."""
 
     name = "tgi"
-    title = "TGI's start-up log"
     engine = "tgi"
     sought = ("KV-cache blocks", "Setting max batch total tokens to", "Using attention", "Default `max_batch_prefill_tokens` to")
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
-        text = text[:_LONGEST]
-        lowered = text.lower()
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
+        facts, lowered = self.facts, text.lower()
         if "using attention" in lowered:
-            if "blocks" in self.facts:
-                self.facts.clear()
-                self.starts += 1
-            self._attention(number, text, lowered)
+            if "blocks" in facts:
+                self.restart()
+            after = lowered.partition("using attention")[2].lstrip(" =")
+            name = next((one for one in _ATTENTIONS if after.startswith(one)), None)
+            if name is not None:
+                facts.add("attention", name)
         if "KV-cache blocks" in text:
-            self._count("blocks", number_after(text, "KV-cache blocks"), "blocks", number, text)
-            self._count("block_size", number_after(text, ", size"), "tokens", number, text)
-            blocks, size = self.facts.number("blocks"), self.facts.number("block_size")
+            facts.add_count("blocks", number_after(text, "KV-cache blocks"), "blocks")
+            facts.add_count("block_size", number_after(text, ", size"), "tokens")
+            blocks, size = facts.number("blocks"), facts.number("block_size")
             if blocks is not None and size is not None:
-                self.facts.add("tokens", int(blocks) * int(size), line=number, text=text, unit="tokens")
+                facts.add("tokens", int(blocks) * int(size), "tokens")
         if "max batch total tokens to" in lowered:
-            self._count("batch_tokens", number_after(text, "batch total tokens to"), "tokens", number, text)
+            facts.add_count("batch_tokens", number_after(text, "batch total tokens to"), "tokens")
         if "max_batch_prefill_tokens` to" in text:
-            self._count("max_batch_prefill_tokens", number_after(text, "max_batch_prefill_tokens` to"), "tokens", number, text)
-
-    def _attention(self, number: int, text: str, lowered: str) -> None:
-        after = lowered.partition("using attention")[2].lstrip(" =")
-        name = next((one for one in _ATTENTIONS if after.startswith(one)), None)
-        if name is not None:
-            self.facts.add("attention", name, line=number, text=text)
-
-    def _count(self, name: str, printed: object, unit: str, number: int, text: str) -> None:
-        digits, decimals = getattr(printed, "digits", -1), getattr(printed, "decimals", 0)
-        if digits > 0 and not decimals:
-            self.facts.add(name, digits, line=number, text=text, unit=unit)
+            facts.add_count("max_batch_prefill_tokens", number_after(text, "max_batch_prefill_tokens` to"), "tokens")
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The back end of attention and the tokens of the warm-up."""
         stated: dict[str, str] = {}
         name, tokens = self.facts.word("attention"), self.facts.number("max_batch_prefill_tokens")
-        if name is None and self.facts.number("block_size") in (1, 16, 64, 256):
-            name = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}[
-                int(self.facts.number("block_size") or 0)
-            ]
+        name = name or _BLOCKS.get(int(self.facts.number("block_size") or 0))
         if name is not None:
             stated["attention"] = name
         if tokens is not None:
@@ -74,5 +60,5 @@ class TgiLog(Dialect):
 
     def compare(self, occupancy: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have."""
-        rows, _, notes = budget_rows(self.facts, occupancy, tolerance, size=None)
+        rows, _, notes = budget_rows(self.facts, occupancy, tolerance)
         return rows, notes

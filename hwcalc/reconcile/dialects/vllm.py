@@ -1,23 +1,44 @@
-"""The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, refusals to start.
+"""The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, refusals to start; and its rows.
 
 The configuration stands in one line: as a dict, as a Namespace, or in the engine's own form. Both "GB" and "GiB" are 2^30 bytes. Sources of
 the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``, ``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``,
 ``v1/core/kv_cache_planning.py``, ``platforms/interface.py``, and the pull requests and issues named in ``tests/logs/SOURCES.md``.
+
+The pool is compared by the budget that the log states, and the memory equation if the GPU is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Final
 
-from hwcalc.reconcile.dialects import vllm_rows
-from hwcalc.reconcile.dialects.dialect import Dialect
-from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after, number_at, number_before
+from msgspec.structs import replace
 
-if TYPE_CHECKING:
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
-    from hwcalc.model import Note
-    from hwcalc.reconcile.facts import Row
+from hwcalc.engines.memory import ACTIVATION, GRAPHS, NON_TORCH, Budget, Section
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.vllm.deployment import VllmOccupancy
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.record import Record
+from hwcalc.model import Note
+from hwcalc.planner.solve import last_yes
+from hwcalc.reconcile.facts import (
+    Dialect,
+    Fact,
+    Facts,
+    Number,
+    PrintedNumber,
+    Range,
+    Row,
+    compared,
+    device_memory,
+    named_budget,
+    number_after,
+    number_at,
+    number_before,
+    spread,
+    total,
+)
 
 NUMBERS: Final[Mapping[str, str]] = {
     "max_model_len": "max_model_len", "max_seq_len": "max_model_len", "tensor_parallel_size": "tensor_parallel_size",
@@ -42,45 +63,44 @@ _OPTIONS: Final = (
     "async_scheduling", "disable_hybrid_kv_cache_manager", "mamba_cache_dtype", "mamba_ssm_cache_dtype", "dtype", "speculative",
     "gdn_prefill_backend",
 )  # fmt: skip
-_SWITCHED_ON: Final = ("enforce_eager",)
-"""Switches that are off by default, and are stated to the plan only if they are on."""
+_KEYWORDS: Final = {
+    "seq": ("max_model_len", "concurrency_tokens"), "tp": ("tensor_parallel_size",), "pp": ("pipeline_parallel_size",),
+    "dp": ("data_parallel_size",), "dcp": ("decode_context_parallel_size",), "memory_utilization": ("gpu_memory_utilization",),
+}  # fmt: skip
+"""Keyword of a plan -> facts that state it, the best first."""
 _ONLINE: Final = {"fp8": "fp8", "bitsandbytes": "bnb4"}
 """``quantization`` -> weight format, for formats into which vLLM can convert unquantized weights while it loads them."""
 _LONGEST_WORD: Final = 300
-_LONGEST_VERSION: Final = 4
-"""Numbers of a version such as 0.9.0.1."""
+_VERSION: Final = re.compile(
+    r"(?: engine \(v|API server version v?)([0-9]{1,3}(?![0-9])(?:\.[0-9]{1,3}(?![0-9])){1,3})", re.ASCII
+)
+"""The release, such as 0.11.1 in ``engine (v0.11.1rc2.dev141+g38f225c2a)`` or ``API server version 0.8.5``."""
 
 
-def read_arguments(facts: Facts, number: int, text: str) -> None:
+def read_arguments(facts: Facts, text: str) -> None:
     """Add a fact for every setting in this line that a plan depends on."""
     for name, fact in NUMBERS.items():
-        printed = None if (place := _place(text, name)) < 0 else number_at(text, place)
-        if printed is not None and printed.decimals == 0 and printed.digits > 0:
-            facts.add(fact, printed.digits, line=number, text=text)
+        place = _place(text, name)
+        facts.add_count(fact, None if place < 0 else number_at(text, place))
     place = _place(text, "gpu_memory_utilization")
     share = None if place < 0 else number_at(text, place)
     if share is not None and 0 < share.value <= 1:
-        facts.add("gpu_memory_utilization", float(share.value), line=number, text=text, unit="share")
+        facts.add("gpu_memory_utilization", float(share.value), "share")
     for name, fact in WORDS.items():
-        word = _word(text, name)
-        if word:
-            set_word(facts, fact, word, number, text)
-    _speculation(facts, number, text)
-    version = _version(text)
-    if version:
-        facts.add("version", version, line=number, text=text)
+        set_word(facts, fact, _word(text, name))
+    _speculation(facts, text)
+    version = _VERSION.search(text)
+    if version is not None:
+        facts.add("version", ".".join(str(int(part)) for part in version[1].split(".")))
     if "Initializing an LLM engine" in text or "Initializing a V0 LLM engine" in text:
-        facts.add("engine_core", "v0", line=number, text=text)
+        facts.add("engine_core", "v0")
 
 
-def set_word(facts: Facts, name: str, word: str, line: int, text: str) -> None:
+def set_word(facts: Facts, name: str, word: str) -> None:
     """Add a word in the spelling of options; ``None`` and the like are left out."""
     short = word.removeprefix("torch.")
-    lowered = short.lower()
-    if lowered in ("none", "null", ""):
-        return
-    value = short if name == "model" else lowered
-    facts.add(name, value, line=line, text=text)
+    if short.lower() not in ("none", "null", ""):
+        facts.add(name, short if name == "model" else short.lower())
 
 
 def _place(text: str, name: str) -> int:
@@ -96,85 +116,30 @@ def _place(text: str, name: str) -> int:
 
 
 def _word(text: str, name: str) -> str:
+    """The word after ``name``, with or without quotes; empty if there is none."""
     place = _place(text, name)
-    if place < 0:
-        return ""
-    rest = text[place : place + _LONGEST_WORD].lstrip()
+    rest = text[place : place + _LONGEST_WORD].lstrip() if place >= 0 else ""
     if rest[:1] in ("'", '"'):
         return rest[1:].partition(rest[0])[0]
-    for index, letter in enumerate(rest):
-        if letter in ",)}] ;":
-            return rest[:index]
-    return rest
+    return _END_OF_WORD.split(rest, maxsplit=1)[0]
 
 
-def _version(text: str) -> str:
-    """The release, such as ``0.11.1``, in ``engine (v0.11.1rc2.dev141+g38f225c2a)`` or ``API server version 0.8.5``."""
-    for written in (" engine (v", "API server version v", "API server version "):
-        place = text.find(written)
-        if place < 0:
-            continue
-        parts: list[str] = []
-        for part in text[place + len(written) : place + len(written) + 40].split("."):
-            digits = _leading_digits(part)
-            if not digits or len(digits) > 3 or len(parts) == _LONGEST_VERSION:
-                break
-            parts.append(str(int(digits)))
-            after = part[len(digits) :]
-            if after:
-                break
-        if len(parts) > 1:
-            return ".".join(parts)
-    return ""
-
-
-def _leading_digits(text: str) -> str:
-    out = ""
-    for letter in text:
-        if not letter.isascii() or not letter.isdecimal():
-            break
-        out += letter
-    return out
-
-
-def _speculation(facts: Facts, number: int, text: str) -> None:
+def _speculation(facts: Facts, text: str) -> None:
     """Read ``speculative_config``: the method and the number of draft tokens, as the engine option spells them."""
     place = _place(text, "speculative_config")
     if place < 0 or text[place : place + 6].strip().startswith("None"):
         return
     part = text[place : place + 2000]
-    method = _word(part, "method").lower()
-    count = -1
-    for name in ("num_speculative_tokens", "num_spec_tokens"):
-        where = _place(part, name)
-        printed = None if where < 0 else number_at(part, where)
-        if printed is not None and not printed.decimals and printed.digits > 0:
-            count = printed.digits
-            break
-    if count < 0 or not method:
+    method, draft = _word(part, "method").lower(), _word(part, "model")
+    places = (_place(part, name) for name in ("num_speculative_tokens", "num_spec_tokens"))
+    printed = (number_at(part, place) for place in places if place >= 0)
+    count = next((one.digits for one in printed if one is not None and not one.decimals and one.digits > 0), None)
+    if count is None or not method:
         return
-    draft = _word(part, "model")
     if method == "ngram" or method.endswith("mtp"):
-        facts.add("speculative", f"{'ngram' if method == 'ngram' else 'mtp'}:{count}", line=number, text=text)
+        facts.add("speculative", f"{'ngram' if method == 'ngram' else 'mtp'}:{count}")
     elif draft and draft.lower() != "none":
-        facts.add("speculative", f"{'eagle' if method.startswith('eagle') else 'draft'}:{draft}:{count}", line=number, text=text)
-
-
-def _batches(facts: Facts, stated: Mapping[str, object], options: dict[str, str]) -> None:
-    """Batches that do not depend on the GPU: those of V0, and those of prompts that are not cut into chunks."""
-    from hwcalc.engines.vllm.settings import V0_SEQUENCES, v0_batch
-
-    v0 = facts.word("engine_core") == "v0"
-    if v0:
-        options.setdefault("max_num_seqs", str(V0_SEQUENCES))
-    if "max_num_batched_tokens" in options or "seq" not in stated:
-        return
-    seq = int(str(stated["seq"]))
-    if facts.word("chunked_prefill_enabled") == "false":
-        # Without chunks a prompt is one batch, so the batch must hold the longest prompt.
-        options["max_num_batched_tokens"] = str(max(v0_batch(0, "0.7"), seq))
-    elif v0:
-        options["max_num_batched_tokens"] = str(v0_batch(seq, facts.word("version") or "0.7"))
+        facts.add("speculative", f"{'eagle' if method.startswith('eagle') else 'draft'}:{draft}:{count}")
 
 
 # Texts before a number. If a fact has several wordings, the first one with a number counts.
@@ -238,16 +203,18 @@ _WORDS: Final = (
     "esired GPU memory utilization", "gpu_memory_utilization", "KV cache is needed", "No available memory for the cache blocks",
     "max seq len", "synchronous scheduling is", "num_gpu_blocks is:", "GDN prefill kernel",
 )  # fmt: skip
-_GDN_KERNELS: Final = {"triton": "triton", "flashinfer": "flashinfer", "cutedsl": "cutedsl"}
-"""A word of the name that vLLM prints -> the value of its option for the kernel."""
+_GDN_KERNELS: Final = ("triton", "flashinfer", "cutedsl")
+"""Words with which the name begins that vLLM prints: values of its option for the kernel."""
+_END_OF_WORD: Final = re.compile(r"[,)}\] ;]")
+_PID: Final = re.compile(r"\d{1,12}")
 
 
 class VllmLog(Dialect):
-    """Reads a log line by line. ``facts`` is what the last start of the engine stated; ``starts`` counts the starts."""
+    """Reads a log line by line."""
 
     name = "vllm"
-    title = "vLLM's start-up log"
     engine = "vllm"
+    longest = 256 * 1024
     sought: ClassVar[tuple[str, ...]] = (
         "Model loading took",
         "Available KV cache memory",
@@ -258,170 +225,148 @@ class VllmLog(Dialect):
     )
     states_version = True
 
-    def feed(self, number: int, text: str) -> None:
-        """Read one line."""
+    def read(self, text: str) -> None:
+        """Add the facts that one line states."""
         begins = "non-default args" in text or ("Initializing a" in text and " engine (v" in text)
         if begins or "API server version" in text or " args: Namespace(" in text:
-            rank = _rank(text, len(text))
             restarts = "non-default args" in text and any(name in self.facts for name in _POOL)
-            if restarts or (begins and self.facts.has_of(_POOL, rank)):
-                self._restart()
-            read_arguments(self.facts, number, text)
+            if restarts or (begins and self.facts.has_of(_POOL, _rank(text, len(text)))):
+                self.restart()
+            read_arguments(self.facts, text)
             return
-        text = text[:_LONGEST_MESSAGE]
+        self.facts.text = text = text[:_LONGEST_MESSAGE]
         first = min((place for word in _WORDS if (place := text.find(word)) >= 0), default=-1)
         if first >= 0:
-            self._message(number, text, _rank(text, first))
+            self._message(text, _rank(text, first))
 
-    def _restart(self) -> None:
-        self.facts.clear()
-        self.starts += 1
-
-    def _message(self, number: int, text: str, rank: str | None) -> None:
+    def _message(self, text: str, rank: str | None) -> None:
         facts = self.facts
         for name, wordings in _SIZES:
-            for wording in wordings:
-                printed = number_after(text, wording)
-                if printed is not None and printed.unit:
-                    facts.add_bytes(name, printed, line=number, text=text, rank=rank)
-                    break
+            sizes = (number_after(text, wording) for wording in wordings)
+            facts.add_bytes(name, next((size for size in sizes if size is not None and size.unit), None), rank=rank)
         for name, wording in _SIZES_BEFORE:
-            if wording in text:
-                facts.add_bytes(name, number_before(text, wording), line=number, text=text, rank=rank)
+            facts.add_bytes(name, number_before(text, wording), rank=rank)
         for name, wording, unit in _COUNTS:
-            printed = number_after(text, wording)
-            if printed is not None and printed.decimals == 0 and printed.digits > 0:
-                facts.add(name, printed.digits, line=number, text=text, unit=unit, rank=rank)
-        self._blocks(number, text, rank)
-        self._kernel(number, text)
-        self._concurrency(number, text, rank)
-        self._device(number, text, rank)
-        self._refusal(number, text, rank)
-        if "Padding mamba page size by" in text:
-            self._decimal("mamba_padding_percent", number_after(text, "Padding mamba page size by"), "%", number, text, rank)
+            facts.add_count(name, number_after(text, wording), unit, rank=rank)
+        self._blocks(text, rank)
+        self._concurrency(text, rank)
+        self._device(text, rank)
+        # Which kernel runs the prefill of gated delta nets: ``Using Triton/FLA GDN prefill kernel``.
+        before, kernel, _ = text.partition(" GDN prefill kernel")
+        for word in _GDN_KERNELS if kernel else ():
+            if before.rpartition("Using ")[2].lower().startswith(word):
+                facts.add("gdn_prefill_backend", word)
+        # Why vLLM does not start: how much memory one request needs, and how much is available.
+        if "No available memory for the cache blocks" in text:
+            facts.add("no_memory", 1, rank=rank)
+        length = number_after(text, "max seq len")
+        if length is not None and length.digits > 0:
+            facts.add("max_model_len", length.digits, "tokens")
+        if "KV cache is needed" in text:
+            facts.add_bytes("needed_bytes", number_before(text, " KV cache is needed"), rank=rank)
+            facts.add_bytes("refused_bytes", number_after(text, "available KV cache memory"), rank=rank)
+        self._decimal("mamba_padding_percent", number_after(text, "Padding mamba page size by"), "%", rank)
         if "for consumed memory" in text and "activation_bytes" in facts:
             # From 0.27 on this line counts the estimate of graphs as activations, and what stays allocated as consumed.
-            facts.add("activation_with_graphs", 1, line=number, text=text, rank=rank)
+            facts.add("activation_with_graphs", 1, rank=rank)
         if "CUDA graph pool memory" in text:
-            facts.add_bytes("graphs_estimated_bytes", number_before(text, " (estimated)"), line=number, text=text, rank=rank)
+            facts.add_bytes("graphs_estimated_bytes", number_before(text, " (estimated)"), rank=rank)
         if "Graph capturing finished" in text:
-            facts.add_bytes("graphs_bytes", number_after(text, ", took"), line=number, text=text, rank=rank)
+            facts.add_bytes("graphs_bytes", number_after(text, ", took"), rank=rank)
         if "synchronous scheduling is" in text:
-            facts.add("async_scheduling", "true" if "scheduling is enabled" in text else "false", line=number, text=text)
+            facts.add("async_scheduling", "true" if "scheduling is enabled" in text else "false")
 
-    def _decimal(self, name: str, printed: PrintedNumber | None, unit: str, number: int, text: str, rank: str | None) -> None:
+    def _decimal(self, name: str, printed: PrintedNumber | None, unit: str, rank: str | None) -> None:
         """Add a number that is rounded to at least two decimals."""
         if printed is not None:
             half = 0.5 / 10 ** max(2, printed.decimals)
-            low, high = printed.value - half, printed.value + half
-            self.facts.add(name, float(printed.value), line=number, text=text, unit=unit, low=low, high=high, rank=rank)
+            self.facts.add(name, float(printed.value), unit, low=printed.value - half, high=printed.value + half, rank=rank)
 
-    def _blocks(self, number: int, text: str, rank: str | None) -> None:
+    def _blocks(self, text: str, rank: str | None) -> None:
         """Read ``# GPU blocks: 1952, # CPU blocks: 2048``; the name of the device varies."""
         place = text.find("blocks:")
         words = text[max(0, place - 20) : max(0, place)].replace("#", " ").split()
-        printed = number_after(text, "blocks:") if place >= 0 else None
-        if printed is not None and words and words[-1].lower() in _DEVICES and printed.decimals == 0 and printed.digits >= 0:
-            self.facts.add("blocks", printed.digits, line=number, text=text, unit="blocks", rank=rank)
+        if words and words[-1].lower() in _DEVICES:
+            self.facts.add_count("blocks", number_after(text, "blocks:"), "blocks", least=0, rank=rank)
         # Several engines print one number for all of them together.
-        stated = None if " Engines: vllm cache_config_info" in text else number_after(text, "num_gpu_blocks is")
-        if stated is not None and stated.decimals == 0 and stated.digits > 0:
-            self.facts.add("blocks", stated.digits, line=number, text=text, unit="blocks", rank=rank)
+        if " Engines: vllm cache_config_info" not in text:
+            self.facts.add_count("blocks", number_after(text, "num_gpu_blocks is"), "blocks", rank=rank)
 
-    def _kernel(self, number: int, text: str) -> None:
-        """Read ``Using Triton/FLA GDN prefill kernel``: which kernel runs the prefill of gated delta nets."""
-        before, found, _ = text.partition(" GDN prefill kernel")
-        name = before.rpartition("Using ")[2].lower() if found else ""
-        for word, value in _GDN_KERNELS.items():
-            if name.startswith(word):
-                self.facts.add("gdn_prefill_backend", value, line=number, text=text)
-
-    def _concurrency(self, number: int, text: str, rank: str | None) -> None:
+    def _concurrency(self, text: str, rank: str | None) -> None:
         """Read ``Maximum concurrency for 8,192 tokens per request: 4.61x``."""
         length = number_after(text, "Maximum concurrency for")
         if length is None or length.decimals or length.digits <= 0:
             return
         printed = number_after(text, "tokens per request", length.end - len(" tokens") if length.unit else length.end)
         if printed is not None and printed.unit == "x":
-            self._decimal("concurrency", printed, "x", number, text, rank)
-            self.facts.add("concurrency_tokens", length.digits, line=number, text=text, unit="tokens", rank=rank)
+            self._decimal("concurrency", printed, "x", rank)
+            self.facts.add("concurrency_tokens", length.digits, "tokens", rank=rank)
 
-    def _device(self, number: int, text: str, rank: str | None) -> None:
+    def _device(self, text: str, rank: str | None) -> None:
         """Read ``Free memory on device (23.08/23.53 GiB) on startup``, and the requested share."""
-        place = text.find("Free memory on device")
-        if place >= 0:
-            opening = text.find("(", place, place + 60)
-            free = number_after(text, "(", opening) if opening >= 0 else None
-            total = None if free is None else number_after(text, "/", free.end)
-            if free is not None and total is not None and text[free.end : free.end + 1] == "/":
-                sized = PrintedNumber(digits=free.digits, decimals=free.decimals, unit=total.unit, end=free.end)
-                self.facts.add_bytes("free_bytes", sized, line=number, text=text, rank=rank)
-                self.facts.add_bytes("total_bytes", total, line=number, text=text, rank=rank)
+        facts, place = self.facts, text.find("Free memory on device")
+        opening = text.find("(", place, place + 60) if place >= 0 else -1
+        free = number_after(text, "(", opening) if opening >= 0 else None
+        total = None if free is None else number_after(text, "/", free.end)
+        if free is not None and total is not None and text[free.end : free.end + 1] == "/":
+            facts.add_bytes("free_bytes", replace(free, unit=total.unit), rank=rank)
+            facts.add_bytes("total_bytes", total, rank=rank)
         for wording, rounded in _SHARES:
             share = number_after(text, wording)
             if share is None or not 0 < share.value <= 1:
                 continue
-            half = 0.005 if rounded else 0.0
-            known = self.facts.last("gpu_memory_utilization")
+            known = facts.last("gpu_memory_utilization")
             if known is None or known.low != known.high:
-                value = float(share.value)
-                self.facts.add(
-                    "gpu_memory_utilization", value, line=number, text=text, unit="share", low=value - half, high=value + half
-                )
-            asked = number_after(text, "=" if rounded else ",", share.end)
-            self.facts.add_bytes("requested_bytes", asked, line=number, text=text, rank=rank)
-
-    def _refusal(self, number: int, text: str, rank: str | None) -> None:
-        """Read why vLLM does not start: how much memory one request needs, and how much is available."""
-        if "No available memory for the cache blocks" in text:
-            self.facts.add("no_memory", 1, line=number, text=text, rank=rank)
-        if "max seq len" in text:
-            length = number_after(text, "max seq len")
-            if length is not None and length.digits > 0:
-                self.facts.add("max_model_len", length.digits, line=number, text=text, unit="tokens")
-        if "KV cache is needed" in text:
-            self.facts.add_bytes("needed_bytes", number_before(text, " KV cache is needed"), line=number, text=text, rank=rank)
-            available = number_after(text, "available KV cache memory")
-            self.facts.add_bytes("refused_bytes", available, line=number, text=text, rank=rank)
+                value, half = float(share.value), 0.005 if rounded else 0.0
+                facts.add("gpu_memory_utilization", value, "share", low=value - half, high=value + half)
+            facts.add_bytes("requested_bytes", number_after(text, "=" if rounded else ",", share.end), rank=rank)
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
         from hwcalc.engines.vllm.engine import BACK_ENDS
 
-        names = {
-            "seq": "max_model_len",
-            "tp": "tensor_parallel_size",
-            "pp": "pipeline_parallel_size",
-            "dp": "data_parallel_size",
-            "dcp": "decode_context_parallel_size",
-            "memory_utilization": "gpu_memory_utilization",
-        }
+        facts = self.facts
         stated: dict[str, object] = {}
-        for keyword, name in names.items():
-            value = self.facts.number(name)
-            if value is None and name == "max_model_len":
-                value = self.facts.number("concurrency_tokens")
+        for keyword, names in _KEYWORDS.items():
+            value = next((number for name in names if (number := facts.number(name)) is not None), None)
             if value is not None:
                 stated[keyword] = value
-        word = self.facts.word("kv_cache_dtype")
+        word = facts.word("kv_cache_dtype")
         if word is not None and word != "auto":
             stated["dtype"] = word
-        if self.facts.word("enable_expert_parallel") == "true":
-            ranks = int(self.facts.number("tensor_parallel_size") or 1) * int(self.facts.number("data_parallel_size") or 1)
+        if facts.word("enable_expert_parallel") == "true":
+            ranks = int(facts.number("tensor_parallel_size") or 1) * int(facts.number("data_parallel_size") or 1)
             if ranks > 1:
                 stated["ep"] = ranks
         options: dict[str, str] = {}
         for name in _OPTIONS:
-            fact = self.facts.last(name)
-            if fact is None or (name == "dtype" and fact.value not in _FLOAT_DTYPES):
-                continue
-            options[name] = str(fact.value)
-        options |= {name: "true" for name in _SWITCHED_ON if self.facts.word(name) == "true"}
-        back_end = self.facts.word("all2all_backend")
+            fact = facts.last(name)
+            if fact is not None and (name != "dtype" or fact.value in _FLOAT_DTYPES):
+                options[name] = str(fact.value)
+        if facts.word("enforce_eager") == "true":
+            # It is off by default, and stated to the plan only if it is on.
+            options["enforce_eager"] = "true"
+        back_end = facts.word("all2all_backend")
         if back_end in BACK_ENDS:
             options["all2all_backend"] = back_end
-        _batches(self.facts, stated, options)
+        self._batches(stated, options)
         return stated, options
+
+    def _batches(self, stated: Mapping[str, object], options: dict[str, str]) -> None:
+        """Add batches that do not depend on the GPU: those of V0, and those of prompts that are not cut into chunks."""
+        from hwcalc.engines.vllm.settings import V0_SEQUENCES, v0_batch
+
+        v0 = self.facts.word("engine_core") == "v0"
+        if v0:
+            options.setdefault("max_num_seqs", str(V0_SEQUENCES))
+        if "max_num_batched_tokens" in options or "seq" not in stated:
+            return
+        seq = int(str(stated["seq"]))
+        if self.facts.word("chunked_prefill_enabled") == "false":
+            # Without chunks a prompt is one batch, so the batch must hold the longest prompt.
+            options["max_num_batched_tokens"] = str(max(v0_batch(0, "0.7"), seq))
+        elif v0:
+            options["max_num_batched_tokens"] = str(v0_batch(seq, self.facts.word("version") or "0.7"))
 
     def online_format(self) -> str | None:
         """The format into which vLLM converts unquantized weights, if the log states one."""
@@ -429,15 +374,70 @@ class VllmLog(Dialect):
 
     def compare(self, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-        return vllm_rows.compare(self.facts, occupancy, tolerance)
+        facts, budget = self.facts, named_budget(occupancy)
+        rows = [*_equation(facts, occupancy, budget, tolerance), *_layout_rows(facts, occupancy)]
+        notes: list[Note] = []
+        if facts.word("engine_core") == "v0" and occupancy.settings.rules.engine != "V0":
+            message = (
+                "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
+            )
+            notes.append(Note(code="other-engine", message=message))
+        pools = _pools(facts, occupancy, budget)
+        if pools is None:
+            if any(name in facts for name in ("tokens", "blocks", "concurrency", "needed_bytes")):
+                message = (
+                    "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
+                )
+                notes.append(Note(code="budget-unknown", message=message))
+            return rows, notes
+        rows += _pool_rows(facts, occupancy, pools, tolerance)
+        if pools.base == "blocks" and budget is not None:
+            # The pool was planned from the log's blocks, so these are compared with the blocks that the GPU has room for.
+            room = Pools.of(occupancy, _clipped(budget), "equation").range(lambda pool: pool.blocks)
+            meaning = "what the equation leaves for the cache / bytes of a block"
+            rows += compared("blocks", facts.smallest("blocks"), room, tolerance, "estimate", meaning)
+        if occupancy.setup.hardware.gpu is None and "available_bytes" in facts:
+            message = (
+                "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
+            )
+            notes.append(Note(code="no-gpu", message=message))
+        if occupancy.setup.parallel.pp > 1:
+            message = (
+                "The pool is that of the rank with the smallest budget; the pipeline stage with the widest blocks is planned."
+            )
+            notes.append(Note(code="smallest-rank", message=message))
+        return rows, notes
 
     def overheads(self, occupancy: VllmOccupancy) -> dict[str, int]:
         """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
-        return vllm_rows.overheads(self.facts, occupancy)
+        from hwcalc.engines.vllm.settings import graphs_subtracted
+
+        facts = self.facts
+        out: dict[str, int] = {}
+        estimated = graphs_subtracted(occupancy.version) and "graphs_estimated_bytes" in facts
+        graphs = "graphs_estimated_bytes" if estimated else "graphs_bytes"
+        stated = {"non_torch_bytes": "non_torch_bytes", "activation_bytes": "activation_bytes", "graphs_bytes": graphs}
+        for value, name in stated.items():
+            fact = facts.largest(name)
+            if fact is not None and not isinstance(fact.value, str) and fact.value >= 0:
+                out[value] = int(fact.value)
+        consumed, weights = facts.largest("consumed_bytes"), facts.largest("weights_bytes")
+        if "non_torch_bytes" not in out and consumed is not None and weights is not None:
+            rest = int(consumed.value) - int(weights.value)
+            if rest >= 0:
+                out["non_torch_bytes"] = rest
+        total, free = facts.last("total_bytes"), facts.last("free_bytes")
+        if total is not None and free is not None and total.rank == free.rank and int(total.value) >= int(free.value):
+            out["context_bytes"] = int(total.value) - int(free.value)
+        return out
 
     def batch_shape(self, occupancy: VllmOccupancy) -> tuple[int, int]:
         """Tokens of one forward pass and rows of logits of the profile run."""
-        return vllm_rows.batch_shape(occupancy)
+        from hwcalc.engines.vllm.memory import profile_run
+
+        settings = occupancy.settings
+        run = profile_run(occupancy, settings.sequences, settings.batched_tokens)
+        return run.tokens, run.rows
 
 
 def _rank(text: str, before: int) -> str | None:
@@ -451,9 +451,240 @@ def _rank(text: str, before: int) -> str | None:
         return None
     if any(letter.isdigit() for letter in name):
         return name
-    digits = ""
-    for letter in text[place + 4 : place + 16]:
-        if not letter.isdecimal():
-            break
-        digits += letter
-    return f"{name} {digits}"
+    digits = _PID.match(text, place + 4)
+    return f"{name} {'' if digits is None else digits[0]}"
+
+
+_WEIGHTS: Final = ("rotary table",)
+"""Overheads that vLLM allocates while it loads the model, and counts as weights."""
+_MOST_BLOCKS: Final = 2**40
+
+
+class Pools(Record):
+    """The pool for the lowest, expected and highest budget that the rounding in the log allows."""
+
+    low: PoolInfo
+    expected: PoolInfo
+    high: PoolInfo
+    base: str
+    """The source of the budget. A figure is not compared with a prediction that was made from it."""
+    known: bool = False
+    """Whether this is the budget that vLLM itself had, up to rounding: then its counts must match to the block."""
+
+    @classmethod
+    def of(cls, occupancy: VllmOccupancy, ends: Sequence[int], base: str, *, known: bool = False) -> Pools:
+        """The pools of these bytes: expected, low and high, or one number for all."""
+        expected, *others = (_pool(occupancy, size) for size in ends)
+        low, high = others or (expected, expected)
+        return cls(low=low, expected=expected, high=high, base=base, known=known)
+
+    def range(self, read: Callable[[PoolInfo], Number | None]) -> Range | None:
+        """One figure of the three pools as a range; ``None`` if the expected pool lacks it. An end that lacks it is left out."""
+        expected = read(self.expected)
+        ends = (read(pool) for pool in (self.low, self.high))
+        return None if expected is None else spread(expected, *(end for end in ends if end is not None))
+
+
+def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tolerance: float) -> list[Row]:
+    """Rows for memory beside the cache: the weights always, the rest if the GPU is known."""
+    from hwcalc.engines.vllm.memory import rotary_parts
+
+    parts = (*(occupancy.weights.value or ()), *rotary_parts(occupancy.model)) if budget is None else budget.parts
+    rows: list[Row] = []
+
+    def row(name: str, fact: Fact | None, predicted: Range | Number | None, definition: str, meaning: str) -> None:
+        rows.extend(compared(name, fact, predicted, tolerance, definition, meaning))
+
+    def named(names: tuple[str, ...]) -> Range | None:
+        return total(part for part in parts if part.name in names)
+
+    known = any(part.section is Section.WEIGHTS for part in parts)
+    weights = [part for part in parts if part.section is Section.WEIGHTS or part.name in _WEIGHTS] if known else []
+    definition = "exact" if all(part.low == part.expected == part.high for part in weights) else "estimate"
+    meaning = "weights of the fullest rank, and the tables made beside them"
+    row("weights", facts.largest("weights_bytes"), total(weights), definition, meaning)
+    if budget is None:
+        return rows
+    memory = device_memory(occupancy)
+    row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
+    asked = spread(budget.requested_bytes)
+    if memory is not None and budget.total_bytes:
+        share = budget.requested_bytes / budget.total_bytes
+        asked = Range(low=int(memory.low * share), expected=budget.requested_bytes, high=int(memory.high * share))
+    row("requested", facts.smallest("requested_bytes"), asked, "engine", "the share of it that vLLM asks for")
+    activation, graphs, with_graphs = named(ACTIVATION), named(GRAPHS), "activation_with_graphs" in facts
+    peak, meaning = activation, "peak of the profile run above the weights"
+    if with_graphs and peak is not None:
+        # Some of the peak stays allocated, and vLLM counts that as consumed.
+        least = graphs or spread(0)
+        peak = Range(low=least.low, expected=peak.expected + least.expected, high=peak.high + least.high)
+        meaning = "what only the profile run needs, and the estimate of CUDA graphs"
+    row("activation peak", facts.largest("activation_bytes"), peak, "estimate", meaning)
+    outside = facts.largest("non_torch_bytes")
+    # With the allocator of sleep mode torch does not see its own memory, and the difference is below zero.
+    if outside is None or (not isinstance(outside.value, str) and outside.value >= 0):
+        row("non-torch", outside, named(NON_TORCH), "estimate", "kernels, handles and communication outside of torch")
+    if known:
+        consumed = total([*weights, *(part for part in parts if part.name in NON_TORCH)])
+        if consumed is not None and with_graphs and activation is not None:
+            consumed = replace(consumed, high=consumed.high + activation.high)
+        row("consumed", facts.largest("consumed_bytes"), consumed, "estimate", "weights and what is outside of torch")
+        reached = total([*weights, *(part for part in parts if part.name in ACTIVATION)])
+        meaning = "weights and activations: what torch allocates at most"
+        row("torch peak", facts.largest("torch_peak_bytes"), reached, "estimate", meaning)
+    captured = facts.largest("graphs_estimated_bytes") or facts.largest("graphs_bytes")
+    row("CUDA graphs", captured, graphs, "estimate", "the pool of CUDA graphs, as vLLM estimates it beforehand")
+    expected, low, high = _clipped(budget)
+    left = Range(low=low, expected=expected, high=high)
+    row("available", _budget_fact(facts), left, "estimate", "what the equation leaves for the cache")
+    return rows
+
+
+def _budget_fact(facts: Facts) -> Fact | None:
+    exact = facts.smallest("pool_bytes")
+    return exact if exact is not None and exact.low == exact.high else facts.smallest("available_bytes") or exact
+
+
+def _pools(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None) -> Pools | None:
+    """The pools for the best known budget.
+
+    In order of preference: an option, the available bytes of the log, those of a refusal, the log's blocks, the memory equation, the
+    log's tokens. ``None`` if none is known.
+    """
+    given, stated, refused = occupancy.setup.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
+    option = facts.number("kv_cache_memory_bytes")
+    # Each rank must have stated its budget, or the user or the log states it once for all.
+    ranks = occupancy.setup.parallel.tp * occupancy.setup.parallel.pp
+    stated_by_all = ranks == 1 or len(facts.ranks("available_bytes")) >= ranks
+    block = _pool(occupancy, 0).bytes_per_block or 0
+    if given is not None or option is not None:
+        return Pools.of(occupancy, [int(given if given is not None else option or 0)], "kv_memory", known=True)
+    if stated is not None:
+        return Pools.of(occupancy, _ends(stated), "available_bytes", known=stated_by_all)
+    if refused is not None:
+        # The available memory that a refusal states does not include the null block.
+        ends = _ends(refused)
+        block = _pool(occupancy, ends[0]).bytes_per_block or 0
+        return Pools.of(occupancy, [end + block for end in ends], "refused_bytes", known=stated_by_all)
+    if (blocks := facts.smallest("blocks")) is not None:
+        return Pools.of(occupancy, [int(blocks.value) * block], "blocks", known=True)
+    if budget is not None:
+        return Pools.of(occupancy, _clipped(budget), "equation")
+    if (counted := facts.smallest("tokens")) is not None:
+        size = _blocks_of_tokens(int(counted.value), occupancy) * block
+        return Pools.of(occupancy, [size], "tokens", known=True)
+    return None
+
+
+def _clipped(budget: Budget) -> list[int]:
+    """The expected, low and high bytes of a budget; none is below zero."""
+    return [max(0, size) for size in (budget.expected, budget.low, budget.high)]
+
+
+def _blocks_of_tokens(tokens: int, occupancy: VllmOccupancy) -> int:
+    """The fewest blocks that vLLM's log would print as this number of tokens, by the rule of its version."""
+    block = _pool(occupancy, 0).bytes_per_block
+    if not block:
+        return 0
+
+    def printed(blocks: int) -> int:
+        return _pool(occupancy, blocks * block).tokens or 0
+
+    return 1 + last_yes(lambda blocks: printed(blocks) < tokens, _MOST_BLOCKS)
+
+
+def _ends(fact: Fact) -> list[int]:
+    """The bytes of a fact, and the least and most that they may have been before they were rounded."""
+    ends = (fact.value, *(fact.value if end is None else end for end in (fact.low, fact.high)))
+    return [max(0, int(end)) for end in ends]
+
+
+def _pool(occupancy: VllmOccupancy, size: int) -> PoolInfo:
+    # Not `opened.pool`, which would keep the notes: these sizes are not the planned one.
+    pool = occupancy.pool(size).value
+    assert pool is not None
+    return pool
+
+
+def _layout_rows(facts: Facts, occupancy: VllmOccupancy) -> list[Row]:
+    """Rows that do not depend on the budget: block sizes, the padding of states, the needs of one request. None is an estimate."""
+    from hwcalc.engines.vllm.layer_specs import STATE_KINDS, state_bytes
+
+    groups, pool, settings = occupancy.groups, _pool(occupancy, 0), occupancy.settings
+    least = min((group.block_size for group in groups), default=None)
+    fact, meaning = facts.smallest("smallest_block_tokens"), "tokens of the smallest block of any group"
+    rows = compared("block size", fact, least, 0.0, "engine", meaning)
+    fact, meaning = facts.smallest("attention_block_tokens"), "tokens: its page is at least a state's"
+    rows += compared("attention block", fact, pool.block_size, 0.0, "engine", meaning)
+    page = next((group.page_bytes for group in groups if group.kind == "state"), None)
+    kinds = [group.kind for group in occupancy.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
+    if page and kinds:
+        conv, ssm = FLOATS[settings.conv].number_bytes, FLOATS[settings.state].number_bytes
+        sizes = (
+            state_bytes(kind, tp=settings.tp, speculated=settings.speculated, conv_bytes=conv, ssm_bytes=ssm) for kind in kinds
+        )
+        largest = max(sizes)
+        padding, meaning = 100 * (page - largest) / largest, "of a state's bytes, to fill a page"
+        rows += compared("state padding", facts.smallest("mamba_padding_percent"), padding, 0.0, "engine", meaning)
+    meaning = "the cache of one longest request"
+    rows += compared("needed", facts.largest("needed_bytes"), pool.needed_bytes, 0.0, "engine", meaning)
+    return rows
+
+
+def _pool_rows(facts: Facts, occupancy: VllmOccupancy, pools: Pools, tolerance: float) -> list[Row]:
+    """Rows for blocks, tokens, concurrency, and the figures of a refusal."""
+    definition = "estimate" if pools.base == "equation" else "engine"
+    allowed = 0.0 if pools.known else tolerance
+    rows: list[Row] = []
+
+    def row(name: str, fact: str, predicted: Range | None, meaning: str) -> None:
+        rows.extend(compared(name, facts.smallest(fact), predicted, allowed, definition, meaning))
+
+    if pools.base not in ("blocks", "tokens"):
+        row("blocks", "blocks", pools.range(lambda pool: pool.blocks), "budget / bytes of a block, the least of all ranks")
+        pools = _of_stated_blocks(facts, occupancy, pools)
+    if pools.base != "tokens":
+        tokens = pools.range(lambda pool: pool.tokens) if pools.expected.fits else spread(0)
+        fact, meaning = facts.smallest("tokens"), "the log's count, by the rule of its version"
+        counted = compared("tokens", fact, tokens, allowed, definition, meaning)
+        if all(row.within for row in counted) and (nearest := _nearest_printed(facts, occupancy)) is not None:
+            meaning = "the nearest count that the log could print: no number of blocks gives the log's"
+            counted = compared("tokens", fact, nearest, 0.0, "engine", meaning)
+        rows += counted
+    row("concurrency", "concurrency", pools.range(_concurrency), "blocks / blocks of one longest request")
+    stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
+    row("tokens stored", "stored_tokens", stored, "blocks x tokens of a block")
+    longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, occupancy.tokens))
+    row("longest request", "longest_tokens", longest, "tokens of the longest request that would fit")
+    return rows
+
+
+def _of_stated_blocks(facts: Facts, occupancy: VllmOccupancy, pools: Pools) -> Pools:
+    """The pool of the log's own blocks, if the budget allows so many: what else the log counts follows from them exactly."""
+    stated = facts.smallest("blocks")
+    if stated is None or isinstance(stated.value, str):
+        return pools
+    counted = _pool(occupancy, int(stated.value) * (pools.expected.bytes_per_block or 0))
+    span = pools.range(lambda pool: pool.blocks)
+    beyond = pools.known and (span is None or not span.low <= stated.value <= span.high)
+    if beyond or counted.blocks != stated.value:
+        return pools
+    return Pools(low=counted, expected=counted, high=counted, base=pools.base, known=pools.known)
+
+
+def _nearest_printed(facts: Facts, occupancy: VllmOccupancy) -> int | None:
+    """The count of tokens nearest to the log's that some number of blocks gives; ``None`` if the log's own is one."""
+    fact = facts.smallest("tokens")
+    block = _pool(occupancy, 0).bytes_per_block
+    if fact is None or isinstance(fact.value, str) or not block:
+        return None
+    tokens = int(fact.value)
+    blocks = _blocks_of_tokens(tokens, occupancy)
+    near = [_pool(occupancy, count * block).tokens or 0 for count in (blocks, blocks - 1) if count >= 0]
+    return None if tokens in near else min(near, key=lambda count: abs(count - tokens))
+
+
+def _concurrency(pool: PoolInfo) -> Number | None:
+    if pool.max_concurrency is not None:
+        return pool.max_concurrency
+    return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None

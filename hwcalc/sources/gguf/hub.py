@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -59,11 +59,24 @@ def kept_headers(wanted: Wanted) -> KeptHeaders | None:
     if path is None:
         return None
     try:
-        with open(path, "rb") as file:
-            document = parse_document(file.read(LARGEST_DOCUMENT + 1), "")
-        return _read_kept(document)
+        with open(path, "rb") as opened:
+            document = parse_document(opened.read(LARGEST_DOCUMENT + 1), "")
+        commit, file, keys, rows = (document[name] for name in ("commit", "file", "keys", "tensors"))
+        numbers = [document[name] for name in ("files", "file_bytes", "version")]
+        words = [file] if commit is None else [file, commit]
+        if (
+            document["schema_version"] != _VERSION
+            or not all(isinstance(word, str) and 0 < len(word) <= _LONGEST and word.isprintable() for word in words)
+            or not (isinstance(keys, dict) and isinstance(rows, list))
+            or not all(type(number) is int and 0 < number < 2**63 for number in numbers)
+        ):
+            return None
+        files, file_bytes, version = numbers
+        tensors, big_endian = tuple(map(tensor_of, rows)), document["big_endian"] is True
     except (OSError, ValueError, KeyError, TypeError, KvplanError):
         return None
+    header = Header(keys=keys, tensors=tensors, version=version, big_endian=big_endian, data_offset=0, file_bytes=file_bytes)
+    return KeptHeaders(commit=commit, file=file, files=files, file_bytes=file_bytes, header=header)
 
 
 def keep_headers(wanted: Wanted, kept: KeptHeaders) -> None:
@@ -71,17 +84,10 @@ def keep_headers(wanted: Wanted, kept: KeptHeaders) -> None:
     path = _path(wanted)
     if path is None:
         return
-    document = {
-        "schema_version": _VERSION,
-        "commit": kept.commit,
-        "file": kept.file,
-        "files": kept.files,
-        "file_bytes": kept.file_bytes,
-        "version": kept.header.version,
-        "big_endian": kept.header.big_endian,
-        "keys": kept.header.keys,
-        "tensors": list(map(row_of, kept.header.tensors)),
-    }
+    header = kept.header
+    document: dict[str, Any] = {"schema_version": _VERSION, "commit": kept.commit, "file": kept.file, "files": kept.files}
+    document |= {"file_bytes": kept.file_bytes, "version": header.version, "big_endian": header.big_endian, "keys": header.keys}
+    document["tensors"] = list(map(row_of, header.tensors))
     with suppress(OSError, ValueError):
         write_atomically(path, json.dumps(document).encode())
 
@@ -93,33 +99,6 @@ def _path(wanted: Wanted) -> Path | None:
     asked = "\n".join((wanted.revision or "main", wanted.endpoint or "", (wanted.file or "").lower()))
     name = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return folder / wanted.id.replace("/", "--") / "gguf" / f"{name}.json"
-
-
-def _read_kept(document: Mapping[str, Any]) -> KeptHeaders | None:
-    commit, file = document["commit"], document["file"]
-    keys, rows = document["keys"], document["tensors"]
-    numbers = [document[name] for name in ("files", "file_bytes", "version")]
-    sound = (
-        document["schema_version"] == _VERSION
-        and (commit is None or _is_word(commit))
-        and _is_word(file)
-        and isinstance(keys, dict)
-        and isinstance(rows, list)
-        and all(type(number) is int and 0 < number < 2**63 for number in numbers)
-    )
-    if not sound:
-        return None
-    tensors = tuple(map(tensor_of, rows))
-    files, file_bytes, version = numbers
-    header = Header(
-        keys=keys,
-        tensors=tensors,
-        version=version,
-        big_endian=document["big_endian"] is True,
-        data_offset=0,
-        file_bytes=file_bytes,
-    )
-    return KeptHeaders(commit=commit, file=file, files=files, file_bytes=file_bytes, header=header)
 
 
 def row_of(tensor: GgufTensor) -> list[str | int]:
@@ -139,10 +118,6 @@ def tensor_of(row: Any) -> GgufTensor:
     if not isinstance(name, str) or not shape or shape[0] % form.block or elements >= 2**63:
         raise ValueError
     return GgufTensor(name=name, type=kind, shape=tuple(shape), bytes=elements // form.block * form.block_bytes)
-
-
-def _is_word(text: Any) -> bool:
-    return isinstance(text, str) and 0 < len(text) <= _LONGEST and text.isprintable()
 
 
 FIRST: Final = 1024**2
@@ -168,7 +143,10 @@ def find_gguf_on_hub(wanted: Wanted) -> RawModel | Absent:
 def _ask(client: HubClient, wanted: Wanted) -> RawModel | Absent:
     revision = wanted.revision or "main"
     repository = Repository(client, None, wanted.id, revision)
-    name = _first_part(wanted.file) if wanted.file is not None and is_gguf(wanted.file) else None
+    name = None
+    if wanted.file is not None and is_gguf(wanted.file):
+        part = part_of(wanted.file)
+        name = wanted.file if part is None else part.names[0]
     try:
         reply = None if name is None else client.file(wanted.id, revision, name, most=FIRST, first=0)
     except ValueError:  # huggingface_hub rejects the id
@@ -192,17 +170,12 @@ def _ask(client: HubClient, wanted: Wanted) -> RawModel | Absent:
 def read_repository(repository: Repository, names: Iterable[str], wanted: Wanted) -> RawModel:
     """The model that is meant among the files of a repository."""
     name = choose(names, wanted.file or "", wanted.id)
-    reply = _first(repository, name)
+    reply = repository.reply(name, FIRST, 0)
     if reply is None:
         raise ModelNotFoundError(
             f"{repository.client.name} lists {shown(name)} in {shown(wanted.id)}, and does not have it.", hint="Try again later."
         )
     return _read(repository, reply, name, wanted)
-
-
-def _first(repository: Repository, name: str) -> Reply | None:
-    """The answer to the first request for a file; ``None`` if the repository does not have it."""
-    return repository.reply(name, FIRST, 0)
 
 
 def _read(asked: Repository, reply: Reply, name: str, wanted: Wanted) -> RawModel:
@@ -215,8 +188,14 @@ def _read(asked: Repository, reply: Reply, name: str, wanted: Wanted) -> RawMode
     else:
         from hwcalc.sources.weights import done_in_any_order
 
-        others = part.names[1:]
-        found = dict(done_in_any_order(lambda other: (other, _other(repository, other, wanted)), others, repository.parallel))
+        def other_header(other: str) -> tuple[str, Header]:
+            reply = repository.reply(other, FIRST_OF_MORE, 0)
+            if reply is None:
+                message = f"{shown(wanted.id)} lacks {shown(other)}, a part of the model."
+                raise ModelNotFoundError(message, hint="Choose another file of the repository.")
+            return other, _header(repository, other, reply)
+
+        found = dict(done_in_any_order(other_header, part.names[1:], repository.parallel))
         headers = joined({_called(wanted, other): first if other == name else found[other] for other in part.names})
     header = replace(headers[0], tensors=tuple(tensor for one in headers for tensor in one.tensors))
     size = sum(one.file_bytes for one in headers)
@@ -224,15 +203,6 @@ def _read(asked: Repository, reply: Reply, name: str, wanted: Wanted) -> RawMode
     raw = described(wanted, kept, f"its header comes from {repository.client.name}")
     keep_headers(wanted, kept)
     return raw
-
-
-def _other(repository: Repository, name: str, wanted: Wanted) -> Header:
-    reply = repository.reply(name, FIRST_OF_MORE, 0)
-    if reply is None:
-        raise ModelNotFoundError(
-            f"{shown(wanted.id)} lacks {shown(name)}, a part of the model.", hint="Choose another file of the repository."
-        )
-    return _header(repository, name, reply)
 
 
 def _header(repository: Repository, name: str, reply: Reply) -> Header:
@@ -258,23 +228,9 @@ def described(wanted: Wanted, kept: KeptHeaders, how: str) -> RawModel:
     count = "" if kept.files == 1 else f" and {kept.files - 1:,} more"
     at = f", commit {kept.commit[:12]}" if kept.commit else ""
     message = f"Planned is {shown(kept.file)}{count} of {wanted.id}{at}, {human_bytes(kept.file_bytes)}: {how}."
-    known = word_for(kept.file, wanted.file)
-    return replace(
-        raw_model(
-            (kept.header,),
-            id=f"{wanted.id}:{known}",
-            location=wanted.name,
-            name=_called(wanted, kept.file),
-            revision=kept.commit,
-            files=kept.files,
-        ),
-        notes=(Note(code="gguf-file", message=message),),
-    )
-
-
-def _first_part(name: str) -> str:
-    part = part_of(name)
-    return name if part is None else part.names[0]
+    name, known = _called(wanted, kept.file), f"{wanted.id}:{word_for(kept.file, wanted.file)}"
+    raw = raw_model((kept.header,), id=known, location=wanted.name, name=name, revision=kept.commit, files=kept.files)
+    return replace(raw, notes=(Note(code="gguf-file", message=message),))
 
 
 def _called(wanted: Wanted, name: str) -> str:
@@ -295,36 +251,25 @@ def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
         folder, commit = found
         if wanted.file is None and os.path.lexists(folder / "config.json"):
             return Absent(place="")
-        names = matching(_files_of(folder), wanted.file or "")
-        if len(names) == 1:
-            return _from_cache(wanted, folder, commit, names[0])
+        # The GGUF files of the snapshot, those in its folders too, that are there whole.
+        files: list[str] = []
+        for place, folders, names in os.walk(folder):
+            folders.sort()
+            paths = [Path(place, name) for name in names if is_gguf(name)]
+            files += [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
+            if len(files) > _MOST_LISTED:
+                break
+        meant = matching(files, wanted.file or "")
+        if len(meant) == 1:
+            at = f"the Hugging Face cache, commit {commit[:12]}"
+            note = Note(code="gguf-file", message=f"Planned is {shown(meant[0])} of {wanted.id}, as {at}, has it.")
+            known = f"{wanted.id}:{word_for(meant[0], wanted.file)}"
+            return replace(from_file(folder / meant[0], id=known, location=wanted.name, notes=(note,)), revision=commit)
     kept = kept_headers(wanted)
     if kept is None:
         # A bare id may mean models that are no GGUF files: only a name with a file says that one is wanted.
         return Absent(place="" if wanted.file is None else "the Hugging Face cache")
     return described(wanted, kept, "its header was read before")
-
-
-def _from_cache(wanted: Wanted, folder: Path, commit: str, name: str) -> RawModel:
-    at = f"the Hugging Face cache, commit {commit[:12]}"
-    note = Note(code="gguf-file", message=f"Planned is {shown(name)} of {wanted.id}, as {at}, has it.")
-    known = word_for(name, wanted.file)
-    return replace(from_file(folder / name, id=f"{wanted.id}:{known}", location=wanted.name, notes=(note,)), revision=commit)
-
-
-def _files_of(folder: Path) -> list[str]:
-    """The GGUF files of a snapshot, those in its folders too, that are there whole."""
-    found: list[str] = []
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        found += (
-            Path(place, name).relative_to(folder).as_posix()
-            for name in names
-            if is_gguf(name) and os.path.isfile(os.path.join(place, name))
-        )
-        if len(found) > _MOST_LISTED:
-            break
-    return found
 
 
 _ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
@@ -344,10 +289,9 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
         return Absent(place="")
     word = wanted.file or _DEFAULT
     word = quantization_of(word) if is_gguf(word) else word
-    try:
+    form = None
+    with suppress(KvplanError):
         form = format_name(word) if word else None
-    except KvplanError:
-        form = None
     if form is None:
         remark = f"the catalog has {models[0]}, but {shown(wanted.file or word)} names no quantisation that kvplan can work out"
         return Absent(place="", remark=remark)
@@ -358,13 +302,8 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
         f"The header of this file was not read: planned is {models[0]} of the catalog with --weights {form}, as llama.cpp's rule for "
         "that quantisation stores it. The file itself may differ by a few percent."
     )
-    return replace(
-        found,
-        id=f"{wanted.id}:{wanted.file or word}",
-        weights=None,
-        weights_format=form,
-        notes=(Note(code="gguf-not-read", message=message), *found.notes),
-    )
+    notes = (Note(code="gguf-not-read", message=message), *found.notes)
+    return replace(found, id=f"{wanted.id}:{wanted.file or word}", weights=None, weights_format=form, notes=notes)
 
 
 def other_format(word: str) -> tuple[str | None, bool]:
@@ -395,15 +334,11 @@ def base_models(repository: str) -> tuple[str, ...]:
         known = list_models()
     # Some write the first publisher before the name: Qwen_Qwen3-8B.
     whole = tuple(model_id for model_id in known if model_id.lower().replace("/", "_") == stem.lower())
-    return whole or _equal(stem, known)
-
-
-def _equal(stem: str, known: Sequence[str]) -> tuple[str, ...]:
-    """The models of that name. Words of its publisher's name may be missing, and ``hf`` at its end."""
     parts = name_parts(stem)
-    exact = tuple(model_id for model_id in known if name_parts(model_id.rpartition("/")[2]) == parts)
+    exact = whole or tuple(model_id for model_id in known if name_parts(model_id.rpartition("/")[2]) == parts)
     if exact:
         return exact
+    # Words of its publisher's name may be missing, and hf at its end.
     found = []
     for model_id in known:
         publisher, _, name = model_id.partition("/")

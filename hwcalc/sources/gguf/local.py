@@ -144,7 +144,7 @@ def begins_as_gguf(path: Path) -> bool:
 def gguf_files(folder: Path) -> tuple[str, ...]:
     """The names of the GGUF files in a folder, in alphabetical order; none if it cannot be listed."""
     try:
-        return tuple(sorted(name for name in os.listdir(folder) if is_gguf(name)))
+        return tuple(sorted(filter(is_gguf, os.listdir(folder))))
     except OSError:
         return ()
 
@@ -283,9 +283,7 @@ def _no_file(path: Path) -> ModelNotFoundError:
     name = printable(str(path))
     broken = " (a link to a file that is gone)" if os.path.islink(path) else ""
     there = models_of(gguf_files(path.parent))
-    hint = (
-        f"The folder has {', '.join(map(shown, there[:_LISTED]))}."
-        if there
-        else "Give a GGUF file, or an id with a file: org/name:Q4_K_M."
-    )
+    hint = f"The folder has {', '.join(map(shown, there[:_LISTED]))}."
+    if not there:
+        hint = "Give a GGUF file, or an id with a file: org/name:Q4_K_M."
     return ModelNotFoundError(f"there is no file {name}{broken}.", hint=hint)

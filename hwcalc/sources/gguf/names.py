@@ -60,12 +60,6 @@ def part_of(name: str) -> Part | None:
     return Part(stem=match[1], number=number, count=count, ending=name[-len(SUFFIX) :])
 
 
-def beside_models(name: str) -> bool:
-    """Whether a file only belongs to a model: a projector of images, a draft, measurements for quantisation."""
-    short = name.rpartition("/")[2].lower()
-    return any(word in short for word in _BESIDE)
-
-
 def models_of(names: Iterable[str]) -> tuple[str, ...]:
     """The GGUF files that are whole models, and the first parts of those in several files, in alphabetical order.
 
@@ -74,7 +68,8 @@ def models_of(names: Iterable[str]) -> tuple[str, ...]:
     """
     found: dict[str, str] = {}
     for name in sorted(names):
-        if is_gguf(name) and not beside_models(name):
+        short = name.rpartition("/")[2].lower()
+        if is_gguf(name) and not any(word in short for word in _BESIDE):
             part = part_of(name)
             found.setdefault(name if part is None else part.names[0], name)
     return tuple(found.values())
@@ -146,9 +141,7 @@ def choose(names: Iterable[str], wanted: str, repository: str) -> str:
     names = tuple(names)
     models = models_of(names)
     found = matching(names, wanted)
-    if len(found) == 1:
-        return found[0]
-    if found and not wanted:
+    if len(found) == 1 or (found and not wanted):
         return found[0]
     if not models:
         raise ModelNotFoundError(
@@ -156,13 +149,12 @@ def choose(names: Iterable[str], wanted: str, repository: str) -> str:
             hint="Check the id: repositories of GGUF files are mostly named ...-GGUF.",
         )
     there = found or models
+    listed = ", ".join(map(shown, there[:_LISTED])) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
     if found:
-        raise ModelNotFoundError(
-            f"{shown(wanted)} may mean {len(found):,} files of {shown(repository)}: {_listed(found)}.",
-            hint=f"Name one: kvplan {operand(f'{repository}:{there[0]}')}",
-        )
+        message = f"{shown(wanted)} may mean {len(found):,} files of {shown(repository)}: {listed}."
+        raise ModelNotFoundError(message, hint=f"Name one: kvplan {operand(f'{repository}:{there[0]}')}")
     raise ModelNotFoundError(
-        f"{shown(repository)} has no GGUF file {shown(wanted)}. It has: {_listed(models)}.",
+        f"{shown(repository)} has no GGUF file {shown(wanted)}. It has: {listed}.",
         hint=f"Name one of them, or its quantisation: kvplan {operand(f'{repository}:{quantization_of(there[0]) or there[0]}')}",
     )
 
@@ -213,7 +205,3 @@ def _of_quantization(models: Sequence[str], word: str) -> tuple[str, ...]:
 def _stem(name: str) -> str:
     part = part_of(name)
     return name[: -len(".gguf")] if part is None else part.stem
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(shown, names[:_LISTED])) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")

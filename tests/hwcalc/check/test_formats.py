@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
+from hwcalc.report import View
 from hwcalc.report.check import FORMATS, check_report
 from hwcalc.report.schema import json_schema
 
@@ -123,7 +124,7 @@ def official(name: str) -> Path:
 
 def test_sarif_is_read_by_another_program(document: CheckDocument) -> None:
     """The types of SARIF 2.1.0 by sarif-pydantic."""
-    log = sarif_pydantic.Sarif.model_validate_json(check_report(document, "sarif"))
+    log = sarif_pydantic.Sarif.model_validate_json(check_report(document, View(format="sarif")))
 
     (run,) = log.runs
     assert [result.level.value for result in run.results or []] == ["warning", "error", "error", "error"]
@@ -131,7 +132,7 @@ def test_sarif_is_read_by_another_program(document: CheckDocument) -> None:
 
 def test_junit_is_read_by_another_program(document: CheckDocument) -> None:
     """Counts and cases by junitparser."""
-    suites = junitparser.JUnitXml.fromstring(check_report(document, "junit").encode())
+    suites = junitparser.JUnitXml.fromstring(check_report(document, View(format="junit")).encode())
 
     assert (suites.tests, suites.failures, suites.errors) == (4, 1, 1)
     assert [len(suite) for suite in suites] == [4]
@@ -142,7 +143,7 @@ def test_junit_is_read_by_another_program(document: CheckDocument) -> None:
 
 def test_json_is_as_its_schema_says(document: CheckDocument) -> None:
     """Every key, and no other."""
-    found = json.loads(check_report(document, "json"))
+    found = json.loads(check_report(document, View(format="json")))
     validator = jsonschema.Draft202012Validator(json_schema("check"))
 
     validator.validate(found)
@@ -235,7 +236,7 @@ SARIF: Final = _object(
 
 def test_sarif(document: CheckDocument) -> None:
     """One result for each requirement that fails or only probably holds and for each error, at its line, with a rule that is listed."""
-    found = json.loads(check_report(document, "sarif"))
+    found = json.loads(check_report(document, View(format="sarif")))
     jsonschema.Draft202012Validator(SARIF).validate(found)
     (run,) = found["runs"]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
@@ -260,7 +261,7 @@ def test_the_same_check_of_two_files_is_two_results(document: CheckDocument) -> 
 
     def fingerprints(**change: Any) -> list[str]:
         checks = tuple(replace(check, **change) for check in document.checks)
-        found = json.loads(check_report(replace(document, checks=checks), "sarif"))
+        found = json.loads(check_report(replace(document, checks=checks), View(format="sarif")))
         return [result["partialFingerprints"]["kvplanCheck/v1"] for result in found["runs"][0]["results"]]
 
     here = fingerprints(file="ci/a file.yaml")
@@ -273,7 +274,7 @@ def test_sarif_by_the_published_schema(document: CheckDocument) -> None:
     """The schema of OASIS itself."""
     schema = json.loads(official("sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
 
-    jsonschema.Draft4Validator(schema).validate(json.loads(check_report(document, "sarif")))
+    jsonschema.Draft4Validator(schema).validate(json.loads(check_report(document, View(format="sarif"))))
 
 
 # --- JUnit ------------------------------------------------------------------------------------------------------------
@@ -291,7 +292,7 @@ JUNIT: Final[dict[str, tuple[set[str], set[str], set[str]]]] = {
 
 def test_junit(document: CheckDocument) -> None:
     """The tree that readers expect, sums that agree with it, and nothing that XML cannot hold."""
-    text = check_report(document, "junit")
+    text = check_report(document, View(format="junit"))
     root = ET.fromstring(text)  # noqa: S314 - it was written a line above
     for element in root.iter():
         must, may, inner = JUNIT[element.tag]
@@ -318,7 +319,7 @@ def test_junit_by_the_published_schema(document: CheckDocument) -> None:
     path = official("junit-10.xsd")
     schema = pytest.importorskip("xmlschema").XMLSchema(str(path))
 
-    schema.validate(check_report(document, "junit"))
+    schema.validate(check_report(document, View(format="junit")))
 
 
 # --- annotations ------------------------------------------------------------------------------------------------------
@@ -326,7 +327,7 @@ def test_junit_by_the_published_schema(document: CheckDocument) -> None:
 
 def test_annotations(document: CheckDocument) -> None:
     """One workflow command a line, errors first; what is in a message cannot start another."""
-    lines = check_report(document, "github").splitlines()
+    lines = check_report(document, View(format="github")).splitlines()
 
     assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice", "::notice"]
     for line in lines[:3]:
@@ -342,7 +343,7 @@ def test_annotations(document: CheckDocument) -> None:
 
 def test_unescaping_gives_the_message_back(document: CheckDocument) -> None:
     """By the rules of the runner: %25, %0D and %0A in a message."""
-    line = check_report(document, "github").splitlines()[2]
+    line = check_report(document, View(format="github")).splitlines()[2]
     message = line.split("::", 2)[2].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
 
     assert message == PROBABLY
@@ -353,7 +354,7 @@ def test_unescaping_gives_the_message_back(document: CheckDocument) -> None:
 
 def test_markdown_cells_stay_in_their_cells(document: CheckDocument) -> None:
     """Every row of the table has as many bars as its head; no HTML comes through."""
-    text = check_report(document, "markdown")
+    text = check_report(document, View(format="markdown"))
     rows = [line for line in text.splitlines() if line.startswith("|")]
 
     assert len(rows) == 2 + 4
@@ -364,7 +365,7 @@ def test_markdown_cells_stay_in_their_cells(document: CheckDocument) -> None:
 
 def test_csv_has_a_row_for_each_requirement(document: CheckDocument) -> None:
     """Read by a reader of CSV, whatever is in the cells."""
-    rows = list(csv.DictReader(io.StringIO(check_report(document, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(check_report(document, View(format="csv")))))
 
     assert [(row["requirement"], row["holds"], row["certain"]) for row in rows] == [
         ("fits", "true", "true"),
@@ -378,23 +379,23 @@ def test_csv_has_a_row_for_each_requirement(document: CheckDocument) -> None:
 
 def test_the_table(document: CheckDocument) -> None:
     """One line for each check, then why and where; what probably fits is never called a fit; --quiet leaves out what holds."""
-    text = check_report(document, "table", width=100)
+    text = check_report(document, View(format="table", width=100))
 
     assert text.splitlines()[0].startswith("ok       good  fits: 19.00 GiB needed (18.00 GiB to 19.00 GiB)")
     assert "probably close" in text
     assert PROBABLY in text
     assert "at ci/a file.yaml:6" in text
     assert text.endswith("4 checks: 1 holds, 1 probably holds, 1 fails, 1 could not be checked\n")
-    assert "       warning: a warning" in check_report(document, "table", quiet=True)
+    assert "       warning: a warning" in check_report(document, View(format="table", quiet=True))
     calm = replace(document, checks=tuple(replace(check, warnings=()) for check in document.checks))
-    assert "good" not in check_report(calm, "table", quiet=True)
+    assert "good" not in check_report(calm, View(format="table", quiet=True))
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 100
 
 
 def test_colour_only_if_asked_for(document: CheckDocument) -> None:
     """Red for what fails, yellow for what probably holds."""
-    text = check_report(document, "table", color=True)
+    text = check_report(document, View(format="table", color=True))
 
     assert "\x1b[31mFAIL" in text
     assert "\x1b[33mprobably" in text
@@ -403,7 +404,7 @@ def test_colour_only_if_asked_for(document: CheckDocument) -> None:
 @pytest.mark.parametrize("format_", FORMATS)
 def test_every_format_ends_in_a_newline_and_is_utf8(document: CheckDocument, format_: str) -> None:
     """Whatever is in a name."""
-    text = check_report(document, format_)
+    text = check_report(document, View(format=format_))
 
     assert text.endswith("\n")
     assert text.encode()

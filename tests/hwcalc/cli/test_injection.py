@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS, find_command
-from hwcalc.cli.output import View
 from hwcalc.engines.vllm.command import flag_words
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.masking import without_tokens
 from hwcalc.model import Note
+from hwcalc.report import View
 from hwcalc.report.emit import emitted
-from hwcalc.report.listing import csv_text
+from hwcalc.report.text import csv_text
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, lines_for, message, operand, shell_word, shown
 from tests.hwcalc.check.files import TINY, check_file, tiny_model, write
 from tests.hwcalc.cli.hostile import HOSTILE, LONG, SECRET, SHEET, TOKENS, faults

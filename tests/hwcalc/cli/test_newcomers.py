@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import plan
-from hwcalc.report.glance import notes_of
+from hwcalc.report.summary import notes_of
 from tests.hwcalc.command import Capture, run
 
 

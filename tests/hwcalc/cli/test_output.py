@@ -11,8 +11,9 @@ import pytest
 
 from hwcalc.cli import output
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import UNLIMITED, View, colored
+from hwcalc.cli.output import colored, view_of
 from hwcalc.errors import UsageError
+from hwcalc.report import PIPED_WIDTH
 from tests.hwcalc.command import QWEN, Capture, run
 
 # A command line of each command that prints a table.
@@ -76,7 +77,7 @@ def test_who_decides_on_colour(
     expected = {"always": True, "never": False}.get(option or "auto", False if no_color else by_force)
 
     assert colored(option) is expected
-    assert View.choose(color=option).color is expected
+    assert view_of(color=option).color is expected
     if option != "always":
         assert colored(option, no_color=True) is False
 
@@ -88,14 +89,14 @@ def test_wishes_that_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="--color 'sometimes' is not known"):
         colored("sometimes")
     with pytest.raises(UsageError, match="--brief and --verbose"):
-        View.choose(brief=True, verbose=True)
+        view_of(brief=True, verbose=True)
 
 
 @pytest.mark.parametrize(
     ("terminal", "columns", "width"),
     [
-        (False, "", UNLIMITED), (False, "40", 40), (False, "0", UNLIMITED), (False, "wide", UNLIMITED), (False, "-5", UNLIMITED),
-        (False, "9" * 30, UNLIMITED), (True, "", 120), (True, "70", 70), (True, "200", 200), (True, "0", 120), (False, "1", 20),
+        (False, "", PIPED_WIDTH), (False, "40", 40), (False, "0", PIPED_WIDTH), (False, "wide", PIPED_WIDTH), (False, "-5", PIPED_WIDTH),
+        (False, "9" * 30, PIPED_WIDTH), (True, "", 120), (True, "70", 70), (True, "200", 200), (True, "0", 120), (False, "1", 20),
     ],
 )  # fmt: skip
 def test_who_decides_on_width(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, columns: str, width: int) -> None:
@@ -104,15 +105,15 @@ def test_who_decides_on_width(monkeypatch: pytest.MonkeyPatch, *, terminal: bool
         on_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", columns)
 
-    assert View.choose().width == width
+    assert view_of().width == width
 
 
 def test_a_terminal_of_unknown_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is taken for one of 100 columns."""
     on_terminal(monkeypatch, columns=0)
-    assert View.choose().width == output.WIDTH
+    assert view_of().width == output.WIDTH
     monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
-    assert View.choose().width == output.WIDTH
+    assert view_of().width == output.WIDTH
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -18,7 +18,7 @@ from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.gpus import find_gpu, visible_memory
-from hwcalc.report.markdown import plan_markdown
+from hwcalc.report.exports import plan_markdown
 from hwcalc.report.table import plan_table
 from hwcalc.units import GIB, MIB
 from tests.paths import GOLDEN as ROWS

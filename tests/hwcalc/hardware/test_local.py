@@ -189,7 +189,7 @@ def test_amdgpu(tmp_path: Path) -> None:
     first, second = amdgpu(tmp_path)
     assert (first.name, first.memory_mib) == ("AMD Instinct MI210", 65_520)
     assert (second.name, second.memory_mib) == ("AMD Instinct MI300X OAM", 196_592)
-    found = match(second)
+    found = match(second, [])
     assert found is not None
     assert found.id == "mi300x"
     assert amdgpu(tmp_path / "none") == []
@@ -226,12 +226,12 @@ def test_metal(tool: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "platform", "darwin")
     tool("sysctl", body.format(0))
     (one,) = metal()
-    gpu = match(one)
+    gpu = match(one, [])
     assert gpu is not None
     assert (gpu.id, gpu.torch_total_mib) == ("apple-m4-max-40c-64gb", None)
 
     tool("sysctl", body.format(57_344))
-    gpu = match(metal()[0])
+    gpu = match(metal()[0], [])
     assert gpu is not None
     visible = visible_memory(gpu)
     assert visible is not None
@@ -263,7 +263,7 @@ def test_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(name="NVIDIA H200", total=143_156 * MIB))
     (one,) = torch()
     assert (one.memory_mib, one.by_torch, one.vendor) == (143_156, True, "nvidia")
-    gpu = match(one)
+    gpu = match(one, [])
     assert gpu is not None
     assert (gpu.id, gpu.memory_total_mib, gpu.torch_total_mib) == ("h200-sxm-141gb", 143_771, 143_156)
 
@@ -311,7 +311,7 @@ def test_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_matching(name: str, memory_mib: int | None, gpu_id: str | None) -> None:
     """By name, and the memory decides between those of one name."""
-    gpu = match(nvidia(name, memory_mib))
+    gpu = match(nvidia(name, memory_mib), [])
 
     assert (gpu and gpu.id) == gpu_id
 
@@ -319,21 +319,21 @@ def test_matching(name: str, memory_mib: int | None, gpu_id: str | None) -> None
 def test_the_reading_of_this_machine_counts() -> None:
     """An A10 without ECC has 24,564 MiB; a driver from before R510 gives a V100 16,160: neither is the profile's."""
     for name, size in (("NVIDIA A10", 24_564), ("Tesla V100-SXM2-16GB", 16_160)):
-        gpu = match(nvidia(name, size))
+        gpu = match(nvidia(name, size), [])
         assert gpu is not None
         assert (gpu.memory_total_mib, gpu.torch_total_mib) == (size, None)
         visible = visible_memory(gpu)
         assert visible is not None
         assert visible.expected_bytes == int(size * 0.994) * MIB
     # A few MiB are the driver's version: what torch was seen to see stands.
-    gpu = match(nvidia("NVIDIA H200", 143_770))
+    gpu = match(nvidia("NVIDIA H200", 143_770), [])
     assert gpu is not None
     assert (gpu.memory_total_mib, gpu.torch_total_mib) == (143_770, 143_156)
 
 
 def test_a_mac_of_an_unlisted_size() -> None:
     """A known chip with a size that nobody sells is planned with that size; an unknown chip with what was read."""
-    gpu = match(FoundGpu(name="Apple M4 Max", vendor="apple", through="sysctl", system_mib=80 * 1024))
+    gpu = match(FoundGpu(name="Apple M4 Max", vendor="apple", through="sysctl", system_mib=80 * 1024), [])
 
     assert gpu is not None
     assert gpu.memory_marketing_gb == 80

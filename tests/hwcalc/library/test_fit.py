@@ -14,7 +14,8 @@ from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.report.fit import fit_text
+from hwcalc.report import View
+from hwcalc.report.fitting import fit_text
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given
@@ -351,14 +352,14 @@ def test_a_word_in_a_name_comes_before_one_in_a_type() -> None:
 def test_the_last_line_is_what_to_type_next(format_: str, width: int) -> None:
     """The command of the first row; a shell reads it as one where it does not fit on a line."""
     result = fit("qwen/qwen3-8b", gpu="rtx-4060-ti", seq="16k")
-    text = fit_text(result, format_=format_, width=width)
+    text = fit_text(result, View(format=format_, width=width))
     block = text[text.index("plan one:") :]
     typed = block.removeprefix("plan one:").strip().strip("`")
 
     assert block.endswith("\n")
     assert all(len(line) <= width for line in block.splitlines() if format_ == "table")
     assert shlex.split(typed.replace("\\\n", " ")) == shlex.split(result.models[0].command)
-    assert "plan one" not in fit_text(result, format_=format_, width=width, quiet=True)
+    assert "plan one" not in fit_text(result, View(format=format_, width=width, quiet=True))
 
 
 def test_a_name_with_blanks_stays_one_word(tmp_path: Path) -> None:
@@ -366,7 +367,7 @@ def test_a_name_with_blanks_stays_one_word(tmp_path: Path) -> None:
     (tmp_path / "my --own model.gguf").write_bytes(given.gguf_bytes())
     result = fit(folder=str(tmp_path), gpu="rtx-3060")
 
-    assert result.models[0].command in fit_text(result, width=40)
+    assert result.models[0].command in fit_text(result, View(width=40))
 
 
 def test_a_length_that_is_not_sure() -> None:
@@ -377,8 +378,8 @@ def test_a_length_that_is_not_sure() -> None:
     assert row.max_seq == 0
     assert row.expected_max_seq is not None
     assert row.expected_max_seq >= row.seq
-    assert f" ~{row.expected_max_seq:,} " in fit_text(result, width=200)
-    assert "not sure" in fit_text(result, width=200)
+    assert f" ~{row.expected_max_seq:,} " in fit_text(result, View(width=200))
+    assert "not sure" in fit_text(result, View(width=200))
 
 
 def test_a_model_without_a_limit_has_none() -> None:

@@ -20,7 +20,7 @@ from hwcalc.planner.options import OPTIONS, read_options
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import UNCOMMON, find_gpu
-from hwcalc.report.summary import advice_pairs
+from hwcalc.report.summary import advice_pair
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -363,4 +363,4 @@ def test_a_config_from_standard_input_is_given_again() -> None:
     """The command alone would read an empty standard input."""
     one = Try(flag="", effect="holds 2 instead of 1", command="kvplan - --seq 8k")
 
-    assert advice_pairs([one], "reference")[0][1].endswith("give the config again: < FILE")
+    assert advice_pair(one, "reference")[1].endswith("give the config again: < FILE")

@@ -11,6 +11,7 @@ import pytest
 from hwcalc import compare, load_model, plan
 from hwcalc.model import Definition
 from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.report import View
 from hwcalc.report.summary import footnotes
 from tests.hwcalc.command import Capture, run
 
@@ -98,9 +99,9 @@ def test_many_models_have_one_footnote() -> None:
     """It names five, and says how many more there are."""
     names = [(f"a/{number}", definition) for number in range(7) for definition in ("reconstructed", "exact")]
 
-    assert "(a/0, a/1, a/2, a/3, a/4 and 2 more)" in footnotes(names, format_="table", width=200)
-    assert "ASSUMED: " in footnotes([("a/b", "assumed")], format_="table")
-    assert "" == footnotes([("a/b", "exact"), ("a/c", None)], format_="markdown")
+    assert "(a/0, a/1, a/2, a/3, a/4 and 2 more)" in footnotes(names, View(width=200))
+    assert "ASSUMED: " in footnotes([("a/b", "assumed")], View())
+    assert "" == footnotes([("a/b", "exact"), ("a/c", None)], View(format="markdown"))
 
 
 def test_check_compare_and_sweep(capsys: Capture, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hwcalc.documents import dumps
 from hwcalc.masking import masked
 from hwcalc.reconcile import reconcile
+from hwcalc.report import View
 from hwcalc.report.reconcile import reconcile_csv, reconcile_text
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.test_any_log import SMALL
@@ -50,7 +51,7 @@ def test_a_secret_is_in_no_output(name: str, form: str, line: str, secret: str) 
     """Text, Markdown, CSV and JSON, with the lines that were not understood. What the log says of memory is read all the same."""
     stated = "Available KV cache memory: 8.00 GiB\n# GPU blocks: 4096\n"
     found = reconcile(SMALL, line.format(secret=form.format(name=name, secret=secret)) + "\n" + stated, verbose=True)
-    texts = [reconcile_text(found, format_=one, color=False, width=10_000, quiet=False) for one in ("table", "markdown")]
+    texts = [reconcile_text(found, View(format=one, width=10_000)) for one in ("table", "markdown")]
 
     for text in (*texts, reconcile_csv(found), dumps(found.to_dict())):
         assert secret[:7] not in text

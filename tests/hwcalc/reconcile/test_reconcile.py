@@ -171,7 +171,7 @@ def test_tolerance() -> None:
 def test_distance(low: int, high: int, predicted: Range, within: bool, distance: float) -> None:
     """Between the two ranges, as a share of the larger figure."""
     facts = Facts()
-    facts.add("a", (low + high) // 2, line=1, text="", low=low, high=high)
+    facts.add("a", (low + high) // 2, low=low, high=high)
     row = compared("a", facts.last("a"), predicted, 0.01, definition="engine", meaning="")[0]
 
     assert row.within is within

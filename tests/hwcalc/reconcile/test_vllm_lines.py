@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from hwcalc.reconcile import reconcile
+from hwcalc.report import View
 from hwcalc.report.reconcile import reconcile_text, verdict
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, figures
 
@@ -79,7 +80,7 @@ def test_a_count_that_no_blocks_give(ranks: int) -> None:
 def test_the_range_of_a_rounded_budget_is_shown() -> None:
     """A count that differs by two blocks and agrees has its range beside it."""
     text = _HEAD.format("0.33.0", "False") + "Available KV cache memory: 8.00 GiB\n# GPU blocks: 4098\n"
-    shown = reconcile_text(reconcile(LLAMA, text), format_="table", color=False, width=120, quiet=True)
+    shown = reconcile_text(reconcile(LLAMA, text), View(width=120, quiet=True))
 
     assert "4,093 to 4,098" in shown
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from hwcalc.report.drawing import BOUND, Column, Grid, Text, columns, fitted, hanging, indented, longest_word, over, rendered
+from hwcalc.report.drawing import (
+    BOUND,
+    Column,
+    Grid,
+    Text,
+    columns,
+    fitted,
+    hanging,
+    height,
+    indented,
+    longest_word,
+    over,
+    rendered,
+)
 
 
 def test_numbers_are_aligned_right_and_blanks_at_the_end_left_out() -> None:
@@ -59,3 +72,17 @@ def test_characters_of_two_columns_are_counted_so() -> None:
 def test_the_widest_column_is_narrowed_first(room: int, widths: list[int]) -> None:
     """None below its least."""
     assert fitted([50, 12, 40], [50, 12, 8], room) == widths
+
+
+@pytest.mark.parametrize("width", [12, 20, 33, 60, 100])
+def test_a_height_is_counted_as_rich_breaks_lines(width: int) -> None:
+    """Texts, commands that are never broken, and paragraphs beside labels, with words that are longer than a line."""
+    words = "needs  87.38 GiB of 80 GiB: weights 65.5 GiB, cache 2.14, --kv-cache-dtype fp8 and so on"
+    parts = [
+        Text("a model", ("  of a type", "dim")), Text(words), Text(), Text("  try    kvplan " + "x" * 70 + " --seq 8k", whole=True),
+        *hanging([("needs", words, ""), ("a label of several words that takes two lines", "short", ""), ("", "x" * 30, "")]),
+        *hanging([("at once", "3 sequences", "")]), indented(Text(words)),
+    ]  # fmt: skip
+    lines = rendered(parts, width=width).splitlines()
+
+    assert height(parts, width) == sum(max(1, -(-len(line) // width)) for line in lines)

@@ -19,9 +19,8 @@ from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.gpus import EXAMPLES, find_gpu
 from hwcalc.report.drawing import SCREEN
-from hwcalc.report.glance import FEW_NOTES, notes_of
-from hwcalc.report.markdown import plan_markdown
-from hwcalc.report.summary import model_lines, verdict
+from hwcalc.report.exports import plan_markdown
+from hwcalc.report.summary import FEW_NOTES, model_lines, notes_of, verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN

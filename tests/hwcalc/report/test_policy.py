@@ -16,11 +16,10 @@ from hwcalc import plan
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan, SharingInfo
-from hwcalc.report.markdown import plan_markdown
-from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
-from hwcalc.report.rows import plan_csv
+from hwcalc.report.exports import plan_csv, plan_markdown
+from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.schema import json_schema
-from hwcalc.report.summary import verdict
+from hwcalc.report.summary import kept_lines, verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
@@ -151,8 +150,8 @@ def test_other_layers_keep_what_they_keep() -> None:
 def test_cutting_while_decoding_needs_a_prompt() -> None:
     """Without ``--prompt`` nothing is generated, and a policy that cuts then is told so."""
     assert "--prompt says" in of(plan(QWEN, seq="8k", policy="rkv:budget=1024"), "tokens")
-    assert "--prompt N" in dict(brief_lines(plan(QWEN, seq="8k", policy="rkv:budget=1024")))["policy"]
-    assert "--prompt N" not in dict(brief_lines(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024")))["policy"]
+    assert "--prompt N" in dict(kept_lines(plan(QWEN, seq="8k", policy="rkv:budget=1024")))["policy"]
+    assert "--prompt N" not in dict(kept_lines(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024")))["policy"]
     later = of(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024"), "tokens")
 
     assert "--prompt" not in later
@@ -192,14 +191,14 @@ def test_an_engine_without_the_policy_is_planned_as_if() -> None:
     assert "ASSUMED: vllm" in plan_table(one)
     assert of(one, "engine") == "vLLM lacks it: these numbers are assumed, as they would be if it had it"
     assert any("it would take" in note.message for note in one.warnings)
-    assert "vLLM lacks it; if it had it: " in dict(brief_lines(one))["policy"]
+    assert "vLLM lacks it; if it had it: " in dict(kept_lines(one))["policy"]
 
 
 def test_no_line_without_a_policy() -> None:
     """A plan of every token says nothing of policies."""
     one = plan(QWEN, seq="8k")
 
-    assert policy_lines(one) == sharing_lines(one) == brief_lines(one) == []
+    assert policy_lines(one) == sharing_lines(one) == kept_lines(one) == []
     assert "no policy" not in plan_table(one)
 
 
@@ -364,8 +363,8 @@ def test_one_sequence_shares_with_nobody() -> None:
     alone = plan(QWEN, seq="4k", shared_prefix="2k", engine="vllm", gpu="l4")
     two = plan(QWEN, seq="4k", shared_prefix="2k", engine="vllm", gpu="l4", batch=2)
 
-    assert dict(brief_lines(alone))["shared"] == "nothing: there is one sequence, and nobody to share with; several: --batch N"
-    assert "saved: 2,048 tokens once for all" in dict(brief_lines(two))["shared"]
+    assert dict(kept_lines(alone))["shared"] == "nothing: there is one sequence, and nobody to share with; several: --batch N"
+    assert "saved: 2,048 tokens once for all" in dict(kept_lines(two))["shared"]
 
 
 def test_room_in_blocks_has_no_dtype() -> None:
@@ -386,7 +385,7 @@ def test_a_prefix_that_no_policy_may_cut_can_cost_more() -> None:
     )  # fmt: skip
     assert one.sharing is not None
     assert one.sharing.saved_bytes < 0
-    more, lines = human_bytes(-one.sharing.saved_bytes), [*sharing_lines(one), *brief_lines(one)]
+    more, lines = human_bytes(-one.sharing.saved_bytes), [*sharing_lines(one), *kept_lines(one)]
 
     words = [text for label, text in lines if label in ("memory", "shared")]
     assert len(words) == 2
@@ -402,7 +401,7 @@ def test_a_prefix_is_kept_once_though_nothing_is_saved() -> None:
     assert one.sharing is not None
     assert one.sharing.saved_bytes == 0
 
-    assert "every sequence is kept by itself" not in dict(brief_lines(one))["shared"]
+    assert "every sequence is kept by itself" not in dict(kept_lines(one))["shared"]
 
 
 def test_an_engine_without_the_policy_is_not_said_to_start() -> None:

@@ -21,9 +21,9 @@ from hwcalc.library.layer_bytes import stored
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
-from hwcalc.report.explain_text import explain_text
-from hwcalc.report.markdown import explain_markdown, plan_markdown
-from hwcalc.report.rows import plan_csv
+from hwcalc.report import View
+from hwcalc.report.explain import explain_markdown, explain_text
+from hwcalc.report.exports import plan_csv, plan_markdown
 from hwcalc.report.schema import DOCUMENTS, json_schema
 from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
@@ -139,7 +139,7 @@ def test_reports_fit_a_terminal(explanations: list[Explanation]) -> None:
     for explained in explanations:
         one = explained.plan
         for columns in (80, 100):
-            for text in (plan_table(one, width=columns), explain_text(explained, width=columns)):
+            for text in (plan_table(one, width=columns), explain_text(explained, View(width=columns))):
                 # A list of layers is a word, which is not cut.
                 assert max(map(len, text.splitlines())) <= max(columns, 16 + max(map(len, text.split())))
                 assert not any(line.endswith(" ") for line in text.splitlines())
@@ -176,7 +176,7 @@ def test_text_from_outside_cannot_move_the_cursor() -> None:
     told = explain({**QWEN3, "_name_or_path": "a\x1b[31m|[red]b[/red]\n|c\u202e"}, seq=8)
     one = told.plan
 
-    for text in (plan_table(one), plan_table(one, color=True), explain_text(told)):
+    for text in (plan_table(one), plan_table(one, color=True), explain_text(told, View())):
         assert "\x1b[31m" not in text
         assert "[red]b[/red]" in text
         assert "\u202e" not in text
@@ -230,7 +230,7 @@ def test_explain_rounds_started_blocks_up() -> None:
 
 def test_explain_names_each_tensor_of_a_latent_model() -> None:
     """DeepSeek-V3.2 keeps a latent, a rotary key and an indexer key in each of 61 layers."""
-    text = explain_text(explain("deepseek-ai/DeepSeek-V3.2", seq="32k"))
+    text = explain_text(explain("deepseek-ai/DeepSeek-V3.2", seq="32k"), View())
 
     # 61 layers x 32,768 tokens x 512 x 2 bytes; x 64 x 2 bytes; x 132 bytes.
     for size in (61 * 32_768 * 512 * 2, 61 * 32_768 * 64 * 2, 61 * 32_768 * 132, 2_566_520_832):
@@ -333,7 +333,7 @@ def test_csv_adds_up(all_plans: list[Plan]) -> None:
 def test_markdown_tables_are_even(explanations: list[Explanation]) -> None:
     """Every row of a table has as many cells as its header."""
     for one in explanations:
-        for text in (plan_markdown(one.plan), explain_markdown(one)):
+        for text in (plan_markdown(one.plan), explain_markdown(one, View())):
             for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
                 assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.report.listing import csv_text
-from hwcalc.report.text import parameters
+from hwcalc.report.text import csv_text, parameters
 from tests.hwcalc.command import Capture, run
 
 DEEPSEEK: Final = "deepseek-ai/DeepSeek-V3"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hwcalc import compare, fit, plan
+from hwcalc.report import View
 from hwcalc.report.compare import comparison_text
-from hwcalc.report.fit import fit_text
+from hwcalc.report.fitting import fit_text
 from hwcalc.report.summary import fit_lines
 
 CARD = "rtx-4060-ti-16gb"
@@ -21,7 +22,7 @@ def _speed(**changes: Any) -> str:
 def test_a_comparison_says_how_many_layers_lie_on_the_card() -> None:
     """Two files that both fit are not the same if one of them leaves layers to the host."""
     both = compare("Qwen/Qwen3-14B", engine="llamacpp", weights="q8_0,q4_k_m", gpu=CARD, seq=16384)
-    text = comparison_text(both, format_="table", width=160)
+    text = comparison_text(both, View(width=160))
     assert "layers on GPU" in text
     assert "35 of 41" in text
     assert "41 of 41" in text
@@ -35,7 +36,7 @@ def test_a_comparison_says_how_many_layers_lie_on_the_card() -> None:
 def test_a_comparison_of_other_engines_has_no_such_columns() -> None:
     """An engine that splits nothing needs none."""
     both = compare("Qwen/Qwen3-14B", engine="vllm", dtype="bf16,fp8", gpu="l40s", seq=16384)
-    assert "layers on GPU" not in comparison_text(both, format_="table", width=160)
+    assert "layers on GPU" not in comparison_text(both, View(width=160))
 
 
 def test_the_speed_says_what_host_memory_costs() -> None:
@@ -84,7 +85,7 @@ def test_experts_on_the_host_are_no_whole_model() -> None:
     assert row.host_experts
     assert not row.whole
     for width in (160, 80):
-        text = " ".join(fit_text(found, width=width).split())
+        text = " ".join(fit_text(found, View(width=width)).split())
         assert "on host: all layers are on the GPU" in text
         assert "fits" in text.partition("openai/")[0]
     assert not fit("gpt-oss-120b", gpu=CARD, seq=8192, only_fits=True).models

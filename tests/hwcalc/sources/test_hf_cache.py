@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.sources import resolve
-from hwcalc.sources.caches import cache_folder, cached_ids
+from hwcalc.sources.caches import cache_place, cached_ids
 from tests.hwcalc.sources.given import COMMIT, CONFIG, OTHER, TEXT, cached, refused
 
 
@@ -33,7 +33,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(
     for name, value in variables.items():
         monkeypatch.setenv(name, value.format(tmp_path))
 
-    assert cache_folder() == tmp_path / expected
+    assert Path(cache_place()) == tmp_path / expected
     cached(tmp_path / expected)
     assert resolve("org/name").source == "hf-cache"
 

@@ -1,0 +1,288 @@
+"""What holds what, as tables, Markdown or CSV: the hardware that ``kvplan recommend`` found, and the models that ``kvplan fit`` found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
+from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.report import View
+from hwcalc.report.text import csv_text, how_many, paragraphs, parameters, percent, plural
+from hwcalc.units import GIB
+
+_OFFER_COLUMNS: Final = (
+    "gpu", "instance", "gpus", "tp", "pp", "dp", "ep", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
+    "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
+)  # fmt: skip
+
+_MOST_GIB: Final = 10**6
+"""Larger numbers are cut, so that they leave room for the other columns; the reason below the table has the exact bytes."""
+_MEANINGS: Final = {
+    "GiB used": "GiB of the fullest GPU",
+    "max batch": "max batch at the planned length",
+    "max seq": "max seq at the planned batch",
+    "max tok/s": "max tok/s is a bound that no engine is faster than",
+}
+_ORDERS: Final = {
+    "memory": "least memory of all GPUs together first",
+    "gpus": "fewest GPUs first",
+    "speed": "most tokens per second first",
+    "headroom": "most of a GPU free first",
+}
+_ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
+# Columns that are left out where the terminal is too narrow, in this order.
+_EXPENDABLE_OF_OFFERS: Final = ("max tok/s", "free", "max seq", "layout")
+_EXPENDABLE_OF_MODELS: Final = ("free", "KV", "fits", "parameters")
+_EXPENDABLE_SPLIT: Final = ("free", "KV", "parameters", "weights")
+"""The same where a part of some model lies on the host, which the last column says."""
+_WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "fits")
+"""The columns of words; all others are numbers."""
+
+
+def recommendation_csv(recommendation: Recommendation) -> str:
+    """One row for each offer. Numbers have no separators; an empty cell is unknown."""
+    return csv_text(_OFFER_COLUMNS, ([getattr(offer, name) for name in _OFFER_COLUMNS] for offer in recommendation.offers))
+
+
+def recommendation_text(recommendation: Recommendation, view: View) -> str:
+    """The request, the offers, and what was left out and why; quiet, only the request and the offers."""
+    asked = recommendation
+    engine = asked.engine if asked.engine_version is None else f"{asked.engine} {asked.engine_version}"
+    weights = "weights as published" if asked.weights == "as published" else f"{asked.weights} weights"
+    what = f"{plural(asked.batch, 'sequence')} of {plural(asked.seq, 'token')}"
+    policy = "" if asked.policy is None else f", policy {asked.policy}"
+    first = f"{asked.model}: {what}, {engine}, {asked.kv_dtype} cache, {weights}{policy}"
+
+    def table(offers: Sequence[Offer]) -> str:
+        return _table(*_offers(offers, view), view)
+
+    sure = [offer for offer in recommendation.offers if offer.verdict.certain]
+    unsure = [offer for offer in recommendation.offers if not offer.verdict.certain]
+    blocks = [paragraphs([first], view)]
+    if sure:
+        blocks.append(table(sure))
+    if unsure:
+        blocks += ["Probably fits: enough by the expected value, not at the high end of the estimates.\n", table(unsure)]
+    if not recommendation.offers:
+        up_to = _up_to(recommendation)
+        of = f"{plural(recommendation.considered, 'candidate')}{up_to}{' each' if up_to else ''}"
+        blocks.append(f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}.\n")
+        if recommendation.nearest is not None:
+            blocks += ["Nearest:\n", table([recommendation.nearest])]
+            blocks += [paragraphs([recommendation.message], view)] if recommendation.message else []
+            blocks += [_advice(recommendation, view)] if recommendation.suggestions else []
+    lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
+    if not view.quiet:
+        # What the columns say, and the order of the rows.
+        offers = recommendation.offers or ([] if recommendation.nearest is None else [recommendation.nearest])
+        titles = _offers(offers, view)[0] if offers else []
+        said = [said for title, said in _MEANINGS.items() if title in titles]
+        said += [_ALSO] if any(offer.also for offer in offers) else []
+        said += [_ORDERS[recommendation.sort]] if len(offers) > 1 else []
+        lines += [f"{'; '.join(said)}.", *hardware_left_out(recommendation), *(note.message for note in recommendation.notes)]
+    if lines:
+        blocks.append(paragraphs(lines, view))
+    return "\n".join(blocks)
+
+
+def _offers(offers: Sequence[Offer], view: View) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows, without the columns for which a terminal has no room."""
+    instances = any(offer.instance is not None for offer in offers)
+    clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
+    header = ["instance" if instances else "accelerator", "GPUs", "layout", "GiB used", "of", "free", "max batch"]
+    header += [*([] if instances else ["max seq"]), "max tok/s"]
+    rows = []
+    for offer in offers:
+        name, gpus, longest = offer.gpu, f"{offer.gpus:,}", [how_many(offer.max_seq)]
+        if offer.instance is not None:
+            # Without its cloud where all are of one, and with how many others it stands for.
+            more = f" and {len(offer.also):,} more" if offer.also else ""
+            name = (offer.instance.partition("/")[2] if len(clouds) == 1 else offer.instance) + more
+            gpus, longest = f"{gpus} {offer.gpu}", []
+        sizes = (("tp", offer.tp), ("pp", offer.pp), ("dp", offer.dp), ("ep", offer.ep))
+        layout = " ".join(f"{name}{size}" for name, size in sizes if size > 1)
+        used = _gib(offer.needed_bytes)
+        if not offer.verdict.certain:
+            used = f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
+        # How much is missing is said below the table.
+        free = "none" if offer.headroom_bytes < 0 else percent(offer.headroom_bytes, offer.usable_bytes)
+        speed = _rate(offer.decode_tokens_per_s_bound)
+        rows.append([name, gpus, layout, used, _gib(offer.usable_bytes), free, how_many(offer.max_batch), *longest, speed])
+    return _narrowed(header, rows, _EXPENDABLE_OF_OFFERS, view)
+
+
+def hardware_left_out(recommendation: Recommendation) -> list[str]:
+    """What is not listed, and why."""
+    out, of = [], f"of {recommendation.considered:,}"
+    if recommendation.too_small and recommendation.offers:
+        more = recommendation.could_be_more and recommendation.max_gpus < LARGEST_MOST
+        larger = f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}" if more else ""
+        out.append(f"{recommendation.too_small:,} {of} do not hold it{_up_to(recommendation)}{larger}.")
+    if recommendation.one_at_a_time:
+        machines = "machines by themselves, such as laptops and Macs, which are not joined"
+        out.append(f"{recommendation.one_at_a_time:,} of those are {machines}.")
+    if recommendation.refused:
+        out.append(f"{recommendation.refused:,} {of} are not for {recommendation.engine}.")
+    if recommendation.unknown:
+        out.append(f"{recommendation.unknown:,} {of}: memory not known.")
+    if recommendation.unsure_left_out:
+        out.append(f"{recommendation.unsure_left_out:,} that probably fit left out (--strict).")
+    return out
+
+
+def _up_to(recommendation: Recommendation) -> str:
+    """With how many GPUs; nothing where machines cannot be joined anyway."""
+    joined = recommendation.one_at_a_time < recommendation.too_small
+    return f" with up to {plural(recommendation.max_gpus, 'GPU')}" if joined else ""
+
+
+def _advice(recommendation: Recommendation, view: View) -> str:
+    """What would make the nearest hardware do."""
+    from hwcalc.report.summary import advice_items, advice_pair
+
+    if view.format == "markdown":
+        return advice_items(recommendation.suggestions, recommendation.engine)
+    pairs = [advice_pair(one, recommendation.engine) for one in recommendation.suggestions]
+    return "".join(f"try {command}\n    {about}\n" for command, about in pairs)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.2f}" if size < _MOST_GIB * GIB else f">{_MOST_GIB - 1:,}"
+
+
+def _rate(tokens: float | None) -> str:
+    return "" if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}"
+
+
+def _narrowed(
+    header: list[str], rows: list[list[str]], expendable: Sequence[str], view: View
+) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows without the columns for which a terminal has no room: two blanks are between columns."""
+    for title in expendable:
+        if (
+            view.format != "table"
+            or sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)) - 2 <= view.width
+        ):
+            break
+        if title in header:
+            place = header.index(title)
+            header, *rows = ([*line[:place], *line[place + 1 :]] for line in (header, *rows))
+    return header, rows
+
+
+def _table(header: list[str], rows: list[list[str]], view: View) -> str:
+    return view.table(header, rows, right=[place for place, title in enumerate(header) if title not in _WORDS])
+
+
+_MODEL_COLUMNS: Final = (
+    "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
+    "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "max_position_embeddings", "verdict", "gpu_layers", "all_layers",
+    "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by", "command",
+)  # fmt: skip
+
+
+def fit_csv(runnables: Runnables) -> str:
+    """One row for each model. Numbers have no separators; an empty cell is unknown."""
+    return csv_text(_MODEL_COLUMNS, ([getattr(row, name) for name in _MODEL_COLUMNS] for row in runnables.models))
+
+
+def fit_text(runnables: Runnables, view: View) -> str:
+    """What was asked, the models, and what was left out and why; quiet, only the first two."""
+    engine = " ".join(filter(None, (runnables.engine, runnables.engine_version)))
+    usable = "" if runnables.usable_bytes is None else f", {runnables.usable_bytes / GIB:,.2f} GiB may be used"
+    what = (
+        f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}, {engine}, {' and '.join(runnables.sources)}"
+    )
+    blocks = [paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"], view)]
+    if runnables.models:
+        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
+        expendable = _EXPENDABLE_OF_MODELS if all(row.whole for row in runnables.models) else _EXPENDABLE_SPLIT
+        header, rows = _narrowed(header, [_model_row(row) for row in runnables.models], expendable, view)
+        blocks.append(_table(header, rows, view))
+    else:
+        blocks.append(paragraphs(["Nothing runs on it."], view))
+    lines = [f"{one.id}: {one.message}" for one in runnables.unread]
+    if not view.quiet:
+        lines = [*_meaning(runnables.models), *lines, *models_left_out(runnables), *(note.message for note in runnables.notes)]
+    if lines:
+        blocks.append(paragraphs(lines, view))
+    if runnables.models and not view.quiet:
+        blocks.append(_next(runnables.models[0].command, view))
+    return "\n".join(blocks)
+
+
+def _model_row(row: Runnable) -> list[str]:
+    also = f" and {len(row.also):,} more" if row.also else ""
+    sizes = (row.weights_bytes, row.cache_bytes, row.needed_bytes, max(0, row.headroom_bytes))
+    # The longest for sure; what is expected where nothing is sure.
+    longest = f"~{how_many(row.expected_max_seq)}" if row.expected_max_seq else "-"
+    if row.whole:
+        fits = row.verdict.text
+    elif row.gpu_layers == row.all_layers:
+        fits = f"experts of {row.host_experts:,} on host"
+    else:
+        fits = f"{row.gpu_layers:,} of {row.all_layers:,} layers"
+    return [
+        f"{row.id}{also}",
+        "" if row.parameters is None else parameters(row.parameters),
+        row.weights or row.file_type or "as published",
+        *(f"{size / GIB:,.2f}" for size in sizes),
+        how_many(row.max_seq) if row.max_seq else longest,
+        _rate(row.decode_tokens_per_s_bound),
+        fits,
+    ]
+
+
+def _meaning(models: Sequence[Runnable]) -> list[str]:
+    """What the columns say."""
+    if not models:
+        return []
+    # Of a machine without a GPU there is nothing but the host.
+    alone = all(row.gpu_layers is None and row.host_bytes is not None for row in models)
+    where = "host memory" if alone else "the GPU"
+    out = [f"GiB of {where}; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
+    if not all(row.max_seq for row in models):
+        out.append("max seq with ~: expected, not sure, as the memory that the host has is not known; -: none is expected.")
+    if any(row.also for row in models):
+        out.append("and N more: variants of the same size, such as the model before instruction; --all lists each.")
+    if any(row.gpu_layers != row.all_layers for row in models):
+        out.append("N of M layers: the others stay in the memory of the host.")
+    if any(row.gpu_layers == row.all_layers and row.host_experts for row in models):
+        without = "without the experts of N, which stay in the memory of the host"
+        out.append(f"experts of N on host: all layers are on the GPU, {without}.")
+    return out
+
+
+def models_left_out(runnables: Runnables) -> list[str]:
+    """What is not listed, and why."""
+    out = []
+    if runnables.more:
+        out.append(f"{runnables.more:,} more run: --all --limit 0 lists each, --family F those of one family.")
+    for count, why in (
+        (runnables.too_large, "do not fit"),
+        (runnables.short, f"are made for fewer than {runnables.seq:,} tokens"),
+        (runnables.refused, f"{runnables.engine} does not run, or their size is not known"),
+        (runnables.slow, "are slower by the bound"),
+    ):
+        if count:
+            out.append(f"{count:,} of {runnables.considered:,} {why}.")
+    return out
+
+
+def _next(command: str, view: View) -> str:
+    """What to type next. Over several lines a shell still reads it as one command; one with quoted words is left as it is."""
+    if view.format == "markdown":
+        ticks = "``" if "`" in command else "`"
+        return f"- plan one: {ticks}{command}{ticks}\n"
+    line = f"plan one: {command}"
+    if len(line) <= view.width or "'" in command:
+        return f"{line}\n"
+    lines = [""]
+    for part in command.split(" --"):
+        word = f"--{part}" if lines[-1] else part
+        if lines[-1] and len(lines[-1]) + len(word) + 5 > view.width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return "plan one:\n  " + " \\\n    ".join(lines) + "\n"
