@@ -37,7 +37,6 @@ from hwcalc.profiles.model_index import (
     format_names,
     packed,
     placing,
-    placing_at,
     shapes,
     unpacked,
     weights,
@@ -81,7 +80,7 @@ def _model_at(start: int, length: int) -> ModelSpec:
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
     )
-    read = _indexed_hparams(placing_at(start, length)["hparams"])
+    read = _indexed_hparams(placing(start, length)["hparams"])
     model.once(HPARAMS, lambda: read)
     model.once(groups_key(None), lambda: None)
     return model
@@ -111,7 +110,8 @@ def stack_at(number: int) -> Stack:
 
 def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
-    made = placing(row)
+    assert row.placed is not None
+    made = placing(*row.placed)
     if name != made["format"]:
         return None
     assert row.shape is not None

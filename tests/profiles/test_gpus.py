@@ -67,11 +67,10 @@ def content(gpu_id: str) -> dict[str, Any]:
     return data
 
 
-def test_there_are_as_many_as_the_table_has() -> None:
-    """267 accelerators in eight vendors' catalogues."""
-    assert len(IDS) == 267
+def test_every_file_is_listed() -> None:
+    """A file is an accelerator; there are some of each vendor."""
     assert list_gpus() == tuple(sorted(IDS))
-    assert {find_gpu(gpu_id).vendor for gpu_id in IDS} == {
+    assert {find_gpu(gpu_id).vendor for gpu_id in IDS} >= {
         "nvidia",
         "amd",
         "apple",
@@ -406,4 +405,4 @@ def test_lines_of_nested_keys() -> None:
     """A nested key is written with dots."""
     file = parse_yaml("a:\n  b: 1\nc:\n- d: 2\n", Path("x.yaml"))
 
-    assert (file.line("a"), file.line("a.b"), file.line("c.0.d"), file.line("z")) == (1, 2, 4, None)
+    assert (file.lines.get("a"), file.lines.get("a.b"), file.lines.get("c.0.d"), file.lines.get("z")) == (1, 2, 4, None)
