@@ -28,7 +28,6 @@ from hwcalc.profiles.model_index import (
     format_names,
     packed,
     placing,
-    placing_at,
     shapes,
     unpacked,
     weights,
@@ -71,7 +70,7 @@ def _model_at(start: int, length: int) -> ModelSpec:
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
     )
-    read = _indexed_hparams(placing_at(start, length))
+    read = _indexed_hparams(placing(start, length))
     model.once(HPARAMS, lambda: read)
     model.once(groups_key(None), lambda: None)
     return model
@@ -117,7 +116,8 @@ def stack_at(number: int) -> Stack:
 
 def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
-    made = placing(row)
+    assert row.placed is not None
+    made = placing(*row.placed)
     if name != made["format"]:
         return None
     assert row.shape is not None
