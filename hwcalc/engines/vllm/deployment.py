@@ -13,15 +13,16 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
-from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
+from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
-from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
+from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
+from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, longest_start, plan_curve, plan_form, plan_pool
 from hwcalc.engines.vllm.rules import since
-from hwcalc.engines.vllm.settings import VllmSettings, batch_is_chunked, read_settings
-from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
+from hwcalc.engines.vllm.settings import LONGER, VllmSettings, batch_is_chunked, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
+from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
@@ -72,7 +73,10 @@ class VllmDeployment(Deployment):
     @cached_property
     def checks_blocks(self) -> bool:
         """Whether the check before start-up asks for the blocks of a request and no more, so that whoever has these starts."""
-        return check_asks_for_blocks(self.layout, self.settings)
+        rules, override = self.layout.rules, self.settings.override
+        if override is not None and not rules.override_checked:
+            return False
+        return (rules.check != "model" or self.settings.pp == 1) and (rules.checks_packed_width or not self.layout.packed)
 
     def layout_for(self, tokens: int) -> PoolLayout:
         """The layout where the longest sequence has so many tokens."""
@@ -108,7 +112,21 @@ class VllmDeployment(Deployment):
     @cached_property
     def remarks(self) -> tuple[Note, ...]:
         """Notes on the settings."""
-        return tuple(_remarks(self))
+        model, setup, settings, notes = self.model, self.setup, self.settings, {}
+        if model.architecture == "FalconForCausalLM" and not is_auto(setup.dtype) and settings.kv_dtype == "auto":
+            notes["dtype-ignored"] = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
+        chosen = {"fp16": "float16", "fp32": "float32"}.get(settings.model_dtype)
+        named, gpu = "dtype" in setup.options or model.dtype == "fp16", setup.hardware.gpu
+        if chosen is not None and not named and gpu is not None:
+            notes["no-bfloat16"] = f"{gpu.id} has no bfloat16: vLLM runs the model in {chosen} instead."
+        if settings.speculation is not None and settings.speculation.method == "mtp":
+            notes["draft-layers"] = "The drafting layers keep their cache in the same pool."
+        if "kv_offloading_size" in setup.options:
+            size = setup.options["kv_offloading_size"]
+            notes["host-memory"] = f"kv_offloading_size: {size} GiB of host memory; the pool on the GPU stays as it is."
+        if setup.parallel.dp > 1:
+            notes["per-replica"] = f"The pool is that of one of {setup.parallel.dp} replicas."
+        return tuple(Note(code=code, message=message) for code, message in notes.items())
 
     def check_class(self) -> None:
         check_architecture(self.model, self.version)
@@ -132,8 +150,6 @@ class VllmDeployment(Deployment):
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
     def weight_rules(self) -> Rules:
-        from hwcalc.engines.vllm.weights import VLLM
-
         return VLLM
 
     def weight_dtype(self) -> str:
@@ -141,19 +157,15 @@ class VllmDeployment(Deployment):
         return self.settings.model_dtype
 
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        from hwcalc.engines.vllm.memory import weight_parts
-
         return weight_parts(self)
 
     def deals_experts(self) -> bool:
-        from hwcalc.engines.vllm.command import FLAGS
+        from hwcalc.engines.vllm.engine import FLAGS
 
         return planned_version(self.version) >= since(FLAGS["dp"].since)
 
     def policy_support(self, chosen: Chosen) -> Support:
-        from hwcalc.engines.vllm.policies import policy_support
-
-        return policy_support(self, chosen)
+        return policies.policy_support(self, chosen)
 
 
 class VllmOccupancy(Occupancy):
@@ -174,20 +186,12 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def held(self) -> PoolLayout:
         """The layout with what a request holds of it: under a policy less than the tokens of its length, in groups that the policy cuts."""
-        if self.evicted is None:
-            return self.layout
-        from hwcalc.engines.vllm.policies import held_layout
-
-        return held_layout(self.layout, self, self.evicted)
+        return self.layout if self.evicted is None else policies.held_layout(self, self.evicted)
 
     @cached_property
     def prompt_peak(self) -> PromptPeak | None:
         """What a request holds under a policy while its prompt is read, where that is more."""
-        if self.setup.policy is None:
-            return None
-        from hwcalc.engines.vllm.policies import prompt_peak
-
-        return prompt_peak(self.held, self)
+        return None if self.setup.policy is None else policies.prompt_peak(self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
         """The occupancy after the prompts have been read, with ``counts`` tokens in each layer on which the policy acts."""
@@ -203,11 +207,7 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def by_kind(self) -> PoolLayout:
         """The layout with the kinds of layers as the request has them."""
-        if self.evicted is None:
-            return self.layout
-        from hwcalc.engines.vllm.policies import renumbered
-
-        return replace(self.held, caches=renumbered(self.layout, self, self.evicted))
+        return self.layout if self.evicted is None else replace(self.held, caches=policies.renumbered(self, self.evicted))
 
     def blocks_for(self, requests: int) -> int:
         """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
@@ -231,7 +231,7 @@ class VllmOccupancy(Occupancy):
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
-        return group_held(self.held, self.settings, group, self.together)
+        return policies.group_held(self.held, self.settings, group, self.together)
 
     @cached_property
     def all_blocks(self) -> int:
@@ -262,43 +262,95 @@ class VllmOccupancy(Occupancy):
 
     @cached_property
     def sharing_support(self) -> Support:
-        return sharing_support(self.settings, self.request)
+        return policies.sharing_support(self.settings, self.request)
 
     def shared_tokens(self) -> tuple[int, int]:
         together = self.together
-        hits = hits_of(self.layout, self.settings, together.prefix, together.prompt)
+        hits = policies.hits_of(self.layout, self.settings, together.prefix, together.prompt)
         return hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix
 
     def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        return blocks_of_groups(self.held, self.settings, self.together)
+        return policies.blocks_of_groups(self.held, self.settings, self.together)
 
     def check(self) -> None:
         deployment = self.deployment
         self.told(deployment.accepted)
-        if self.setup.policy is not None:
-            check_sharing(self.settings, self.request)
+        policy = self.setup.policy
+        plugged = policy is not None and policies.is_plugin(policy.chosen) and self.load.sharing.asked
+        if plugged and policies.caches_prefixes(self.settings, self.request):
+            # It overwrites slots that other sequences would read.
+            raise UsageError(
+                "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
+                hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
+            )
         # vLLM refuses a model that it cannot lay out.
         deployment.layout  # noqa: B018
         self.tell(*deployment.remarks)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         """The blocks of all requests, on all tensor-parallel ranks together."""
-        return tuple(_stored(self, *cached) for cached in self.kind_caches[kind])
+        tensors, unlike = [], self.together.unlike
+        for cache, spec, blocks, held in self.kind_caches[kind]:
+            role, dtype, why = _ROLES.get(cache.name, Role.KEY), self.dtypes.kv, None
+            if isinstance(spec, StateSpec) or cache.name.endswith("_state"):
+                role, dtype = Role.STATE, self.dtypes.state
+            elif cache.name == "indexer_keys":
+                role = Role.INDEX
+                # An indexer's keys are mostly in fp8 with scales, whatever the format of the others.
+                if not isinstance(kind, SparseIndexer) or kind.index_quantized:
+                    dtype = self.dtypes.roles[Role.INDEX].name
+            if isinstance(spec, StateSpec):
+                why = f"state in {blocks:,} {'block' if blocks == 1 else 'blocks'} of {human_bytes(spec.page)}"
+            tensors.append(
+                StoredTensor(
+                    name=cache.name,
+                    role=role,
+                    axes=("bytes of a block",),
+                    shape=(spec.page,),
+                    dtype=dtype,
+                    positions=blocks,
+                    span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
+                    bytes=self.setup.parallel.tp * held * spec.page,
+                    rule=self._of_all(f"{held if unlike else blocks:,} blocks x {spec.page:,} B"),
+                    why=why,
+                )
+            )
+        return tuple(tensors)
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
-        """The bytes that requests take outside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
+        """The bytes that requests take outside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks.
+
+        Under a policy also the blocks that requests take only while their prompts are read.
+        """
         held, width, ranks = self.all_bytes, sum(self.layout.stage_bytes), self.setup.parallel.tp
-        pages = held.layers + held.outer + held.drafts
-        sizes = {
-            "draft_layers": held.drafts,
-            "unpacked_layers": held.outer,
-            "unused_block_space": self.all_blocks * width - pages,
-        }
-        extras = tuple(
-            _extra(self, name, ranks * size, _of_all(self, _counted(self, name, size))) for name, size in sizes.items() if size
-        )
-        return (*extras, *_prompt_blocks(self, width))
+        # The formulas are those of one request, or of all if their lengths differ.
+        requests, extras = 1 if self.together.unlike else self.batch, []
+        unused = self.all_blocks * width - held.layers - held.outer - held.drafts
+        blocks = self.all_blocks // requests
+        of_blocks = f"({blocks:,} blocks x {width:,} B - {blocks * width - unused // requests:,} B of pages)"
+        outer, drafts = (f"{size // requests:,} B" for size in (held.outer, held.drafts))
+        for name, size, counted, words in (
+            ("draft_layers", held.drafts, drafts, "blocks of the layers that draft"),
+            ("unpacked_layers", held.outer, outer, "outer layers at the model's dtype, beyond a packed layer's bytes"),
+            ("unused_block_space", unused, of_blocks, "a block is as wide as the widest group"),
+        ):
+            if size:
+                extras.append(beside_layers(name, ranks * size, f"{self._of_all(counted)}: {words}", words))
+        peak, replicas = self.prompt_peak, self.setup.parallel.dp
+        if peak is not None:
+            each, fuller = divmod(self.batch, replicas)
+            many, more = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas)), peak.blocks - self.blocks
+            counted = f"{many:,} prompts x {more:,} blocks x {width:,} B{f' x {ranks} ranks' if ranks > 1 else ''}"
+            words = "a prompt is in blocks before it is cut"
+            extras.append(beside_layers("prompt_blocks", many * more * width * ranks, f"{counted}: {words}", words))
+        return tuple(extras)
+
+    def _of_all(self, counted: str) -> str:
+        """The formula for all requests on all ranks: ``counted``, that of one request on one rank, times sequences and ranks."""
+        tp = self.setup.parallel.tp
+        sequences = f"{self.batch:,} sequences x " if self.batch > 1 and not self.together.unlike else ""
+        return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
     @cached_property
     def needed_bytes(self) -> int:
@@ -309,7 +361,15 @@ class VllmOccupancy(Occupancy):
 
         Without a budget there are the blocks of the planned sequences and the null block.
         """
-        return pool_buffers(self.layout, self.settings.override or _blocks_of_budget(self), stage)
+        blocks, size = self.settings.override, self.setup.hardware.kv_memory
+        if size is None and self.setup.hardware.gpu is not None and not blocks:
+            size = None if self.budget is None else max(0, self.budget.expected)
+        if not blocks and size is not None:
+            pool = self.told(self.pool(size))
+            blocks = None if pool is None else pool.blocks
+        if blocks is None:
+            blocks = self.blocks_for(self.request.replica_requests) + 1
+        return pool_buffers(self.layout, blocks, stage)
 
     def most_sequences(self) -> tuple[int, str]:
         return self.settings.sequences * self.setup.parallel.dp, LIMITED_BY
@@ -342,8 +402,6 @@ class VllmOccupancy(Occupancy):
         return tokens, tokens, tokens
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.vllm.memory import savings
-
         return savings(self, short_bytes)
 
     @cached_property
@@ -356,18 +414,12 @@ class VllmOccupancy(Occupancy):
 
     def scored_at_once(self) -> tuple[int, int]:
         """The prompts that end in one batch, which begins with the rest of one."""
-        from hwcalc.engines.vllm.policies import prompts_at_once
-
         batch, tokens = self.request.replica_batch, self.settings.batched_tokens
         prompt = max(1, self.load.prompt_tokens - self.ahead)
-        return min(batch, prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
+        return min(batch, policies.prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
 
     def paged_groups(self) -> tuple[PagedGroup, ...]:
-        if self.evicted is None:
-            return ()
-        from hwcalc.engines.vllm.policies import paged_groups
-
-        return paged_groups(self.layout, self.held, self, self.evicted)
+        return () if self.evicted is None else policies.paged_groups(self, self.evicted)
 
     def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         settings, layout = self.settings, self.layout
@@ -390,11 +442,9 @@ class VllmOccupancy(Occupancy):
         # vLLM has no words for what a policy cuts, and elsewhere its check is mostly that of the blocks.
         if self.evicted is not None or self.deployment.checks_blocks:
             return True
-        return starts_with(self.layout, self.settings, budget_bytes, self.tokens)
+        return lacking(self.layout, self.settings, budget_bytes, self.tokens) is None
 
     def _plan_budget(self) -> Noted[Budget | None]:
-        from hwcalc.engines.vllm.memory import plan_budget
-
         settings = self.settings
         policy: tuple[BudgetPart, ...] = ()
         if self.setup.policy is not None and self.setup.hardware.gpu is not None:
@@ -409,108 +459,5 @@ class VllmOccupancy(Occupancy):
         return known[key]
 
     def environment(self) -> tuple[str, ...]:
-        from hwcalc.engines.vllm.settings import LONGER, longest_accepted
-
         accepted = longest_accepted(self.model, self.settings.rules)
         return (LONGER,) if accepted is not None and self.tokens > accepted else ()
-
-
-def _remarks(deployment: VllmDeployment) -> Iterator[Note]:
-    """Notes on the settings."""
-    model, setup, settings = deployment.model, deployment.setup, deployment.settings
-    if model.architecture == "FalconForCausalLM" and not is_auto(setup.dtype) and settings.kv_dtype == "auto":
-        message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
-        yield Note(code="dtype-ignored", message=message)
-    chosen = (
-        None
-        if "dtype" in setup.options or model.dtype == "fp16"
-        else {"fp16": "float16", "fp32": "float32"}.get(settings.model_dtype)
-    )
-    if chosen is not None and setup.hardware.gpu is not None:
-        message = f"{setup.hardware.gpu.id} has no bfloat16: vLLM runs the model in {chosen} instead."
-        yield Note(code="no-bfloat16", message=message)
-    if settings.speculation is not None and settings.speculation.method == "mtp":
-        yield Note(code="draft-layers", message="The drafting layers keep their cache in the same pool.")
-    if "kv_offloading_size" in setup.options:
-        size = setup.options["kv_offloading_size"]
-        message = f"kv_offloading_size: {size} GiB of host memory; the pool on the GPU stays as it is."
-        yield Note(code="host-memory", message=message)
-    if setup.parallel.dp > 1:
-        yield Note(code="per-replica", message=f"The pool is that of one of {setup.parallel.dp} replicas.")
-
-
-def _blocks_of_budget(occupancy: VllmOccupancy) -> int:
-    """Blocks of the pool: as many as fit into the budget of the plan, or without a budget those that the planned sequences need."""
-    size = occupancy.setup.hardware.kv_memory
-    if size is None and occupancy.setup.hardware.gpu is not None:
-        size = None if occupancy.budget is None else max(0, occupancy.budget.expected)
-    pool = None if size is None else occupancy.told(occupancy.pool(size))
-    needed = occupancy.blocks_for(occupancy.request.replica_requests) + 1
-    return needed if pool is None or pool.blocks is None else pool.blocks
-
-
-def _stored(occupancy: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, held: int) -> StoredTensor:
-    recurrent = isinstance(spec, StateSpec)
-    state = recurrent or cache.name.endswith("_state")
-    role = Role.STATE if state else Role.INDEX if cache.name == "indexer_keys" else _ROLES.get(cache.name, Role.KEY)
-    return StoredTensor(
-        name=cache.name,
-        role=role,
-        axes=("bytes of a block",),
-        shape=(spec.page,),
-        dtype=occupancy.dtypes.state if state else _format(occupancy, cache, role),
-        positions=blocks,
-        span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=occupancy.setup.parallel.tp * held * spec.page,
-        rule=_of_all(occupancy, f"{held if occupancy.together.unlike else blocks:,} blocks x {spec.page:,} B"),
-        why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
-    )
-
-
-def _format(occupancy: Occupancy, cache: LayerCache, role: Role) -> str:
-    """The format of a cache that is no state: an indexer's keys are in fp8 with scales, whatever the format of the others."""
-    kind = occupancy.stack.groups[cache.kind].kind if cache.kind >= 0 else None
-    unscaled = isinstance(kind, SparseIndexer) and not kind.index_quantized
-    return occupancy.dtypes.roles[Role.INDEX].name if role is Role.INDEX and not unscaled else occupancy.dtypes.kv
-
-
-def _why_state(spec: StateSpec, blocks: int) -> str:
-    return f"state in {blocks:,} {'block' if blocks == 1 else 'blocks'} of {human_bytes(spec.page)}"
-
-
-def _of_all(occupancy: Occupancy, counted: str) -> str:
-    """The formula for all requests on all ranks: ``counted``, that of one request on one rank, times sequences and ranks."""
-    tp = occupancy.setup.parallel.tp
-    sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 and not occupancy.together.unlike else ""
-    return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
-
-
-def _counted(occupancy: VllmOccupancy, name: str, size: int) -> str:
-    """The formula, in numbers, of a tensor that belongs to no layer: for one request, or for all if their lengths differ."""
-    requests = 1 if occupancy.together.unlike else occupancy.batch
-    if name != "unused_block_space":
-        return f"{size // requests:,} B"
-    blocks, width = occupancy.all_blocks // requests, sum(occupancy.layout.stage_bytes)
-    return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // requests:,} B of pages)"
-
-
-def _prompt_blocks(occupancy: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
-    """The blocks that requests take under a policy only while their prompts are read, as a tensor."""
-    peak, ranks, replicas = occupancy.prompt_peak, occupancy.setup.parallel.tp, occupancy.setup.parallel.dp
-    if peak is None:
-        return
-    each, fuller = divmod(occupancy.batch, replicas)
-    many = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas))
-    more = peak.blocks - occupancy.blocks
-    counted = f"{many:,} prompts x {more:,} blocks x {width:,} B{f' x {ranks} ranks' if ranks > 1 else ''}"
-    yield _extra(occupancy, "prompt_blocks", many * more * width * ranks, counted)
-
-
-def _extra(occupancy: Occupancy, name: str, size: int, counted: str) -> StoredTensor:
-    words = {
-        "draft_layers": "blocks of the layers that draft",
-        "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",
-        "unused_block_space": "a block is as wide as the widest group",
-        "prompt_blocks": "a prompt is in blocks before it is cut",
-    }[name]
-    return beside_layers(name, size, f"{counted}: {words}", words)

@@ -1,4 +1,4 @@
-"""Cache policies in vLLM: what it supports, the blocks of requests under a policy, and how many of them the pool holds.
+"""Loads of other shapes: requests under a cache policy, and sequences that have blocks in common.
 
 vLLM has no policy of its own; TriAttention comes as a plug-in, which wraps methods of the scheduler, the worker, the block manager and the
 start-up check. It fits the releases that have what it asks for: ``_prepare_inputs`` with two arguments, and positions and lengths with a
@@ -10,22 +10,31 @@ so that it holds as many blocks as the member that needs most. A step that reads
 the prefill can score them.
 
 Source: WeianMao/triattention c3744ee, triattention/vllm/runtime, with vLLM 0.10.0 to 0.33.0.
+
+What sequences have in common are whole blocks of prompts, looked up by the hash of their tokens. Samples and beams are requests of their
+own, which find the blocks of their prompt. At least one token of a prompt is computed anew, so that of a prompt of whole blocks the last
+block is not reused. Until 0.6.3 samples were forked from one request, and the last block copied.
+
+Source: vLLM 0.33, v1/core/kv_cache_coordinator.py (lengths of hits), v1/core/single_type_kv_cache_manager.py (what is cached of windows and
+states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2, core/block_manager_v1.py (fork).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
+from itertools import chain
+from math import lcm
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hwcalc.engines.options import is_on
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.stored import PagedGroup, Support
+from hwcalc.engines.stored import Blocks, Held, PagedGroup, SharedBlocks, Support, Together, blocks_in_common, held_blocks
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.rules import since
-from hwcalc.engines.vllm.specs import FullSpec
+from hwcalc.engines.vllm.specs import CrossSpec, FullSpec, StateSpec, WindowSpec, ceil_div
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
@@ -36,17 +45,16 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import PoolInfo
+    from hwcalc.engines.setup import Request
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.layout import BlockGroup, LayerCache, PoolLayout
     from hwcalc.engines.vllm.pool import BlockPool
-    from hwcalc.formulas import Stack
-
-_PLUGIN: Final = "triattention"
+    from hwcalc.engines.vllm.settings import VllmSettings
 
 
 def is_plugin(chosen: Chosen) -> bool:
     """Whether the plug-in does this policy. It cuts while a long prompt is read in chunks, and not behind the whole prompt."""
-    return chosen.policy.name == _PLUGIN
+    return chosen.policy.name == "triattention"
 
 
 def chunked_tokens(chosen: Chosen, prompt: int, chunk: int) -> int:
@@ -65,51 +73,42 @@ def chunked_tokens(chosen: Chosen, prompt: int, chunk: int) -> int:
     return min(prompt + 1, max(trigger - 1, budget + chunk) + chunk)
 
 
-_FIRST, _FIRST_QUEUED, _AFTER = since("0.12"), since("0.14"), since("0.19")
 _COMMON: Final = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
 
 
 def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
-    policy = deployment.setup.policy
-    if is_plugin(chosen):
-        lacking = _lacking(deployment)
-        if lacking is None and policy is not None and policy.compaction in (FILL, NO_COMPACTION):
-            lacking = f"the plug-in repacks in order, always: --compaction {policy.compaction} is switched off in it"
-        if lacking is not None:
-            return Support(offered=False, how=f"TriAttention's plug-in: {lacking}")
+    if not is_plugin(chosen):
         how = (
-            f"TriAttention's plug-in (WeianMao/triattention c3744ee) with --enforce-eager, --no-enable-prefix-caching and "
-            f"{' '.join(_variables(chosen))}; it warns where the start-up check would refuse, and a smaller --max-num-batched-tokens lowers "
-            "what a long prompt takes"
+            f"vLLM {deployment.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
         )
-        options = {"enforce_eager": "true", "enable_prefix_caching": "false"}
-        return Support(offered=True, how=how, options=options, environment=_variables(chosen))
-    how = f"vLLM {deployment.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
-    return Support(offered=False, how=how)
-
-
-def _variables(chosen: Chosen) -> tuple[str, ...]:
-    """The environment variables that tell the plug-in its budget."""
+        return Support(offered=False, how=how)
+    version, setup, groups = planned_version(deployment.version), deployment.setup, deployment.layout.groups
+    queued = setup.parallel.pp > 1 or is_on(setup.options.get("async_scheduling"))
+    lacking = None
+    if setup.parallel.dcp > 1:
+        lacking = "it knows nothing of --decode-context-parallel-size"
+    elif not since("0.12") <= version < since("0.19"):
+        lacking = f"it fits vLLM 0.12 to 0.18, and not {deployment.version}. Use: --engine vllm@0.18"
+    elif version < since("0.14") and queued:
+        lacking = "its engine loop fits vLLM 0.14 to 0.18 where batches are queued. Use: --engine vllm@0.18"
+    elif len(groups) > 1 or any(len(group.distinct) > 1 for group in groups):
+        lacking = "it cuts all groups of layers to one length, and windows and states with them"
+    elif setup.policy is not None and setup.policy.compaction in (FILL, NO_COMPACTION):
+        lacking = f"the plug-in repacks in order, always: --compaction {setup.policy.compaction} is switched off in it"
+    if lacking is not None:
+        return Support(offered=False, how=f"TriAttention's plug-in: {lacking}")
     told = {"KV_BUDGET": chosen["kv_budget"], "DIVIDE_LENGTH": chosen["divide_length"]}
     if chosen["prefill_outside_budget"]:
         told |= {"PROTECT_PREFILL": "true", "INCLUDE_PREFILL_IN_BUDGET": "false"}
-    return tuple(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
-
-
-def _lacking(deployment: VllmDeployment) -> str | None:
-    """What keeps the plug-in from working in this release, with these options; ``None`` if nothing does."""
-    version, setup = planned_version(deployment.version), deployment.setup
-    queued = setup.parallel.pp > 1 or is_on(setup.options.get("async_scheduling"))
-    if setup.parallel.dcp > 1:
-        return "it knows nothing of --decode-context-parallel-size"
-    if not _FIRST <= version < _AFTER:
-        return f"it fits vLLM 0.12 to 0.18, and not {deployment.version}. Use: --engine vllm@0.18"
-    if version < _FIRST_QUEUED and queued:
-        return "its engine loop fits vLLM 0.14 to 0.18 where batches are queued. Use: --engine vllm@0.18"
-    if any(len(group.distinct) > 1 for group in deployment.layout.groups) or len(deployment.layout.groups) > 1:
-        return "it cuts all groups of layers to one length, and windows and states with them"
-    return None
+    variables = tuple(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
+    how = (
+        f"TriAttention's plug-in (WeianMao/triattention c3744ee) with --enforce-eager, --no-enable-prefix-caching and "
+        f"{' '.join(variables)}; it warns where the start-up check would refuse, and a smaller --max-num-batched-tokens lowers "
+        "what a long prompt takes"
+    )
+    options = {"enforce_eager": "true", "enable_prefix_caching": "false"}
+    return Support(offered=True, how=how, options=options, environment=variables)
 
 
 def _needs(chosen: Chosen) -> str:
@@ -135,43 +134,39 @@ class PromptPeak(Record):
     at_once: int
 
 
-def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: Stack) -> Iterator[tuple[int, FullSpec, int]]:
+def cut_members(occupancy: VllmOccupancy, group: BlockGroup, evicted: Evicted) -> list[tuple[int, FullSpec, int]]:
     """The caches of a group that a policy cuts, by number, with their specs and layers."""
-    kinds = plain.groups
+    caches, kinds, cut = occupancy.layout.caches, occupancy.plain_stack.groups, []
     for member, spec in zip(group.members, group.specs, strict=True):
-        cache = layout.caches[member]
+        cache = caches[member]
         acted = cache.layer in evicted.most and cache.kind >= 0 and kinds[cache.kind].kind.acts_by_token
         if acted and isinstance(spec, FullSpec) and cache.name != "indexer_keys":
-            yield member, spec, cache.layer
+            cut.append((member, spec, cache.layer))
+    return cut
 
 
-def held_layout(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> PoolLayout:
+def held_layout(occupancy: VllmOccupancy, evicted: Evicted) -> PoolLayout:
     """The layout with the most blocks that a request holds after its prompt."""
-    cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, occupancy, evicted)}
+    layout, policy, cut = occupancy.layout, occupancy.setup.policy, dict[int, Step]()
+    dcp = layout.limits.dcp
+    assert policy is not None
+    for group in layout.groups:
+        members = cut_members(occupancy, group, evicted)
+        if not members:
+            continue
+        if policy.compaction == NO_COMPACTION:
+            block, whole = members[0][1].block_size * dcp, len(members) == len(group.members)
+            counted = _uncompacted(occupancy, evicted, block, [layer for _, _, layer in members], whole=whole)
+        else:
+            # The member that needs most counts for all. A prefix that others have too stays whole.
+            each = [(occupancy.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members]
+            most, block = max(each, key=lambda one: blocks_of(blocks_of(one[0], dcp), one[1]))
+            counted = _blocks_of_tokens("kept", most, block, dcp)
+        cut |= dict.fromkeys([member for member, _, _ in members], counted)
     return replace(layout, cut=cut)
 
 
-def _held(layout: PoolLayout, group: BlockGroup, occupancy: Occupancy, evicted: Evicted) -> Iterator[tuple[int, Step]]:
-    policy, dcp = occupancy.setup.policy, layout.limits.dcp
-    members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
-    assert policy is not None
-    if policy.compaction != NO_COMPACTION:
-        if members:
-            # The member that needs most counts for all. A prefix that others have too stays whole.
-            each = ((occupancy.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members)
-            most, block = max(each, key=lambda one: blocks_of(blocks_of(one[0], dcp), one[1]))
-            counted = _blocks("kept", most, block, dcp)
-            for member, _, _ in members:
-                yield member, counted
-        return
-    if members:
-        spec = members[0][1]
-        counted = _uncompacted(occupancy, evicted, spec.block_size * dcp, members, whole=len(members) == len(group.members))
-        for member, _, _ in members:
-            yield member, counted
-
-
-def _blocks(name: str, tokens: int, block: int, dcp: int) -> Step:
+def _blocks_of_tokens(name: str, tokens: int, block: int, dcp: int) -> Step:
     """The blocks of so many consecutive tokens, as a step with its formula."""
     blocks = blocks_of(blocks_of(tokens, dcp), block)
     if dcp == 1:
@@ -180,47 +175,27 @@ def _blocks(name: str, tokens: int, block: int, dcp: int) -> Step:
     return step("blocks_per_request", formula, blocks, unit="blocks", **{name: tokens}, dcp=dcp, block_size=block)
 
 
-def _uncompacted(
-    occupancy: Occupancy, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
-) -> Step:
+def _uncompacted(occupancy: Occupancy, evicted: Evicted, block: int, layers: list[int], *, whole: bool) -> Step:
     """Blocks of all tokens, but for those that come back for certain: of ranges, else as many as survivors cannot lie in."""
     seq, prompt, policy = occupancy.tokens, occupancy.load.prompt_tokens, occupancy.setup.policy
     assert policy is not None
+    name, unit, blocks = "blocks_per_request", "blocks", blocks_of(seq, block)
     ranges, sinks = evicted.state.ranges, policy.chosen.get("n_sink")
     if occupancy.ahead:
         # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
-        return step(
-            "blocks_per_request", "ceil(seq / block_size)", blocks_of(seq, block), unit="blocks", seq=seq, block_size=block
-        )
+        return step(name, "ceil(seq / block_size)", blocks, unit=unit, seq=seq, block_size=block)
     if ranges is not None and sinks is not None and evicted.cuts:
-        most = max(evicted.most[layer] for _, _, layer in members)
-        window = min(blocks_of(seq, block), blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
-        return step(
-            "blocks_per_request",
-            "min(ceil(seq / block_size), ceil(sinks / block_size) + ceil((kept - sinks - 1) / block_size) + 1)",
-            window,
-            unit="blocks",
-            seq=seq,
-            sinks=sinks,
-            kept=most,
-            block_size=block,
-        )
-    if ranges is not None:
+        most = max(evicted.most[layer] for layer in layers)
+        window = min(blocks, blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
+        formula = "min(ceil(seq / block_size), ceil(sinks / block_size) + ceil((kept - sinks - 1) / block_size) + 1)"
+        return step(name, formula, window, unit=unit, seq=seq, sinks=sinks, kept=most, block_size=block)
+    free = 0
+    if whole and ranges is not None:
         free = free_of_ranges(prompt, ranges, block, growing=seq > prompt)
-    else:
-        kept, heads = evicted.behind_prompt, evicted.kv_heads
-        survivors = sum(kept[layer] * heads[layer] for _, _, layer in members)
-        free = max(0, prompt // block - survivors)
-    free = free if whole else 0
-    return step(
-        "blocks_per_request",
-        "ceil(seq / block_size) - freed_blocks",
-        blocks_of(seq, block) - free,
-        unit="blocks",
-        seq=seq,
-        block_size=block,
-        freed_blocks=free,
-    )
+    elif whole:
+        free = max(0, prompt // block - sum(evicted.behind_prompt[layer] * evicted.kv_heads[layer] for layer in layers))
+    formula = "ceil(seq / block_size) - freed_blocks"
+    return step(name, formula, blocks - free, unit=unit, seq=seq, block_size=block, freed_blocks=free)
 
 
 def prompts_at_once(batched_tokens: int, prompt: int) -> int:
@@ -228,72 +203,60 @@ def prompts_at_once(batched_tokens: int, prompt: int) -> int:
     return 1 + (batched_tokens - 1) // max(1, prompt)
 
 
-def prompt_peak(held: PoolLayout, occupancy: Occupancy) -> PromptPeak | None:
+def prompt_peak(occupancy: VllmOccupancy) -> PromptPeak | None:
     """The blocks of a request whose prompt is in the cache before it is cut; ``None`` if they are no more than it holds later.
 
     A batch holds the rest of one prompt, and others whole.
     """
-    prompt, chunked = occupancy.load.prompt_tokens, _chunked(held, occupancy)
-    tokens, at_once = prompt, prompts_at_once(held.limits.batched_tokens, max(1, prompt - occupancy.ahead))
+    held, prompt = occupancy.held, occupancy.load.prompt_tokens
+    tokens, chunked = prompt, _chunked(occupancy)
+    at_once = prompts_at_once(held.limits.batched_tokens, max(1, prompt - occupancy.ahead))
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(occupancy.tokens, chunked), 2 * at_once
-    specs = {
-        member: spec
-        for group in held.groups
-        for member, spec in zip(group.members, group.specs, strict=True)
-        if member in held.cut
-    }
-    sizes = {spec.block_size: _blocks("prompt", tokens, spec.block_size, held.limits.dcp) for spec in specs.values()}
-    cut = {member: sizes[spec.block_size] for member, spec in specs.items()}
+    members = chain.from_iterable(zip(group.members, group.specs, strict=True) for group in held.groups)
+    blocks_of_member = {member: spec.block_size for member, spec in members if member in held.cut}
+    sizes = {size: _blocks_of_tokens("prompt", tokens, size, held.limits.dcp) for size in set(blocks_of_member.values())}
+    cut = {member: sizes[size] for member, size in blocks_of_member.items()}
     blocks = replace(held, cut=cut).total_blocks(occupancy.tokens)
     return PromptPeak(blocks=blocks, at_once=at_once) if blocks > held.total_blocks(occupancy.tokens) else None
 
 
-def _chunked(layout: PoolLayout, occupancy: Occupancy) -> int | None:
+def _chunked(occupancy: VllmOccupancy) -> int | None:
     """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
-    policy, prompt = occupancy.setup.policy, occupancy.load.prompt_tokens
+    policy = occupancy.setup.policy
     if policy is None or not is_plugin(policy.chosen):
         return None
-    return chunked_tokens(policy.chosen, prompt, layout.limits.batched_tokens)
+    return chunked_tokens(policy.chosen, occupancy.load.prompt_tokens, occupancy.layout.limits.batched_tokens)
 
 
-def paged_groups(layout: PoolLayout, held: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tuple[PagedGroup, ...]:
+def paged_groups(occupancy: VllmOccupancy, evicted: Evicted) -> tuple[PagedGroup, ...]:
     """The groups of layers that the policy of the request cuts."""
-    groups = []
-    for group in layout.groups:
-        members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
-        if members:
-            groups.append(
-                PagedGroup(
-                    block_size=members[0][1].block_size * layout.limits.dcp,
-                    layers=tuple(layer for _, _, layer in members),
-                    whole=len(members) == len(group.members),
-                    page_bytes=group.block_bytes,
-                    counted=held.counted(group, occupancy.tokens),
-                    prompt_tokens=_chunked(layout, occupancy),
-                )
-            )
-    return tuple(groups)
-
-
-def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
-    """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
-    plain, cut = occupancy.plain_stack, evicted.stack
-    numbers = {group.kind: number for number, group in enumerate(cut.groups)}
-    kinds = [group.kind for group in plain.groups]
-
-    def number(layer: int, kind: int) -> int:
-        return numbers[cut.layers[layer][plain.layers[layer].index(kinds[kind])]]
-
-    known: dict[tuple[int, int], int] = {}
-    for layer_cache in layout.caches:
-        if layer_cache.kind >= 0 and (layer_cache.layer, layer_cache.kind) not in known:
-            known[layer_cache.layer, layer_cache.kind] = number(layer_cache.layer, layer_cache.kind)
+    layout = occupancy.layout
+    cut = [(group, cut_members(occupancy, group, evicted)) for group in layout.groups]
     return tuple(
-        layer_cache if layer_cache.kind < 0 else replace(layer_cache, kind=known[layer_cache.layer, layer_cache.kind])
-        for layer_cache in layout.caches
+        PagedGroup(
+            block_size=members[0][1].block_size * layout.limits.dcp,
+            layers=tuple(layer for _, _, layer in members),
+            whole=len(members) == len(group.members),
+            page_bytes=group.block_bytes,
+            counted=occupancy.held.counted(group, occupancy.tokens),
+            prompt_tokens=_chunked(occupancy),
+        )
+        for group, members in cut
+        if members
     )
+
+
+def renumbered(occupancy: VllmOccupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
+    """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
+    plain, cut, caches = occupancy.plain_stack, evicted.stack, occupancy.layout.caches
+    numbers = {group.kind: number for number, group in enumerate(cut.groups)}
+    known: dict[tuple[int, int], int] = {}
+    for layer, kind in dict.fromkeys((each.layer, each.kind) for each in caches if each.kind >= 0):
+        place = plain.layers[layer].index(plain.groups[kind].kind)
+        known[layer, kind] = numbers[cut.layers[layer][place]]
+    return tuple(each if each.kind < 0 else replace(each, kind=known[each.layer, each.kind]) for each in caches)
 
 
 def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, bound: int) -> PoolInfo:
@@ -314,13 +277,18 @@ def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, boun
         return length <= starts if blocks == layout.total_blocks(length) else blocks <= available_blocks
 
     most = bound if fits(bound) else longest(lambda length: not fits(length), 0, bound)
+    new_name, steps = "blocks_without_policy", []
+    for figure in info.steps:
+        # The log counts the blocks of a request without the policy.
+        terms = [replace(term, name=new_name) if term.name == "blocks_per_request" else term for term in figure.terms]
+        steps.append(replace(figure, terms=tuple(terms), formula=figure.formula.replace("blocks_per_request", new_name)))
     return replace(
         info,
         max_seq=0 if most and _alone(occupancy, most) is None else most,
         needed_bytes=info.needed_bytes if whole else alone * pool.block_bytes,
         fits=info.fits if whole else alone <= available_blocks,
         message=info.message if whole else None,
-        steps=tuple(map(_renamed, info.steps)),
+        steps=tuple(steps),
     )
 
 
@@ -334,22 +302,102 @@ def _alone(occupancy: VllmOccupancy, length: int) -> int | None:
     return blocks if peak is None else peak.blocks
 
 
-def requests_figure(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -> tuple[Step, ...]:
-    """The requests that the pool holds under a policy, as a step; none where schedulers have shares of the blocks."""
-    peak, usable = occupancy.prompt_peak, pool.usable_blocks(info.budget_bytes)
-    sizes = {"usable_blocks": usable, "blocks_per_request": occupancy.blocks}
-    formula = "floor(usable_blocks / blocks_per_request)"
-    if peak is not None and usable // peak.blocks < peak.at_once:
-        formula, sizes = "floor(usable_blocks / prompt_blocks)", {"usable_blocks": usable, "prompt_blocks": peak.blocks}
-    elif peak is not None:
-        sizes |= {"prompts": peak.at_once, "prompt_blocks": peak.blocks}
-        formula = "prompts + floor((usable_blocks - prompts x prompt_blocks) / blocks_per_request)"
-    return () if pool.schedulers > 1 else (step("max_requests", formula, info.max_requests or 0, unit="requests", **sizes),)
+def sharing_support(settings: VllmSettings, request: Request) -> Support:
+    """Whether this release shares blocks between these sequences, and how."""
+    sharing, rules = request.load.sharing, settings.rules
+    if caches_prefixes(settings, request):
+        return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
+    forks = (sharing.samples > 1 and rules.forks_samples) or (sharing.beams > 1 and rules.forks_beams)
+    if forks and not sharing.prefix:
+        how = "sequences of one request are forked: whole blocks are kept once, the last one is copied"
+        return Support(offered=True, how=how)
+    for_model = settings.state_caching == "none" and not settings.prefix_caching and rules.engine == "V1"
+    off = "prefix caching is off for this model" if for_model else "prefix caching is off"
+    asked = "it takes --engine-option enable_prefix_caching=true"
+    return Support(offered=False, how=f"{off}, and without it every sequence is computed and kept by itself; {asked}")
 
 
-def _renamed(figure: Step) -> Step:
-    """A step of the log, which counts the blocks of a request without the policy, by another name."""
-    terms = tuple(
-        replace(term, name="blocks_without_policy") if term.name == "blocks_per_request" else term for term in figure.terms
+def check_sharing(settings: VllmSettings, request: Request) -> None:
+    """Raise an error for the plug-in with prefix caching: it overwrites slots that other sequences would read."""
+    policy = request.setup.policy
+    if policy is not None and is_plugin(policy.chosen) and request.load.sharing.asked and caches_prefixes(settings, request):
+        raise UsageError(
+            "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
+            hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
+        )
+
+
+def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
+    """Whether prefixes are cached. V0 does so only where an option says so."""
+    return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.setup.options)
+
+
+class Hits(Struct, frozen=True):
+    """Tokens whose blocks are already in the cache: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
+
+    prefix: int
+    prompt: int
+    copies: int
+
+
+def hits_of(layout: PoolLayout, settings: VllmSettings, prefix: int, prompt: int) -> Hits:
+    """The tokens of a prompt that another request has left in the cache. A prefix that is shorter than a block leaves none."""
+    if layout.rules.engine == "V0":
+        block = layout.block_size
+        return Hits(prefix // block * block, prompt // block * block, 1)
+    specs = [spec for group in layout.groups for spec in group.distinct]
+    sizes = {group.specs[0].block_size for group in layout.groups if not isinstance(group.specs[0], CrossSpec)}
+    aligned = lcm(*sizes) * settings.dcp if sizes else 1
+    drafts = settings.speculation is not None and settings.speculation.reads_hidden_states
+
+    def found(tokens: int) -> int:
+        if drafts:
+            # The last block is computed again, for the hidden states that the draft reads.
+            tokens -= min(sizes, default=0) * settings.dcp
+        return max(0, tokens) // aligned * aligned
+
+    whole, common = found(prompt - 1), found(min(prefix, prompt - 1))
+    states = any(isinstance(spec, StateSpec) and not spec.every for spec in specs)
+    windows = any(isinstance(spec, WindowSpec) for spec in specs)
+    kept = settings.rules.kept_states
+    if states and kept != "sparse" and prompt % aligned == 0:
+        # The state is kept where the prompt ends, which is one token too far.
+        return Hits(0, 0, 1)
+    if common == whole or not (states or (windows and kept == "sparse")):
+        return Hits(common, whole, 1)
+    if kept == "ends" or len(layout.groups) == 1:
+        return Hits(0, whole, 1)
+    # Windows and states are kept where a prompt ends. The second request sees that the first one had only a part of its prompt, computes
+    # that part once more and keeps it, and all others find it.
+    return Hits(common, whole, 2)
+
+
+def group_held(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> Held:
+    """The blocks that all sequences take in one group."""
+    spec, parts, copies = group.specs[0], [], 1
+    size = spec.block_size * layout.limits.dcp
+    # What a policy leaves of a sequence begins with the prefix too.
+    cut = any(member in layout.cut for member in group.members)
+    for tokens, requests in together.lengths:
+        hits = hits_of(layout, settings, min(together.prefix, tokens), min(together.prompt, tokens))
+        copies, most = max(copies, hits.copies), layout.blocks(group, tokens)
+        prompt = hits.prompt if together.forks else hits.prefix
+        blocks = Blocks(most if cut else max(most, ceil_div(tokens, size)), most, hits.prefix // size, prompt // size)
+        if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
+            blocks = Blocks(most, most, 0, 0)
+        parts.append((blocks, requests * together.prompts, requests * together.branches))
+    return held_blocks(parts, min(together.requests * together.prompts, copies * together.copies * layout.schedulers))
+
+
+def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Together) -> tuple[SharedBlocks, ...]:
+    """The blocks of each group, as a plan reports them: of the longest sequence."""
+    return tuple(
+        blocks_in_common(
+            group.form,
+            group.specs[0].block_size,
+            group_held(layout, settings, group, together),
+            together,
+            ranks=layout.limits.dcp,
+        )
+        for group in layout.groups
     )
-    return replace(figure, terms=terms, formula=figure.formula.replace("blocks_per_request", "blocks_without_policy"))

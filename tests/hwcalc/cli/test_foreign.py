@@ -11,7 +11,7 @@ import pytest
 
 from hwcalc.cli.line import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases, translated
 from hwcalc.cli.options import COMMANDS, PLANNING, find_command
-from hwcalc.engines.vllm.command import FLAGS
+from hwcalc.engines.vllm.engine import FLAGS
 from tests.hwcalc.command import QWEN, Capture, read, run
 from tests.paths import ROOT
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS, find_command
-from hwcalc.engines.vllm.command import flag_words
+from hwcalc.engines.vllm.engine import flag_words
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.masking import without_tokens
 from hwcalc.model import Note
