@@ -222,6 +222,8 @@ class VllmOccupancy(Occupancy):
 
     def most_requests(self, blocks: int) -> int:
         """The most requests of the planned length that take no more than so many blocks."""
+        if self._is_plain:
+            return blocks // max(1, self.blocks)
         return longest(self.blocks_for, blocks, blocks)
 
     @cached_property
@@ -245,11 +247,13 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
+        each, batch = self.request_bytes, self.batch
         if self.together.unlike:
             return self.by_kind.taken(lambda group: self.held_in(group).total)
-        if self.batch == 1:
-            return self.request_bytes
-        return self.by_kind.taken(lambda group: self.batch * self.by_kind.blocks(group, self.tokens))
+        if batch == 1:
+            return each
+        kinds = tuple((cache, spec, batch * blocks) for cache, spec, blocks in each.kinds)
+        return RequestBytes(kinds, batch * each.layers, batch * each.outer, batch * each.drafts)
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
