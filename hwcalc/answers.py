@@ -7,8 +7,6 @@ from typing import Any, Final
 from hwcalc.documents import document_of
 from hwcalc.text import clean
 
-__all__ = ["MOST_ROWS", "Answer"]
-
 MOST_ROWS: Final = 60
 """As many rows as a notebook shows; :meth:`Answer.records` has all."""
 

@@ -12,8 +12,6 @@ from hwcalc.formulas.tensor import Shown
 from hwcalc.masking import without_tokens
 from hwcalc.text import json_for
 
-__all__ = ["SCHEMA_VERSION", "document_of", "dumps", "error_document", "escaped"]
-
 SCHEMA_VERSION: Final = "1"
 """The version of every JSON document that the program writes."""
 

@@ -10,23 +10,6 @@ from typing import ClassVar
 
 from hwcalc.text import message as safe_message
 
-__all__ = [
-    "ConfigError",
-    "HubAccessError",
-    "HubError",
-    "HubUnreachableError",
-    "KvplanError",
-    "LogError",
-    "ModelNotFoundError",
-    "OutputError",
-    "UnknownArchitectureError",
-    "UnknownNameError",
-    "UnreadKeysError",
-    "UnsupportedError",
-    "UnwritableFileError",
-    "UsageError",
-]
-
 
 class KvplanError(Exception):
     """The base class of all errors that kvplan raises on purpose.

@@ -20,7 +20,6 @@ from hwcalc.unfinished import Unfinished
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["SUFFIX", "whole_file", "write_atomically", "write_file"]
 
 SUFFIX: Final = ".kvplan.tmp"
 """The end of a temporary file's name."""
@@ -53,7 +52,12 @@ def whole_file(name: str, option: str) -> Iterator[IO[bytes]]:
     if not name or "\0" in name:
         raise UsageError(f"{option} {shown(name)} names no file.", hint=f"Write: {option} FILE")
     try:
-        with open(name, "wb") if _is_special(name) else _replaced(os.path.realpath(name)) as file:
+        # A device, a pipe, or a descriptor such as /dev/stdout, whatever is behind it, cannot be replaced by another file.
+        special = os.path.abspath(name).startswith(_DESCRIPTORS)
+        with suppress(OSError):
+            mode = os.stat(name).st_mode
+            special = special or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+        with open(name, "wb") if special else _replaced(os.path.realpath(name)) as file:
             yield file
     except KvplanError:
         raise
@@ -62,16 +66,6 @@ def whole_file(name: str, option: str) -> Iterator[IO[bytes]]:
             f"{option} {shown(name)} cannot be written: {error.strerror or error}.",
             hint="Check the folder, the free space, and who may write there.",
         ) from error
-
-
-def _is_special(name: str) -> bool:
-    """Whether a file cannot be replaced by another: a device, a pipe, or a descriptor such as /dev/stdout, whatever is behind it."""
-    if os.path.abspath(name).startswith(_DESCRIPTORS):
-        return True
-    with suppress(OSError):
-        mode = os.stat(name).st_mode
-        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-    return False
 
 
 @contextmanager
@@ -90,7 +84,9 @@ def _replaced(path: str) -> Iterator[IO[bytes]]:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
-                _keep_mode(path, temporary)
+                # Who may read the old file may read the new one, and nobody else.
+                with suppress(OSError):
+                    os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -98,19 +94,9 @@ def _replaced(path: str) -> Iterator[IO[bytes]]:
         except BaseException:
             delete()
             raise
-    _delete_stale(folder or ".")
-
-
-def _keep_mode(path: str, temporary: str) -> None:
-    """Who may read the old file may read the new one, and nobody else."""
-    with suppress(OSError):
-        os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
-
-
-def _delete_stale(folder: str) -> None:
-    """Delete what killed processes have left in a folder."""
+    # What killed processes have left in the folder.
     oldest = time.time() - _STALE
-    with suppress(OSError), os.scandir(folder) as entries:
+    with suppress(OSError), os.scandir(folder or ".") as entries:
         for entry in entries:
             if entry.name.startswith(".") and entry.name.endswith(SUFFIX):
                 with suppress(OSError):

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-__all__ = ["masked", "without_tokens"]
-
 _STARS: Final = "***"
 _LONGEST: Final = 1024
 """Characters that are searched; the rest is dropped. What is kept of a line is shorter."""
@@ -161,15 +159,12 @@ def _secrets(text: str) -> Iterator[tuple[int, int]]:
         if _nothing().match(text, start) is None:
             opened = _opened().match(text, start) is not None
             end = len(text) if found["header"] and not opened and not found["blank"] else _value_end(text, start)
-            prose = found["blank"] and not opened and end - start < _SHORTEST and not _is_flag(text, found.start())
+            # The name of an option is one, such as --api-key.
+            flag = text[: found.start()].rpartition(" ")[2].lstrip("'\"[(").startswith("-")
+            prose = found["blank"] and not opened and end - start < _SHORTEST and not flag
             if not prose and end > start:
                 yield start, end
         found = _named().search(text, start)
-
-
-def _is_flag(text: str, place: int) -> bool:
-    """Whether the name at this place is that of an option, such as ``--api-key``."""
-    return text[:place].rpartition(" ")[2].lstrip("'\"[(").startswith("-")
 
 
 def _value_end(text: str, start: int) -> int:

@@ -1,7 +1,4 @@
-"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it.
-
-A value together with notes about it.
-"""
+"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it. And a value with notes about it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["make_callable"]
-
 _FUNCTION: Final = "_function"
 
 

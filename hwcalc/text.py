@@ -14,26 +14,6 @@ from typing import Final
 
 from hwcalc.masking import without_tokens
 
-__all__ = [
-    "LONGEST_MESSAGE",
-    "LONGEST_WORD",
-    "TIMES",
-    "brief",
-    "by_word",
-    "clean",
-    "csv_cell",
-    "cut",
-    "json_for",
-    "lines_for",
-    "message",
-    "operand",
-    "printable",
-    "quoted",
-    "shell_word",
-    "shown",
-    "unsafe",
-]
-
 TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 LONGEST_MESSAGE: Final = 2000
 """Characters of a message or a hint; the middle of a longer one is left out."""
@@ -205,18 +185,17 @@ def json_for(text: str) -> str:
     if not _is_plain(text):
         from unicodedata import category
 
-        odd = [letter for letter in set(text) if letter != "\n" and (unsafe(letter) or category(letter) == "Mn")]
-        text = text.translate({ord(letter): _json_escape(letter) for letter in odd})
+        escapes: dict[int, str] = {}
+        for letter in set(text):
+            if letter != "\n" and (unsafe(letter) or category(letter) == "Mn"):
+                units = letter.encode("utf-16-be", "surrogatepass")
+                escapes[ord(letter)] = "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
+        text = text.translate(escapes)
     return re.sub(_ANYWHERE, r"#\\u0023", text) if "##" in text else text
 
 
 def _is_plain(text: str) -> bool:
     return text.isascii() and text.replace("\n", "").isprintable()
-
-
-def _json_escape(letter: str) -> str:
-    units = letter.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
 
 
 def _colored(line: str) -> str:

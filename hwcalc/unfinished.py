@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
-__all__ = ["Uncut", "Unfinished", "hold", "undo_all"]
-
 _UNDO: ContextVar[tuple[Callable[[int], object], ...]] = ContextVar("undo", default=())
 _HELD: ContextVar[list[int] | None] = ContextVar("held", default=None)
 """The signal that waits for the end of the output; ``None`` while nothing is written."""

@@ -13,18 +13,6 @@ from hwcalc.text import brief, quoted, shown
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = [
-    "GIB",
-    "KIB",
-    "MIB",
-    "MOST_BYTES",
-    "MOST_TOKENS",
-    "human_bytes",
-    "parse_bytes",
-    "parse_parameters",
-    "parse_share",
-    "parse_tokens",
-]
 
 KIB = 1024
 MIB = 1024**2
@@ -35,6 +23,7 @@ MOST_BYTES = 2**62
 """The largest number of bytes that an option takes."""
 
 _TOKEN_FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_PARAMETER_FACTORS = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmbt", start=1)}}
 _BYTE_FACTORS = {
     "": 1,
     "b": 1,
@@ -46,34 +35,37 @@ _NUMBER: Final = r"(?a)([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{
 _SHARE: Final = r"(?a)(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"
 
 
-def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
+def _number(value: object, factors: dict[str, int], what: str, allowed: str, least: int, most: int, *, whole: bool = True) -> int:
+    """A number in a range: an integer of any type (NumPy's too), or text with a unit. Raises :class:`UsageError` for anything else."""
+    hint = f"Allowed: {allowed}."
+    number: int | None = None
+    if isinstance(value, str):
+        number = _of_text(value, factors, what, hint, whole=whole)
+    elif not isinstance(value, bool):
+        with suppress(Exception):  # the value may be anything, and so may be what its __index__ raises
+            number = value = index(value)  # type: ignore[arg-type]
+    if number is None:
+        raise UsageError(f"{what} is not a whole number: {quoted(value, 40)} ({type(value).__name__})", hint=hint)
+    if not least <= number <= most:
+        given = brief(value, 40) if isinstance(value, str) else quoted(value, 40)
+        raise UsageError(f"{what} is out of range: {given}", hint=hint)
+    return number
+
+
+def _of_text(text: str, factors: dict[str, int], what: str, hint: str, *, whole: bool) -> int:
     plain = text.strip().lower()
     match = re.fullmatch(_NUMBER, plain)
-    if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and re.fullmatch(_NUMBER, text.strip()[1:].lower()):
-        raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
+    if match is None and plain[:1] in {"-", "\N{MINUS SIGN}"} and re.fullmatch(_NUMBER, plain[1:]):
+        raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=hint)
     if match is None or match[3] not in factors:
-        raise UsageError(f"{what} is not a number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is not a number: {shown(text, 40)}", hint=hint)
     digits = match[2] or ""
     scaled = int(match[1].replace(",", "").replace("_", "") + digits) * factors[match[3]]
     unit: int = 10 ** len(digits)
     value, rest = divmod(scaled, unit)
     if rest and (whole or factors[match[3]] == 1):
-        raise UsageError(f"{what} is not a whole number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is not a whole number: {shown(text, 40)}", hint=hint)
     return value
-
-
-def _integer_or_text(value: object, what: str, allowed: str) -> int | str:
-    """Accept integers of any type (NumPy's too) and strings. Raises :class:`UsageError` for anything else."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, bool):
-        with suppress(Exception):  # the value may be anything, and so may be what its __index__ raises
-            return index(value)  # type: ignore[arg-type]
-    raise UsageError(f"{what} is not a whole number: {quoted(value, 40)} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
-
-
-def _given(value: int | str) -> str:
-    return brief(value, 40) if isinstance(value, str) else quoted(value, 40)
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
@@ -81,11 +73,7 @@ def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimu
     if type(value) is int and minimum <= value <= MOST_TOKENS:
         return value
     allowed = f"a whole number from {minimum:,} to {MOST_TOKENS:,} with an optional k, M or G (powers of 1,024)"
-    value = _integer_or_text(value, what, allowed)
-    number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
-    if not minimum <= number <= MOST_TOKENS:
-        raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
-    return number
+    return _number(value, _TOKEN_FACTORS, what, allowed, minimum, MOST_TOKENS)
 
 
 def parse_bytes(value: int | str, what: str = "the size") -> int:
@@ -95,11 +83,7 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
     """
     units = "with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
     allowed = f"bytes, or a number {units}, up to {MOST_BYTES:,} bytes"
-    value = _integer_or_text(value, what, allowed)
-    number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
-    if not 0 <= number <= MOST_BYTES:
-        raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
-    return number
+    return _number(value, _BYTE_FACTORS, what, allowed, 0, MOST_BYTES, whole=False)
 
 
 def parse_parameters(value: int | str, what: str = "the number of parameters") -> int:
@@ -109,12 +93,7 @@ def parse_parameters(value: int | str, what: str = "the number of parameters") -
     (600000000, 8000000000)
     """
     allowed = f"a whole number from 1 to {MOST_TOKENS:,} with an optional K, M, B or T (powers of 1,000)"
-    value = _integer_or_text(value, what, allowed)
-    factors = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmbt", start=1)}}
-    number = value if isinstance(value, int) else _parse(value, factors, what, allowed, whole=True)
-    if not 1 <= number <= MOST_TOKENS:
-        raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
-    return number
+    return _number(value, _PARAMETER_FACTORS, what, allowed, 1, MOST_TOKENS)
 
 
 def parse_share(value: float | str, what: str = "the share") -> Fraction:

@@ -14,8 +14,6 @@ from typing import Any, Final
 from hwcalc.formulas.record import Record
 from hwcalc.text import printable
 
-__all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
-
 LARGEST_FILE: Final = 1024**2
 """Bytes of a file, and characters of a text. A thousand checks take a tenth of this."""
 MAX_DEPTH: Final = 12

@@ -19,6 +19,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.planner.values import read_flag
 from hwcalc.policies.blocks import (
+    Compacted,
     blocks_of,
     expected_copies,
     expected_free,
@@ -115,16 +116,33 @@ def free_blocks(
     if (keep is None) == (kept is None):
         raise UsageError("free_blocks takes keep, which tokens stay, or kept, how many.", hint="Give one of the two.")
     size, goes_on = _at_most(block_size, "block_size", _MOST_TOKENS), read_flag(growing, "growing")
-    others = _whole_numbers(shared, "shared", "Give the numbers of blocks: [0, 1].")
-    taken = frozenset(number for number in others if 0 <= number < blocks_of(length, size))
+    hint = "Give the numbers of blocks: [0, 1]."
+    listed = _listed(shared, "shared", hint, _MOST_TOKENS)
+    others = [_number(one) for one in listed]
+    if None in others:
+        raise UsageError(f"shared has {quoted(listed[others.index(None)])}, which is no whole number.", hint=hint)
+    held = blocks_of(length, size)
+    taken = frozenset(number for number in others if number is not None and 0 <= number < held)
     if keep is None:
         stays = parse_tokens(kept if kept is not None else 0, "kept", minimum=0)
-        return _random(length, stays, size, _at_most(heads, "heads", _MOST_HEADS), taken, growing=goes_on)
-    if length > _MOST_TOKENS:
+        found = _random(length, stays, size, _at_most(heads, "heads", _MOST_HEADS), taken, growing=goes_on)
+    elif length > _MOST_TOKENS:
         raise UsageError(
             f"{length:,} tokens are more than are looked at.", hint=f"At most {_MOST_TOKENS:,}; kept=N has no limit."
         )
-    return _given(length, _sets(keep, length), size, taken, growing=goes_on)
+    else:
+        found = _given(length, _sets(keep, length), size, taken, growing=goes_on)
+    return FreeBlocks(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        tokens=length,
+        block_size=size,
+        shared=len(taken),
+        held=held,
+        nominal=nominal_free(length, found["kept"], size),
+        kept_blocks=held - found["free_compacted"],
+        **found,
+    )
 
 
 def _at_most(value: int | str, what: str, most: int) -> int:
@@ -156,14 +174,6 @@ def _number(value: object) -> int | None:
         return index(value)  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 - the value may be anything, and so may be what its __index__ raises
         return None
-
-
-def _whole_numbers(given: object, what: str, hint: str) -> list[int]:
-    found = _listed(given, what, hint, _MOST_TOKENS)
-    numbers = [_number(one) for one in found]
-    if None in numbers:
-        raise UsageError(f"{what} has {quoted(found[numbers.index(None)])}, which is no whole number.", hint=hint)
-    return [number for number in numbers if number is not None]
 
 
 def _sets(keep: Iterable[Any], tokens: int) -> list[list[int]]:
@@ -200,104 +210,55 @@ def _sets(keep: Iterable[Any], tokens: int) -> list[list[int]]:
     return found
 
 
-def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int], *, growing: bool) -> FreeBlocks:
-    kept = max(map(len, sets), default=0)
+def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int], *, growing: bool) -> dict[str, Any]:
+    """The fields of :class:`FreeBlocks` that follow from the survivors of each head."""
     free = free_of_survivors(tokens, sets, block, shared=shared, growing=growing)
     # Shared blocks stay as they are: survivors move together in the others, which are counted as if they lay in a row.
     fixed = sorted(shared)
     own = tokens - sum(min(block, tokens - number * block) for number in fixed)
-    heads = (
-        [[place - block * bisect_left(fixed, place // block) for place in head if place // block not in shared] for head in sets]
-        if fixed
-        else sets
-    )
+    heads = sets
+    if fixed:
+        heads = [
+            [place - block * bisect_left(fixed, place // block) for place in head if place // block not in shared]
+            for head in sets
+        ]
     repacks = [repacked(own, head, block) for head in heads]
-    fills = [filled(own, head, block) for head in heads]
-    stay = max((one.kept_blocks for one in repacks), default=0)
 
-    def most(parts: list[Any], name: str) -> int:
-        return max((getattr(one, name) for one in parts), default=0)
+    def most(parts: list[Compacted]) -> Compaction:
+        return Compaction(
+            copies=max((one.copies for one in parts), default=0),
+            slots_changed_in_whole_table=max((one.slots_changed_in_whole_table for one in parts), default=0),
+            in_order=all(one.in_order for one in parts),
+        )
 
-    return _answer(
-        tokens,
-        kept,
-        block,
-        len(sets),
-        shared,
-        free=(free, free, free),
-        compacted=blocks_of(own, block) - stay,
-        repack=Compaction(
-            copies=most(repacks, "copies"),
-            slots_changed_in_whole_table=most(repacks, "slots_changed_in_whole_table"),
-            in_order=all(one.in_order for one in repacks),
-        ),
-        fill=Compaction(
-            copies=most(fills, "copies"),
-            slots_changed_in_whole_table=most(fills, "slots_changed_in_whole_table"),
-            in_order=all(one.in_order for one in fills),
-        ),
-        definition=Definition.EXACT,
-    )
+    return {
+        "kept": max(map(len, sets), default=0),
+        "heads": len(sets),
+        **dict.fromkeys(("free", "free_low", "free_high"), free),
+        "free_compacted": blocks_of(own, block) - max((one.kept_blocks for one in repacks), default=0),
+        "repack": most(repacks),
+        "fill": most([filled(own, head, block) for head in heads]),
+        "definition": Definition.EXACT,
+    }
 
 
-def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[int], *, growing: bool) -> FreeBlocks:
+def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[int], *, growing: bool) -> dict[str, Any]:
+    """The same fields for heads that choose at random."""
     if kept > tokens:
         raise UsageError(f"kept is {kept:,} of {tokens:,} tokens.", hint="Keep no more than there are.")
     if shared:
         raise UsageError("Shared blocks of a random choice are not counted.", hint="Give keep, which tokens stay.")
     ends = free_range(tokens, kept, block, heads, growing=growing)
-    return _answer(
-        tokens,
-        kept,
-        block,
-        heads,
-        shared,
-        free=(expected_free(tokens, kept, block, heads, growing=growing), ends.low, ends.high),
-        compacted=freed_by_compaction(tokens, kept, block),
-        repack=Compaction(
-            copies=round(expected_copies(tokens, kept)),
-            slots_changed_in_whole_table=round(expected_rewritten(tokens, kept)),
-            in_order=True,
-        ),
-        fill=Compaction(
-            copies=round(expected_copies(tokens, kept, fill=True)),
-            slots_changed_in_whole_table=round(expected_copies(tokens, kept, fill=True)),
-            in_order=None,
-        ),
-        definition=Definition.ESTIMATE,
-    )
-
-
-def _answer(
-    tokens: int,
-    kept: int,
-    block: int,
-    heads: int,
-    shared: frozenset[int],
-    *,
-    free: tuple[float, int, int],
-    compacted: int,
-    repack: Compaction,
-    fill: Compaction,
-    definition: Definition,
-) -> FreeBlocks:
-    held = blocks_of(tokens, block)
-    return FreeBlocks(
-        schema_version=SCHEMA_VERSION,
-        kvplan_version=__version__,
-        tokens=tokens,
-        kept=kept,
-        block_size=block,
-        heads=heads,
-        shared=len(shared),
-        held=held,
-        nominal=nominal_free(tokens, kept, block),
-        free=free[0],
-        free_low=free[1],
-        free_high=free[2],
-        free_compacted=compacted,
-        kept_blocks=held - compacted,
-        repack=repack,
-        fill=fill,
-        definition=definition,
-    )
+    copies, filling = round(expected_copies(tokens, kept)), round(expected_copies(tokens, kept, fill=True))
+    changed = round(expected_rewritten(tokens, kept))
+    return {
+        "kept": kept,
+        "heads": heads,
+        "free": expected_free(tokens, kept, block, heads, growing=growing),
+        "free_low": ends.low,
+        "free_high": ends.high,
+        "free_compacted": freed_by_compaction(tokens, kept, block),
+        "repack": Compaction(copies=copies, slots_changed_in_whole_table=changed, in_order=True),
+        "fill": Compaction(copies=filling, slots_changed_in_whole_table=filling, in_order=None),
+        "definition": Definition.ESTIMATE,
+    }

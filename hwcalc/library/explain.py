@@ -165,8 +165,8 @@ def explained(plan: Plan, opened: Occupancy) -> Explanation:
         policy(plan, opened),
         sharing(plan, opened),
         explain_memory.weights(plan, opened),
-        explain_memory.activations(plan),
-        explain_memory.overhead(plan),
+        explain_memory.estimated(plan, "activations"),
+        explain_memory.estimated(plan, "overhead"),
         explain_memory.devices(plan),
         explain_memory.pool(plan),
         explain_memory.verdict(plan, opened),
@@ -200,21 +200,21 @@ def _formulas(
 def _kind(
     layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan, opened: Occupancy, layer_kind: LayerKind | None
 ) -> KindExplanation:
-    kind = KINDS.get(layer.kind) if layer is not None else None
-    dims = layer.dims if layer is not None else {}
-    why = "What the engine keeps beside the layers."
-    if kind is not None:
-        why = kind.keeps.format_map({name: f"{size:,}" for name, size in dims.items()})
+    shown_tensors = tuple(_tensor(tensor, layer, plan, opened, layer_kind) for tensor in tensors)
+    kind = None if layer is None else KINDS.get(layer.kind)
+    dims = {} if layer is None else layer.dims
+    keeps = "What the engine keeps beside the layers."
+    source = f"the code of {opened.engine.label} {opened.version}".rstrip()
     return KindExplanation(
-        kind=layer.kind if layer is not None else "model",
+        kind="model" if layer is None else layer.kind,
         title=beside_title(tensors) if layer is None else kind_title(layer.kind),
-        why=why,
-        layers=layer.layers if layer is not None else LayerNumbers(),
-        count=layer.count if layer is not None else 1,
+        why=keeps if kind is None else kind.keeps.format_map({name: f"{size:,}" for name, size in dims.items()}),
+        layers=LayerNumbers() if layer is None else layer.layers,
+        count=1 if layer is None else layer.count,
         dims=dims,
-        tensors=tuple(_tensor(tensor, layer, plan, opened, layer_kind) for tensor in tensors),
+        tensors=shown_tensors,
         bytes=sum(tensor.bytes for tensor in tensors),
-        source=kind.source if kind is not None else f"the code of {opened.engine.label} {opened.version}".rstrip(),
+        source=source if kind is None else kind.source,
     )
 
 
@@ -282,7 +282,12 @@ def _shared(axis: str, whole: int, own: int, tp: int) -> tuple[str, str]:
 def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per_layer: int) -> tuple[str, str]:
     """The formula with names and with numbers: batch, positions, axes, bytes of an element or of a block."""
     batch = plan.request.batch
-    dtype = find_dtype(tensor.dtype) or DType(name=tensor.dtype, block_elements=1, block_bytes=_element_bytes(tensor, batch))
+    dtype = find_dtype(tensor.dtype)
+    if dtype is None:
+        # One without a profile, such as an engine's int64 counter.
+        elements = tensor.count * tensor.positions * prod(tensor.shape)
+        sizes = (tensor.bytes // count for count in (elements * batch, elements) if count and tensor.bytes % count == 0)
+        dtype = DType(name=tensor.dtype, block_elements=1, block_bytes=next(sizes, 0))
     once = tensor.positions * prod(tensor.shape[:-1]) * dtype.row_bytes(tensor.shape[-1])
     if per_layer not in {once, batch * once}:
         # The product does not give the planned bytes, so no equation is shown.
@@ -309,15 +314,6 @@ def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per
     times = f" {TIMES} "
     unit = f"{dtype.block_bytes} B"
     return times.join([*names, unit]), times.join([*numbers, unit])
-
-
-def _element_bytes(tensor: TensorInfo, batch: int) -> int:
-    """Bytes of an element in a dtype without a profile, such as an engine's int64 counter."""
-    elements = tensor.count * tensor.positions * prod(tensor.shape)
-    for divisor in (elements * batch, elements):
-        if divisor and tensor.bytes % divisor == 0 and tensor.bytes:
-            return tensor.bytes // divisor
-    return 0
 
 
 def _substituted(axis: str, size: int, dims: Mapping[str, int | bool]) -> str:

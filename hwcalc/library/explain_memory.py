@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -12,7 +12,6 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, plain_figure, symbol_name
 from hwcalc.model import Definition
-from hwcalc.planner.planned_weights import StoredWeights, WeightPart
 from hwcalc.planner.result import BudgetInfo, Plan
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.units import human_bytes
@@ -70,7 +69,11 @@ def _on_weights(plan: Plan, opened: Occupancy) -> Iterator[str]:
     stored = [(part, one) for part in found.parts for one in part.formats]
     quantised = {one.format for _, one in stored} - FLOATS.keys()
     if quantised:
-        yield _left_alone([(part, one) for part, one in stored if one.format in FLOATS], quantised)
+        kept = [(part, one) for part, one in stored if one.format in FLOATS]
+        names = ", ".join(dict.fromkeys(part.kind for part, _ in kept if part.part != Part.MTP))
+        formats, others = " and ".join(sorted(quantised)), " and ".join(dict.fromkeys(one.format for _, one in kept))
+        left = human_bytes(sum(one.bytes for part, one in kept if part.part != Part.MTP))
+        yield f"Not in {formats} but in {others}: {left} of {names}." if names else f"Everything is in {formats}."
     for part in found.parts:
         if part.part == Part.MTP:
             yield (
@@ -94,39 +97,29 @@ def _on_weights(plan: Plan, opened: Occupancy) -> Iterator[str]:
         )
 
 
-def _left_alone(stored: Sequence[tuple[WeightPart, StoredWeights]], quantised: Iterable[str]) -> str:
-    names = ", ".join(dict.fromkeys(part.kind for part, _ in stored if part.part != Part.MTP))
-    size = sum(one.bytes for part, one in stored if part.part != Part.MTP)
-    formats = " and ".join(dict.fromkeys(one.format for _, one in stored))
-    if not names:
-        return f"Everything is in {' and '.join(sorted(quantised))}."
-    return f"Not in {' and '.join(sorted(quantised))} but in {formats}: {human_bytes(size)} of {names}."
+_ESTIMATED: Final = {
+    "activations": "What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements.",
+    "overhead": "What the process takes otherwise on each GPU, each with the reading or the code that it comes from.",
+}
+"""Sections of estimates, and what they are."""
 
 
-def activations(plan: Plan) -> ExplainedSection | None:
-    """The terms of the estimate of one forward pass; ``None`` without hardware."""
-    about = "What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements."
-    return _estimated(plan, "activations", plan.memory.activations, about)
+def estimated(plan: Plan, name: str) -> ExplainedSection | None:
+    """The activations or the overhead, part by part, and their sum on all GPUs of the plan if that is more than a single part on a single GPU.
 
-
-def overhead(plan: Plan) -> ExplainedSection | None:
-    """What the process takes otherwise, term by term; ``None`` without hardware."""
-    about = "What the process takes otherwise on each GPU, each with the reading or the code that it comes from."
-    return _estimated(plan, "overhead", plan.memory.overhead, about)
-
-
-def _estimated(plan: Plan, name: str, found: Share | OverheadInfo | None, about: str) -> ExplainedSection | None:
-    """The parts of the budget in a section, and their sum on all GPUs of the plan if that is more than a single part on a single GPU."""
+    ``None`` without hardware.
+    """
+    found: Share | OverheadInfo | None = getattr(plan.memory, name)
     if found is None:
         return None
     assert plan.fit is not None
     figures, budget, gpus, place = _of_budget(plan, name), plan.fit.budget, plan.fit.gpus, f"memory.{name}.bytes"
-    ends, parts = (found.low, found.high), () if budget is None else [part for part in budget.parts if part.section == name]
     if plan.memory.devices:
         values = {one.device: getattr(one, name) for one in plan.memory.devices if getattr(one, name)}
         together, alone = f"{name}, all devices", len(values) == gpus == len(figures) == 1 and budget is not None
         formula = " + ".join(values) or "0"
     else:
+        parts = () if budget is None else [part for part in budget.parts if part.section == name]
         values = {symbol_name(part.name): part.expected for part in parts}
         together, alone = f"{name}, {'all GPUs' if gpus > 1 else 'together'}", len(values) == gpus == 1
         formula = " + ".join(values) or "0"
@@ -134,8 +127,9 @@ def _estimated(plan: Plan, name: str, found: Share | OverheadInfo | None, about:
             formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
         values |= {"gpus": gpus}
     if not alone:
+        ends = found.low, found.high
         figures.append(plain_figure(together, place, found.bytes, formula, values, ends=ends, definition=found.definition))
-    return ExplainedSection(name=name, title=name, about=about, figures=tuple(figures), remarks=())
+    return ExplainedSection(name=name, title=name, about=_ESTIMATED[name], figures=tuple(figures), remarks=())
 
 
 def _of_budget(plan: Plan, section: str) -> list[ExplainedFigure]:
@@ -210,23 +204,10 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     if fit.budget is not None:
         values |= {name: getattr(share, name) for name in _SECTIONS}
     ends = fit.needed_low_bytes, fit.needed_high_bytes
-    needs = plain_figure(
-        "needs",
-        "fit.needed_bytes",
-        fit.needed_bytes,
-        " + ".join(values),
-        values,
-        ends=ends,
-        definition=plan.memory.cache.definition if fit.budget is None else Definition.ESTIMATE,
-    )
-    room = plain_figure(
-        "headroom",
-        "fit.headroom_bytes",
-        fit.headroom_bytes,
-        "usable - needs",
-        {"usable": fit.usable_bytes, "needs": fit.needed_bytes},
-        definition=needs.definition,
-    )
+    known, formula = plan.memory.cache.definition if fit.budget is None else Definition.ESTIMATE, " + ".join(values)
+    needs = plain_figure("needs", "fit.needed_bytes", fit.needed_bytes, formula, values, ends=ends, definition=known)
+    left_of, place = {"usable": fit.usable_bytes, "needs": fit.needed_bytes}, "fit.headroom_bytes"
+    room = plain_figure("headroom", place, fit.headroom_bytes, "usable - needs", left_of, definition=known)
     remarks = [
         f"The verdict is: {fit.verdict.text}.",
         f"{_compared('By the expected values', fit.needed_bytes, fit.usable_bytes, holds=fit.fits)}.",
@@ -284,10 +265,6 @@ def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
     return f"{words} it needs {size} of {whole}, and yet {fits}, as the engine counts whole blocks and has limits of its own"
 
 
-_TERMS: Final = {"weights": "weights", "cache": "kv_cache", "activations": "activations", "overhead": "overhead"}
-"""Fields of a device -> their symbols. ``cache`` is the symbol of the fullest GPU's."""
-
-
 def devices(plan: Plan) -> ExplainedSection | None:
     """What each device holds, and the sum of them; ``None`` if the engine places nothing."""
     held = plan.memory.devices
@@ -298,7 +275,9 @@ def devices(plan: Plan) -> ExplainedSection | None:
         layers = f"layers {one.layers.text}" if one.layers else "no layer"
         experts = f", and the experts of layers {one.experts.text}" if one.experts else ""
         remarks.append(f"{one.device} has {layers}{' and the output' if one.output else ''}{experts}.")
-        values = {term: getattr(one, name) for name, term in _TERMS.items() if getattr(one, name)}
+        # "cache" is the symbol of the fullest GPU's.
+        terms = {"weights": one.weights, "kv_cache": one.cache, "activations": one.activations, "overhead": one.overhead}
+        values = {term: size for term, size in terms.items() if size}
         ends = one.total_low, one.total_high
         known = Definition.ESTIMATE if one.total_low != one.total_high else plan.memory.cache.definition
         formula = " + ".join(values) or "0"
@@ -351,21 +330,22 @@ def limits(plan: Plan, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
         more, more_of, more_unit = _needs(opened, end, **{varies: value + 1}) if value < UNLIMITED else _UNKNOWN
         by_memory = more is not None and more_of is not None and more > more_of and (needs is None or more_unit == unit)
         by_memory = by_memory and (own is None or limiting != own[1])
-        limit = ExplainedLimit(
-            name=name,
-            figure=f"fit.{field}",
-            value=value,
-            what=what,
-            end=end,
-            needs=needs,
-            of=of,
-            next_value=None,
-            next_needs=None,
-            next_of=None,
-            unit=more_unit if by_memory else unit,
-            limiting=limiting,
+        out.append(
+            ExplainedLimit(
+                name=name,
+                figure=f"fit.{field}",
+                value=value,
+                what=what,
+                end=end,
+                needs=needs,
+                of=of,
+                next_value=value + 1 if by_memory else None,
+                next_needs=more if by_memory else None,
+                next_of=more_of if by_memory else None,
+                unit=more_unit if by_memory else unit,
+                limiting=limiting,
+            )
         )
-        out.append(replace(limit, next_value=value + 1, next_needs=more, next_of=more_of) if by_memory else limit)
     if fit.min_gpus is not None:
         layout: Any = getattr(fit, "min_layout", None)
         needs, of, unit = _UNKNOWN
@@ -374,22 +354,9 @@ def limits(plan: Plan, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
             needs, of, unit = _needs(opened, "expected", **sizes, dcp=1)
         elif fit.min_gpus == fit.gpus:
             needs, of, unit = _needs(opened, "expected")
-        out.append(
-            ExplainedLimit(
-                name="fewest",
-                figure="fit.min_gpus",
-                value=fit.min_gpus,
-                what="GPUs",
-                end="expected",
-                needs=needs,
-                of=of,
-                next_value=None,
-                next_needs=None,
-                next_of=None,
-                unit=unit,
-                limiting=None,
-            )
-        )
+        unlimited: dict[str, Any] = dict.fromkeys(("next_value", "next_needs", "next_of", "limiting"))
+        known: dict[str, Any] = {"value": fit.min_gpus, "what": "GPUs", "end": "expected", "needs": needs, "of": of, "unit": unit}
+        out.append(ExplainedLimit(name="fewest", figure="fit.min_gpus", **known, **unlimited))
     return tuple(out)
 
 

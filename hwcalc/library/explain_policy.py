@@ -19,7 +19,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.policies import Evicted
-    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 
@@ -174,11 +174,8 @@ def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     for number, group in enumerate(info.layers):
         which, low = f"layer{'s' if len(group.layers) > 1 else ''} {group.layers.text}", group.kept_low
         rows = [("kept", "behind the prompt", *_worked(group, info, chosen, evicted))]
-        if info.output:
-            rows += [
-                (name, words, *_grown(name, group, info, evicted))
-                for name, words in (("most", "at the most"), ("last", "at the end"))
-            ]
+        for name, words in (("most", "at the most"), ("last", "at the end")) if info.output else ():
+            rows.append((name, words, *_grown(name, group, info, evicted)))
         for name, words, formula, values in rows:
             count, ranged = int(getattr(group, name)), name == "kept" and low != group.kept
             # Doubles have all their digits, since the rounding hangs on the last one.
@@ -246,7 +243,7 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Occupancy) -> Iterator[Expla
         ("at the most", "most_bytes", "most"),
         ("at the end", "last_bytes", "last"),
     )
-    rows, batch = _rows(info, opened), plan.request.batch
+    rows, batch = _bytes_of_token(info, opened), plan.request.batch
     whole = batch * sum(len(group.layers) * plan.request.seq * row for group, row in zip(info.layers, rows, strict=True))
     other = info.full_bytes - whole
     # What remains is other layers alone where nothing is copied, padded to a common block, or shared.
@@ -283,20 +280,13 @@ def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str
     return (f"batch x ({' + '.join(products)})", values) if products else ("", {})
 
 
-def _rows(info: PolicyInfo, opened: Occupancy) -> list[int]:
+def _bytes_of_token(info: PolicyInfo, opened: Occupancy) -> list[int]:
     """Bytes of a token in one layer of each group, by the formulas."""
     found = []
     for group in info.layers:
-        kinds = opened.stack.layers[next(iter(group.layers))]
-        found.append(
-            sum(
-                tensor.bytes_per_position(opened.dtypes.roles[tensor.role])
-                for kind in kinds
-                if kind.acts_by_token
-                for tensor in kind.tensors()
-                if tensor.role in BY_TOKEN
-            )
-        )
+        kinds = [kind for kind in opened.stack.layers[next(iter(group.layers))] if kind.acts_by_token]
+        tensors = [tensor for kind in kinds for tensor in kind.tensors() if tensor.role in BY_TOKEN]
+        found.append(sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors))
     return found
 
 
@@ -308,15 +298,12 @@ def _beside(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[E
         tried = ((written if "batch" in given else of_pass, given) for given in _sizes(info, opened, evicted))
         empty: tuple[str, Mapping[str, Number]] = ("", {})
         formula, values = next(((words, given) for words, given in tried if value_of(words, given) == extra.bytes), empty)
-        yield plain_figure(
+        name, place, values = (
             f"{extra.name}, {extra.when}",
             f"policy.beside.{number}.bytes",
-            extra.bytes,
-            formula,
             {name: values[name] for name in names_in(formula)},
-            definition=extra.definition,
-            source=extra.source,
         )
+        yield plain_figure(name, place, extra.bytes, formula, values, definition=extra.definition, source=extra.source)
 
 
 def _sizes(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[dict[str, Number]]:
@@ -349,39 +336,29 @@ def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure
     formula = "cache_while_scored + beside_in_prefill"
     values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
     # Layers are cut while the last one is whole, where all layers of the model are on one GPU and the policy acts on all.
-    rows, batch = zip(info.layers, _rows(info, opened), strict=True), opened.load.batch
+    rows, batch = zip(info.layers, _bytes_of_token(info, opened), strict=True), opened.load.batch
     each = {number: (group.kept, row) for group, row in rows for number in group.layers}
     *before, last = sorted(each)
-    cut = {
-        "layers_cut": batch * sum(each[number][0] * each[number][1] for number in before),
-        "whole_layer": batch * info.prompt * each[last][1],
-    }
+    layers_cut = batch * sum(each[number][0] * each[number][1] for number in before)
+    cut = {"layers_cut": layers_cut, "whole_layer": batch * info.prompt * each[last][1]}
     if sum(cut.values()) == peaks.scored:
         formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}
-    yield plain_figure(
-        "the prefill at its fullest",
+    known, place, size = (
+        Definition.ESTIMATE if info.beside else info.definition,
         "policy.prefill_peak_bytes",
         info.prefill_peak_bytes,
-        formula,
-        values,
-        definition=Definition.ESTIMATE if info.beside else info.definition,
-        checked=True,
     )
+    yield plain_figure("the prefill at its fullest", place, size, formula, values, definition=known, checked=True)
     for number, one in enumerate(info.steps):
         if one.name == "policy_prefill":
-            yield figure_of(
-                one,
-                f"policy.steps.{number}.expected",
-                definition=str(Definition.ESTIMATE),
-                name="beyond the cache that is counted",
-            )
-    yield plain_figure(
-        "that cache without the policy",
+            name, known = "beyond the cache that is counted", Definition.ESTIMATE
+            yield figure_of(one, f"policy.steps.{number}.expected", definition=str(known), name=name)
+    known, place, size = (
+        opened.model.definition(opened.engine.definition),
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
-        *_without(info, opened),
-        definition=opened.model.definition(opened.engine.definition),
     )
+    yield plain_figure("that cache without the policy", place, size, *_without(info, opened), definition=known)
 
 
 def _without(info: PolicyInfo, opened: Occupancy) -> tuple[str, Mapping[str, Number]]:
@@ -391,7 +368,7 @@ def _without(info: PolicyInfo, opened: Occupancy) -> tuple[str, Mapping[str, Num
     tp = opened.setup.parallel.tp
     if tp > 1 and info.full_prefill_peak_bytes * tp == info.full_bytes:
         return "without_policy / tp", {"without_policy": info.full_bytes, "tp": tp}
-    layers, rows = [len(group.layers) for group in info.layers], _rows(info, opened)
+    layers, rows = [len(group.layers) for group in info.layers], _bytes_of_token(info, opened)
     formula, values = _product(layers, [info.prompt] * len(layers), rows)
     values |= {"batch": opened.load.batch, "tp": tp}
     for each in (formula, f"{formula} / tp"):
@@ -454,56 +431,45 @@ def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     info = plan.sharing
     if info is None:
         return None
-    return ExplainedSection(
-        name="sharing",
-        title="sharing",
-        about="What several sequences have in common is kept once where the engine can.",
-        figures=tuple(_of_sharing(plan, info, opened)),
-        remarks=(info.support,) if info.support else (),
-    )
-
-
-def _of_sharing(plan: Plan, info: SharingInfo, opened: Occupancy) -> Iterator[ExplainedFigure]:
-    known = str(info.definition)
+    known, figures = str(info.definition), list[ExplainedFigure]()
     for number, one in enumerate(info.steps):
         name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
-        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known, name=name)
+        figures.append(figure_of(one, f"sharing.steps.{number}.expected", definition=known, name=name))
     for place, group in enumerate(info.groups):
         for number, one in enumerate(group.steps):
             name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
-            yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
-    formula, values = _apart(opened)
-    whole = info.unshared_bytes
-    yield plain_figure("cache without sharing", "sharing.unshared_bytes", whole, formula, values, definition=known, checked=True)
-    formula, values = "unshared - shared", {"unshared": whole, "shared": plan.cache.total_bytes}
-    yield plain_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known, checked=True)
+            figures.append(figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name))
+
+    def add(name: str, field: str, formula: str, values: Mapping[str, int], unit: str = "bytes") -> None:
+        result = getattr(info, field)
+        figures.append(plain_figure(name, f"sharing.{field}", result, formula, values, unit=unit, definition=known, checked=True))
+
+    # All sequences by themselves: as many times one of them, or one of each length.
+    lengths, branches = opened.unshared.together.lengths, opened.together.branches
+    parts: list[str] = []
+    values: dict[str, int] = {}
+    count = "sequences" if len(lengths) == 1 else "sequences_alike"
+    for number, (tokens, requests) in enumerate(lengths if len(lengths) <= _LENGTHS else ()):
+        names = [f"{name}_{number}" if number else name for name in (count, "bytes_of_sequence")]
+        parts.append(" x ".join(names))
+        values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
+    add("cache without sharing", "unshared_bytes", " + ".join(parts), values)
+    add("saved", "saved_bytes", "unshared - shared", {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes})
     if info.padded_tokens:
         # As many tokens as the longest has for every sequence, less those that there are.
         (longest, requests), *_ = opened.together.lengths
         asked = sum(tokens * count for tokens, count in opened.load.lengths_of)
-        formula, values = "branches x (requests x own_tokens - tokens_asked)", {"branches": opened.load.sharing.branches}
-        values |= {"requests": requests, "own_tokens": longest, "tokens_asked": asked}
-        name, padded = "positions of padding", info.padded_tokens
-        yield plain_figure(name, "sharing.padded_tokens", padded, formula, values, unit="tokens", definition=known, checked=True)
-
-
-def _apart(opened: Occupancy) -> tuple[str, dict[str, int]]:
-    """All sequences by themselves: as many times one of them, or one of each length."""
-    lengths, branches = opened.unshared.together.lengths, opened.together.branches
-    if len(lengths) > _LENGTHS:
-        return "", {}
-    parts: list[str] = []
-    values: dict[str, int] = {}
-    count = "sequences" if len(lengths) == 1 else "sequences_alike"
-    for number, (tokens, requests) in enumerate(lengths):
-        names = [f"{name}_{number}" if number else name for name in (count, "bytes_of_sequence")]
-        parts.append(" x ".join(names))
-        values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
-    return " + ".join(parts), values
+        values = {"branches": opened.load.sharing.branches, "requests": requests, "own_tokens": longest, "tokens_asked": asked}
+        add("positions of padding", "padded_tokens", "branches x (requests x own_tokens - tokens_asked)", values, "tokens")
+    return ExplainedSection(
+        name="sharing",
+        title="sharing",
+        about="What several sequences have in common is kept once where the engine can.",
+        figures=tuple(figures),
+        remarks=(info.support,) if info.support else (),
+    )
 
 
 _LENGTHS: Final = 4
 """Lengths of sequences that are written one by one."""
-
-
 _SHARING_WORDS: Final = {"sequences": "sequences alive", "kept_tokens": "tokens that are kept of all sequences"}

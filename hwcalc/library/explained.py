@@ -21,18 +21,8 @@ if TYPE_CHECKING:
     from hwcalc.engines.steps import Step
 
 SECTIONS: Final = (
-    "cache",
-    "policy",
-    "sharing",
-    "weights",
-    "activations",
-    "overhead",
-    "devices",
-    "pool",
-    "verdict",
-    "limits",
-    "speed",
-    "quoted",
+    *("cache", "policy", "sharing", "weights", "activations", "overhead"),
+    *("devices", "pool", "verdict", "limits", "speed", "quoted"),
 )
 """The sections of an explanation, in order. The kinds of layers are ``cache``."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")

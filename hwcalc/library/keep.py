@@ -1,7 +1,4 @@
-"""What a cache policy keeps: :func:`keep`.
-
-What :func:`~hwcalc.library.keep.keep` returns.
-"""
+"""What a cache policy keeps: :func:`keep`."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.models import model_dtype
 from hwcalc.engines.policies import acted_on, courses_of, shapes_of
-from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Full, LayerKind
+from hwcalc.formulas import Full
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
 from hwcalc.library.load import load
@@ -168,32 +164,22 @@ def keep(
     asked = read_options({"seq": tokens, "batch": batch, "dtype": dtype, "offline": offline, "assume": assume})
     kernel = kernel_for(chosen, None if attention is None else one_of(ATTENTIONS)(attention, "attention"))
     book = KVPRESS if rules is None else one_of(RULES)(rules, "rules")
-    _check_kernel(chosen, kernel, book)
+    if kernel == FLEX and book == KVPRESS and chosen is not None and any(one.policy.press for one in chosen.whole):
+        # Its patch gives an argument twice, whatever the policy: kvpress 0.5.5, patch_attention_functions, under transformers 5.2.0, run.
+        raise UsageError("kvpress 0.5.5 does not run with flex_attention.", hint="Use attention sdpa, or leave it out.")
     spec = load(model, asked.access, assume=asked.assume)
     opened = open_request(spec, seq=tokens, batch=asked.batch, dtype=asked.dtype, engine="reference").checked()
-    return _kept(opened, chosen, _setting(opened, kernel, book), steps)
-
-
-def _check_kernel(chosen: Chosen | None, kernel: str, rules: str) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` for flex attention under kvpress: its patch gives an argument twice, whatever the policy.
-
-    Source: kvpress 0.5.5, patch_attention_functions, under transformers 5.2.0, run.
-    """
-    if kernel == FLEX and rules == KVPRESS and chosen is not None and any(one.policy.press for one in chosen.whole):
-        raise UsageError("kvpress 0.5.5 does not run with flex_attention.", hint="Use attention sdpa, or leave it out.")
-
-
-def _setting(opened: Occupancy, attention: str, rules: str) -> Setting:
-    return Setting(
+    setting = Setting(
         layers=shapes_of(opened.stack),
         depth=len(opened.stack),
-        attention=attention,
-        rules=rules,
-        element_bytes=model_dtype(opened.model).value.row_bytes(1),
+        attention=kernel,
+        rules=book,
+        element_bytes=model_dtype(spec).value.row_bytes(1),
         batch=opened.batch,
         together=opened.batch,
-        hidden_size=opened.model.hidden_size,
+        hidden_size=spec.hidden_size,
     )
+    return _kept(opened, chosen, setting, steps)
 
 
 def _kept(opened: Occupancy, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
@@ -210,7 +196,23 @@ def _kept(opened: Occupancy, chosen: Chosen | None, setting: Setting, steps: int
     exact = chosen is None or all(left.stored.is_exact for left in state.layers)
     definition = Definition.EXACT if chosen is None else chosen.policy.definition if exact else Definition.ESTIMATE
     after = opened.sized(seq=prompt + steps)
-    reads = [left.read for left in state.layers]
+    numbers = range(len(opened.stack))
+    masked = {number: left.masked for number, left in zip(acted, state.layers, strict=True) if left.masked is not None}
+    split: list[list[int]] | None = None
+    bounds: list[list[list[int]]] | None = None
+    if masked:
+        heads = [masked[number].heads if number in masked else () for number in numbers]
+        bounds = [[[head.low, head.high] for head in of_layer] for of_layer in heads]
+    # Nothing by head where not even their sums are known.
+    if masked and all(one.split for one in masked.values()):
+        split = [list(masked[number].split) if number in masked else [] for number in numbers]
+
+    def read(end: str) -> list[int] | None:
+        reads = {number: left.read for number, left in zip(acted, state.layers, strict=True) if left.read is not None}
+        return _lengths(opened, {number: getattr(one, end) for number, one in reads.items()}) if reads else None
+
+    # The first decoded token is behind the prompt, or behind what is kept where keys were turned.
+    turned = chosen is not None and chosen.policy.rerotates and chosen.get("rerotate_keys") is not False
     notes = [] if chosen is None else policy_notes(chosen, setting.attention, acted=len(acted), layers=len(opened.stack))
     return Kept(
         schema_version=SCHEMA_VERSION,
@@ -229,13 +231,13 @@ def _kept(opened: Occupancy, chosen: Chosen | None, setting: Setting, steps: int
         per_layer=_lengths(opened, highs),
         per_layer_low=_lengths(opened, lows),
         after_decode_per_layer=_lengths(after, ends),
-        masked_per_layer_head=_masked_rows(opened, state, acted),
-        masked_bounds_per_layer_head=_masked_bounds(opened, state, acted),
+        masked_per_layer_head=split,
+        masked_bounds_per_layer_head=bounds,
         masked=_masked(state),
-        read_per_layer=_read(opened, acted, reads, high=True),
-        read_per_layer_low=_read(opened, acted, reads, high=False),
+        read_per_layer=read("high"),
+        read_per_layer_low=read("low"),
         kept_ranges=None if state.ranges is None else [list(part) for part in state.ranges],
-        first_decode_position=_first_position(chosen, prompt, highs),
+        first_decode_position=next(iter(highs.values()), prompt) if turned else prompt,
         full_bytes=full,
         cache_bytes=stored,
         cache_low_bytes=_bytes(opened, lows),
@@ -273,25 +275,21 @@ def _peak(opened: Occupancy, chosen: Chosen | None, state: State, setting: Setti
     return peak_of(chosen, opened.tokens, state, setting, Widths(hidden=spec.hidden_size, mlp=mlp))
 
 
-def _of_layer(opened: Occupancy, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:
-    return [(kind, opened.kind_tensors[kind]) for kind in opened.stack.layers[number]]
-
-
 def _lengths(opened: Occupancy, counts: Mapping[int, int]) -> list[int]:
     """Tokens in each layer: those that the policy keeps, else what the layer itself keeps of keys and values."""
     found = []
-    for number in range(len(opened.stack)):
-        own = [tensor.positions for _, tensors in _of_layer(opened, number) for tensor in tensors if tensor.role in BY_TOKEN]
-        found.append(counts[number] if number in counts else max(own, default=0))
+    for number, kinds in enumerate(opened.stack.layers):
+        tensors = [tensor for kind in kinds for tensor in opened.kind_tensors[kind] if tensor.role in BY_TOKEN]
+        found.append(counts[number] if number in counts else max((tensor.positions for tensor in tensors), default=0))
     return found
 
 
 def _bytes(opened: Occupancy, counts: Mapping[int, int]) -> int:
     """Bytes of all layers: where the policy acts, of the tokens that it keeps."""
     total = 0
-    for number in range(len(opened.stack)):
-        for kind, tensors in _of_layer(opened, number):
-            for tensor in tensors:
+    for number, kinds in enumerate(opened.stack.layers):
+        for kind in kinds:
+            for tensor in opened.kind_tensors[kind]:
                 cut = number in counts and kind.acts_by_token and tensor.role in BY_TOKEN and isinstance(tensor.span, Full)
                 total += tensor.bytes // opened.tokens * counts[number] if cut else tensor.bytes
     return total
@@ -304,34 +302,3 @@ def _masked(state: State) -> MaskedPairs | None:
     total = state.masked_total or Count(low=sum(one.total.low for one in masked), high=sum(one.total.high for one in masked))
     exact = all(head.is_exact for one in masked for head in one.heads)
     return MaskedPairs(low=total.low, high=total.high, definition=Definition.ENGINE if exact else Definition.ESTIMATE)
-
-
-def _masked_rows(opened: Occupancy, state: State, acted: Mapping[int, LayerKind]) -> list[list[int]] | None:
-    """Masked pairs by layer and head; nothing where not even their sums are known."""
-    rows = {number: left.masked for number, left in zip(acted, state.layers, strict=True)}
-    if not any(rows.values()) or any(row is not None and not row.split for row in rows.values()):
-        return None
-    return [list(row.split) if (row := rows.get(number)) is not None else [] for number in range(len(opened.stack))]
-
-
-def _masked_bounds(opened: Occupancy, state: State, acted: Mapping[int, LayerKind]) -> list[list[list[int]]] | None:
-    """The least and the most of each head."""
-    rows = {number: left.masked for number, left in zip(acted, state.layers, strict=True) if left.masked is not None}
-    if not rows:
-        return None
-    return [
-        [[head.low, head.high] for head in rows[number].heads] if number in rows else [] for number in range(len(opened.stack))
-    ]
-
-
-def _read(opened: Occupancy, acted: Mapping[int, LayerKind], reads: list[Count | None], *, high: bool) -> list[int] | None:
-    if not any(reads):
-        return None
-    counts = {number: read.high if high else read.low for number, read in zip(acted, reads, strict=True) if read is not None}
-    return _lengths(opened, counts)
-
-
-def _first_position(chosen: Chosen | None, prompt: int, counts: Mapping[int, int]) -> int:
-    """The position of the first decoded token: behind the prompt, or behind what is kept where keys were turned."""
-    turned = chosen is not None and chosen.policy.rerotates and chosen.get("rerotate_keys") is not False
-    return next(iter(counts.values()), prompt) if turned else prompt

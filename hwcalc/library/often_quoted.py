@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _CACHE, _RANK, _WEIGHTS = "KV cache", "KV cache of a GPU", "weights"
 _TOKENS: Final = ("seq", "batch", "element_bytes")
 _HEAD: Final = "(hidden_size / num_attention_heads)"
+_LATENT_HEAD: Final = "(qk_nope_head_dim + qk_rope_head_dim + v_head_dim)"
 _KEPT: Final = "min(seq, window)"
 
 
@@ -43,11 +44,7 @@ QUOTED: Final = (
     _Quoted(_CACHE, ("2", "layers", "num_key_value_heads", _HEAD, *_TOKENS), ("own head_dim", *_LAYERS)),
     _Quoted(_CACHE, ("2", "layers", "num_key_value_heads", "head_dim", *_TOKENS), _LAYERS),
     _Quoted(_CACHE, ("2", "layers", "num_key_value_heads", "head_dim", _KEPT, "batch", "element_bytes"), ("full", *_LAYERS[1:])),
-    _Quoted(
-        _CACHE,
-        ("layers", "num_attention_heads", "(qk_nope_head_dim + qk_rope_head_dim + v_head_dim)", *_TOKENS),
-        ("latent", *_LAYERS),
-    ),
+    _Quoted(_CACHE, ("layers", "num_attention_heads", _LATENT_HEAD, *_TOKENS), ("latent", *_LAYERS)),
     _Quoted(_CACHE, ("(kv_lora_rank + qk_rope_head_dim)", *_TOKENS), ("a latent each", *_LAYERS[1:])),
     _Quoted(_CACHE, ("2", "layers", "kv_lora_rank", *_TOKENS), ("one latent", "rotary key", *_LAYERS)),
     _Quoted(_CACHE, ("layers", "kv_lora_rank", *_TOKENS), ("rotary key", *_LAYERS)),
@@ -62,8 +59,13 @@ QUOTED: Final = (
 
 def often_quoted(plan: Plan, opened: Occupancy) -> tuple[QuotedFormula, ...]:
     """The formulas that give something else for this model, each result once."""
-    symbols, actual = _symbols(plan, opened), _actual(plan, opened)
-    facts = _facts(opened, symbols)
+    symbols, parallel, size = _symbols(plan, opened), opened.setup.parallel, plan.memory.weights.bytes
+    actual = {_CACHE: _by_the_formulas(opened)}
+    if parallel.tp > 1 and parallel.gpus == parallel.tp and parallel.dcp == 1:
+        actual[_RANK] = _by_the_formulas(opened, parallel.tp)
+    if size is not None:
+        actual[_WEIGHTS] = size
+    facts = dict((*_of_attention(symbols), *_of_layers(opened, symbols), *_of_the_rest(opened, symbols)))
     out: dict[tuple[str, int], QuotedFormula] = {}
     for one in QUOTED:
         values = [_value(factor, symbols) for factor in one.factors]
@@ -97,21 +99,16 @@ def _value(factor: str, symbols: Mapping[str, int | float]) -> Fraction | None:
     """A symbol or a number; a sum, a quotient or the smaller of two."""
     inner = factor.removeprefix("min").strip("()")
     sign = next((sign for sign in (" + ", " / ", ", ") if sign in inner), None)
-    terms = [_number(term, symbols) for term in (inner.split(sign) if sign else [inner])]
-    numbers = [term for term in terms if term is not None]
-    if len(numbers) < len(terms):
-        return None
+    numbers: list[Fraction] = []
+    for term in inner.split(sign) if sign else [inner]:
+        if not term.isdigit() and term not in symbols:
+            return None
+        numbers.append(Fraction(int(term) if term.isdigit() else symbols[term]))
     if sign == ", ":
         return min(numbers)
     if sign == " / ":
         return numbers[0] / numbers[1] if numbers[1] else None
     return sum(numbers, Fraction(0))
-
-
-def _number(text: str, symbols: Mapping[str, int | float]) -> Fraction | None:
-    if text.isdigit():
-        return Fraction(int(text))
-    return Fraction(symbols[text]) if text in symbols else None
 
 
 def _symbols(plan: Plan, opened: Occupancy) -> dict[str, int | float]:
@@ -146,20 +143,6 @@ def _by_the_formulas(opened: Occupancy, tp: int = 1) -> int:
     return opened.batch * total
 
 
-def _actual(plan: Plan, opened: Occupancy) -> dict[str, int]:
-    """What is right, by subject."""
-    parallel, size = opened.setup.parallel, plan.memory.weights.bytes
-    right = {_CACHE: _by_the_formulas(opened)}
-    if parallel.tp > 1 and parallel.gpus == parallel.tp and parallel.dcp == 1:
-        right[_RANK] = _by_the_formulas(opened, parallel.tp)
-    return right if size is None else right | {_WEIGHTS: size}
-
-
-def _facts(opened: Occupancy, symbols: Mapping[str, int | float]) -> dict[str, str]:
-    """What is true of this model and passed over by some formula, by its key."""
-    return dict(_of_attention(symbols)) | dict(_of_layers(opened, symbols)) | dict(_of_the_rest(opened, symbols))
-
-
 def _of_attention(symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
     heads, kv_heads = symbols.get("num_attention_heads"), symbols.get("num_key_value_heads")
     head_dim, hidden, rank = symbols.get("head_dim"), symbols.get("hidden_size"), symbols.get("kv_lora_rank")
@@ -190,7 +173,9 @@ def _of_layers(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterato
             cross += group.count
         elif not spans:
             without += group.count
-        elif any(isinstance(span, Once) for span in spans) or not _attends(group):
+        elif any(isinstance(span, Once) for span in spans) or not (
+            "num_attention_heads" in group.kind.dims() or group.kind.name == "sparse_indexer"
+        ):
             states += group.count
         elif any(isinstance(span, Full) for span in spans):
             full += group.count
@@ -208,20 +193,14 @@ def _of_layers(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterato
     if without:
         yield "without", f"{without:,} of {layers:,} layers keep nothing"
     for group in indexers:
-        yield (
-            "indexer",
-            f"an indexer keeps a key of {group.kind.dims()['index_head_dim']:,} numbers for every token in {group.count:,} layers",
-        )
+        numbers = group.kind.dims()["index_head_dim"]
+        yield "indexer", f"an indexer keeps a key of {numbers:,} numbers for every token in {group.count:,} layers"
     if cross:
         yield "cross", f"cross attention keeps {encoder:,} encoder tokens in {cross:,} layers"
     if full and short:
         yield "full", f"{full:,} of {layers:,} layers keep every token"
     if full and states:
         yield "attention beside", f"{full:,} of {layers:,} layers are attention, which keeps every token"
-
-
-def _attends(group: Group) -> bool:
-    return "num_attention_heads" in group.kind.dims() or group.kind.name == "sparse_indexer"
 
 
 def _of_the_rest(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
@@ -236,17 +215,13 @@ def _of_the_rest(opened: Occupancy, symbols: Mapping[str, int | float]) -> Itera
         yield "channels", f"each of {channels:,} channels keeps {dims['d_state']:,} numbers"
         yield "convolution", f"the convolution keeps its last {dims['d_conv'] - 1:,} inputs"
     if tp > 1:
-        kept = " and ".join(dict.fromkeys(_copied(group, tp) for group in opened.stack.groups if _copied(group, tp)))
+        kept = " and ".join(filter(None, dict.fromkeys(_copied(group, tp) for group in opened.stack.groups)))
         if kept:
             yield "copies", kept
     total, active = symbols.get("parameters"), symbols.get("active_parameters")
     if total and active and active < total:
-        yield (
-            "experts",
-            (
-                f"a token uses {active:,} of {total:,} parameters, but all experts must be in memory, as the next token uses others"
-            ),
-        )
+        others = "but all experts must be in memory, as the next token uses others"
+        yield "experts", f"a token uses {active:,} of {total:,} parameters, {others}"
 
 
 def _copied(group: Group, tp: int) -> str:
@@ -255,8 +230,5 @@ def _copied(group: Group, tp: int) -> str:
     if "kv_lora_rank" in dims or group.kind.name in ("sparse_indexer", "compressed_attention"):
         return f"every GPU keeps all that {KINDS[group.kind.name].title} caches, as it belongs to no head"
     heads = dims.get("num_key_value_heads", tp)
-    return (
-        f"{heads:,} key/value heads on {tp:,} GPUs: a head is never cut, so GPUs keep copies or unequal shares"
-        if heads % tp
-        else ""
-    )
+    shares = f"{heads:,} key/value heads on {tp:,} GPUs: a head is never cut, so GPUs keep copies or unequal shares"
+    return shares if heads % tp else ""

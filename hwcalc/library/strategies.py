@@ -1,7 +1,4 @@
-"""Ways of allocating a cache side by side: :func:`strategies`.
-
-How the numbers of a strategy come about: its steps as the figures of one section.
-"""
+"""Ways of allocating a cache side by side: :func:`strategies`. And how the numbers of one come about: its steps as figures."""
 
 from __future__ import annotations
 
@@ -15,11 +12,10 @@ from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.models import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
+from hwcalc.library.explained import ExplainedSection, figure_of
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner.context import open_request
@@ -41,7 +37,6 @@ from hwcalc.text import quoted, shown
 from hwcalc.units import parse_share, parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.engines.steps import Step
     from hwcalc.planner.strategies_result import Strategy
 
 DEFAULT_FILL: Final = Fraction(1, 2)
@@ -83,20 +78,20 @@ def strategies(
         if fill is not None:
             raise UsageError("--fill and --lengths both say how long the sequences are.", hint="Give one of them.")
         named, uniform = _read_lengths(lengths)
-    share = DEFAULT_FILL if fill is None else _read_fill(fill)
+    share = DEFAULT_FILL if fill is None else parse_share(fill, "fill")
+    if not 0 <= share <= 1:
+        raise UsageError(f"fill is {quoted(fill, 40)}.", hint="Allowed: a share from 0 to 1, such as 50%.")
     asked = _with_lengths(asked, named, uniform)
     spec, request = load_request(model, asked)
     opened = open_request(spec, **request)
-    load = _load(opened, asked, named, uniform, share)
+    seq, batch = opened.tokens, opened.batch
+    now: tuple[tuple[int, int], ...] = tuple(Counter(named).items())
+    if not named and uniform is None:
+        now = ((int(seq * share), batch),)
+    prompt = 1 if asked.prompt is None else asked.prompt
+    load = Lengths(seq=seq, batch=batch, prompt=prompt, encoder_tokens=opened.encoder_tokens, now=now, uniform=uniform)
     setting = setting_of(opened, load, block_sizes(opened, size))
     return _answer(setting, share if lengths is None else None)
-
-
-def _read_fill(fill: float | str) -> Fraction:
-    share = parse_share(fill, "fill")
-    if not 0 <= share <= 1:
-        raise UsageError(f"fill is {quoted(fill, 40)}.", hint="Allowed: a share from 0 to 1, such as 50%.")
-    return share
 
 
 def _read_lengths(given: object) -> tuple[tuple[int, ...], tuple[int, int] | None]:
@@ -145,22 +140,19 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
     return asked.changed(**changes)
 
 
-def _load(opened: Occupancy, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
-    seq, batch = opened.tokens, opened.batch
-    prompt = 1 if asked.prompt is None else asked.prompt
-    now: tuple[tuple[int, int], ...] = ()
-    if named:
-        now = tuple(Counter(named).items())
-    elif uniform is None:
-        now = ((int(seq * share), batch),)
-    return Lengths(seq=seq, batch=batch, prompt=prompt, encoder_tokens=opened.encoder_tokens, now=now, uniform=uniform)
-
-
 def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
     opened, lengths = setting.opened, setting.lengths
     own = engine_strategy(setting)
     gpu = opened.setup.hardware.gpu
     sizes = {cell.block_size for cell in setting.cells if cell.grows}
+    if lengths.uniform is not None:
+        low, high = lengths.uniform
+        told = f"{lengths.batch:,} of {low:,} to {high:,} tokens, all equally likely"
+    elif fill is not None:
+        told = f"{lengths.batch:,} of {lengths.now[0][0]:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
+    else:
+        more = f" and {len(lengths.now) - 8:,} other lengths" if len(lengths.now) > 8 else ""
+        told = f"{', '.join(f'{count:,} of {length:,}' for length, count in sorted(lengths.now)[:8])}{more} tokens"
     return Strategies(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -174,7 +166,7 @@ def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
         encoder_seq=lengths.encoder_tokens,
         kv_dtype=opened.dtypes.kv,
         block_size=max(sizes, default=0),
-        lengths=_in_words(lengths, fill),
+        lengths=told,
         fill=None if fill is None else float(fill),
         needed_bytes=rounded(setting.needed),
         definition=setting.now,
@@ -186,48 +178,32 @@ def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
     )
 
 
-def _in_words(lengths: Lengths, fill: Fraction | None) -> str:
-    if lengths.uniform is not None:
-        low, high = lengths.uniform
-        return f"{lengths.batch:,} of {low:,} to {high:,} tokens, all equally likely"
-    if fill is not None:
-        return f"{lengths.batch:,} of {lengths.now[0][0]:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
-    told = [f"{count:,} of {length:,}" for length, count in sorted(lengths.now)[:8]]
-    more = f" and {len(lengths.now) - 8:,} other lengths" if len(lengths.now) > 8 else ""
-    return f"{', '.join(told)}{more} tokens"
-
-
 def _notes(setting: Setting) -> list[Note]:
     """What a reader must know."""
-    opened, found = setting.opened, []
+    opened, told = setting.opened, list[tuple[str, str]]()
     roles = {tensor.role for group in opened.stack.groups for tensor in group.kind.tensors()}
-    states = bool(roles & {Role.STATE, Role.CONV})
+    gpu = opened.setup.hardware.gpu
     if roles and roles <= {Role.STATE, Role.CONV}:
-        found.append(
-            Note(
-                code="states-alone",
-                message="The model keeps states alone, which are as large at every length: nothing need be recomputed, and nothing grows, is "
-                "paged or is left unused. The row without a cache says what it would cost to drop them.",
-            )
+        message = (
+            "The model keeps states alone, which are as large at every length: nothing need be recomputed, and nothing grows, is "
+            "paged or is left unused. The row without a cache says what it would cost to drop them."
         )
-    elif states:
-        message = "States are overwritten in place: they are in no block, never copied, and as large at every length."
-        found.append(Note(code="states", message=message))
+        told.append(("states-alone", message))
+    elif roles & {Role.STATE, Role.CONV}:
+        told.append(
+            ("states", "States are overwritten in place: they are in no block, never copied, and as large at every length.")
+        )
     if has_cross(opened.model):
         message = "Without a cache the encoder still runs once, and its output is kept; its keys and values are counted once, which is a lower bound."
-        found.append(Note(code="encoder-once", message=message))
+        told.append(("encoder-once", message))
     if setting.cached.flops_per_step is None:
-        found.append(
-            Note(code="weights-unknown", message="The weights are not counted: operations are those of attention alone.")
-        )
-    if opened.setup.hardware.gpu is not None and setting.link is None:
-        message = f"The profile of {opened.setup.hardware.gpu.id} names no link to the host: offloading has no time."
-        found.append(Note(code="no-link", message=message))
+        told.append(("weights-unknown", "The weights are not counted: operations are those of attention alone."))
+    if gpu is not None and setting.link is None:
+        told.append(("no-link", f"The profile of {gpu.id} names no link to the host: offloading has no time."))
     if setting.lengths.uniform is not None:
-        found.append(
-            Note(code=Definition.ESTIMATE.value, message="Bytes for random lengths are expected values, rounded to whole bytes.")
-        )
-    return found
+        message = "Bytes for random lengths are expected values, rounded to whole bytes."
+        told.append((Definition.ESTIMATE.value, message))
+    return [Note(code=code, message=message) for code, message in told]
 
 
 _OF_ENGINE: Final = "What the engine holds by its own rules. kvplan explain MODEL --engine ENGINE derives it tensor by tensor."
@@ -247,23 +223,16 @@ def only_strategy(found: Strategies, name: str) -> Strategies:
 
 def strategy_section(strategy: Strategy) -> ExplainedSection:
     """Each number of a strategy with its formula, in the order in which they follow from each other."""
-    about = WORDS[strategy.name].about if strategy.name in NAMES else _OF_ENGINE
+    figures = []
+    for step in strategy.steps:
+        definition = strategy.peak_definition if step.name == "peak_bytes" else strategy.definition
+        definition = {"operations": Definition.EXACT, "s": Definition.BOUND}.get(step.unit, definition)
+        figures.append(figure_of(step, f"strategies.{strategy.name}.{step.name}", definition=definition.value))
+    known = strategy.name in NAMES
     return ExplainedSection(
         name=strategy.name,
         title=strategy.title,
-        about=about,
-        figures=tuple(_figure(one, strategy) for one in strategy.steps),
-        remarks=(
-            f"The trade: {strategy.trades}." if strategy.name in NAMES else strategy.trades,
-            f"Used by: {strategy.used_by}.",
-        ),
+        about=WORDS[strategy.name].about if known else _OF_ENGINE,
+        figures=tuple(figures),
+        remarks=(f"The trade: {strategy.trades}." if known else strategy.trades, f"Used by: {strategy.used_by}."),
     )
-
-
-def _figure(step: Step, strategy: Strategy) -> ExplainedFigure:
-    definition = strategy.peak_definition if step.name == "peak_bytes" else strategy.definition
-    if step.unit == "operations":
-        definition = Definition.EXACT
-    if step.unit == "s":
-        definition = Definition.BOUND
-    return figure_of(step, f"strategies.{strategy.name}.{step.name}", definition=definition.value)

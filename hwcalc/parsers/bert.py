@@ -21,15 +21,8 @@ from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Attends, Switch, Weighed, output_head, own_dims, projections, stack, switched, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config, predicts_words
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, equal_dims, shared_width
+from hwcalc.parsers.reading import Readers, Reading, shared_heads
 from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patch_conv
-
-
-def shared_heads(config: Config) -> AttentionDims:
-    """Heads that share the model's width. These classes have no key for fewer key/value heads or for the width of a head."""
-    config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
-    heads = config.integer("num_attention_heads")
-    return equal_dims(heads, heads, shared_width(config, heads))
 
 
 def no_cache(config: Config, key: str) -> Reading:

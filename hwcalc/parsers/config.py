@@ -46,7 +46,6 @@ LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
 }
 """Keys of early files that a config class still takes, and that win over the current name."""
 
-
 _CLASSES: Final = "class_defaults.json"
 _TOWERS: Final = "tower_defaults.json"
 """The defaults of towers. They have their own file, which a plan without towers does not read."""
@@ -169,19 +168,6 @@ def weighs(key: object, value: object) -> bool:
     return value not in (None, False, "", 0, [], {}) and bool(re.search(_WEIGHING, str(key)))
 
 
-def bearing_inside(waiting: Iterable[tuple[str, Any]]) -> list[str]:
-    """The dotted paths of such keys in nested objects, of which the outermost are given with their paths."""
-    level, found = list(waiting), list[str]()
-    for _ in range(_DEEPEST):
-        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not re.search(_HARMLESS, path)]
-        level = [(f"{path}.{key}", (key, item)) for path, value in objects for key, item in value.items()]
-        found += [path for path, (key, item) in level if bears_on_memory(key, item)]
-        if len(found) > _MOST:
-            break
-        level = [(path, item) for path, (_, item) in level]
-    return found[:_MOST]
-
-
 MAX_LAYERS: Final = 1_000
 """Most layers of a model. The deepest published decoders have 126, copies of their own layers included a few hundred; DeepNet
 (arXiv:2203.00555) was trained with 1,000."""
@@ -193,7 +179,7 @@ MTP_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_m
 """Keys that count layers for multi-token prediction. They are bounded as layers are, wherever they are read."""
 
 _MISSING: Final = object()
-
+_HINT: Final = "Check that the file is the model's config.json."
 
 # Facts that bear on no memory, under names that real files also use for something else.
 _DESCRIPTIVE: Final = frozenset({"max_position_embeddings", "vocab_size"})
@@ -258,20 +244,17 @@ class Config:
     def get(self, key: str, default: Any = None) -> Any:
         """The unchecked value: from the file, else the class's default, else ``default``."""
         if key not in self._values:
-            self._values[key] = self._look_up(key)
+            self._values[key] = self._found(key)
         value = self._values[key]
         return default if value is _MISSING else value
 
-    def _look_up(self, key: str) -> Any:
+    def _found(self, key: str) -> Any:
         name = self._key_in_file(key)
         if name is not None:
-            if self._class is None and key not in _DESCRIPTIVE:
-                for other in self.names(key):
-                    if other in self.raw and other != name and self.raw[other] != self.raw[name]:
-                        raise ConfigError(
-                            _disagree(self._place(other), self.raw[other], self._place(name), self.raw[name]),
-                            hint="Take out of the file the one that the model's own code does not read.",
-                        )
+            for other in self.names(key) if self._class is None and key not in _DESCRIPTIVE else ():
+                if other in self.raw and other != name and self.raw[other] != self.raw[name]:
+                    message = _disagree(self._place(other), self.raw[other], self._place(name), self.raw[name])
+                    raise ConfigError(message, hint="Take out of the file the one that the model's own code does not read.")
             return self.raw[name]
         if self._class is None:
             return _MISSING
@@ -290,7 +273,7 @@ class Config:
 
     def error(self, key: str, value: Any, allowed: str) -> ConfigError:
         """Make a :class:`ConfigError` about one key. The caller raises it."""
-        return self.error_in_words(key, _cut(_written(value)), allowed)
+        return self.error_in_words(key, _written(value), allowed)
 
     def error_in_words(self, key: str, words: str, allowed: str) -> ConfigError:
         """The same about a value that is described and not shown."""
@@ -298,17 +281,13 @@ class Config:
 
     def missing(self, key: str) -> ConfigError:
         """Make a :class:`ConfigError` about a missing key. The caller raises it."""
-        kind = f" a {self.model_type} config" if self.model_type else " this config"
-        return ConfigError(
-            f"{self._place(key)} is missing:{kind} needs it.", hint="Check that the file is the model's config.json."
-        )
+        kind = f"a {self.model_type} config" if self.model_type else "this config"
+        return ConfigError(f"{self._place(key)} is missing: {kind} needs it.", hint=_HINT)
 
     def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:
         """A whole number; ``None`` if it is null, or absent and without a default."""
         value = self.get(key)
-        if value is None:
-            return None
-        return self.checked_integer(key, value, minimum=minimum, maximum=maximum)
+        return None if value is None else self.checked_integer(key, value, minimum=minimum, maximum=maximum)
 
     def checked_integer(self, key: str, value: Any, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int:
         """``value`` as a whole number in range; an integral float (``4.0``) counts."""
@@ -374,16 +353,12 @@ class Config:
     def integers(self, key: str, *, length: int | None = None, minimum: int = 0) -> list[int] | None:
         """A list of whole numbers, or ``None``."""
         values = self.sequence(key, length=length)
-        if values is None:
-            return None
-        return [self.checked_integer(key, value, minimum=minimum) for value in values]
+        return None if values is None else [self.checked_integer(key, value, minimum=minimum) for value in values]
 
     def strings(self, key: str, *, length: int | None = None) -> list[str] | None:
         """A list of strings, or ``None``."""
         values = self.sequence(key, length=length)
-        if values is None:
-            return None
-        for value in values:
+        for value in values or ():
             if not isinstance(value, str):
                 raise self.error(key, value, "a list of strings")
         return values
@@ -396,9 +371,9 @@ class Config:
         if not isinstance(value, Mapping):
             raise self.error(key, value, "an object")
         declared = value.get("model_type")
-        if not (isinstance(declared, str) and declared):
-            model_type = model_type or (self._class.nested.get(key) if self._class else None)
-        child = Config(value, declared if isinstance(declared, str) and declared else model_type, self._place(key))
+        if isinstance(declared, str) and declared:
+            model_type = declared
+        child = Config(value, model_type or self.nested_type(key), self._place(key))
         self.children.append(child)
         return child
 
@@ -438,9 +413,8 @@ class Config:
             return self
         if self._layers is None:
             if len(overrides) > MAX_LAYERS:
-                raise self.error_in_words(
-                    "per_layer_config", f"{len(overrides):,} layers long", f"an object of at most {MAX_LAYERS:,} layers"
-                )
+                allowed = f"an object of at most {MAX_LAYERS:,} layers"
+                raise self.error_in_words("per_layer_config", f"{len(overrides):,} layers long", allowed)
             self._layers = {}
             for key, values in overrides.items():
                 if not (isinstance(key, str) and key.isdecimal() and len(key) < 8 and isinstance(values, Mapping)):
@@ -467,18 +441,30 @@ class Config:
 
         So are other names of a fact, with another value than the one that counts.
         """
-        found = [
-            self._place(key)
-            for key, value in self.raw.items()
-            if key not in self.read and (self._contradicted(key) or (bears_on_memory(key, value) and not self._repeats(key)))
-        ]
+        found = []
+        for key, value in self.raw.items():
+            if key in self.read:
+                continue
+            facts = self._facts_named(key)
+            # A key that only says again what was read is no news.
+            repeats = any(own == value for fact, own in facts.items() if fact in self._values)
+            if any(own != value for own in facts.values()) or (not repeats and bears_on_memory(key, value)):
+                found.append(self._place(key))
         for child in self.children:
             found += child.unread()
         return list(dict.fromkeys(found))
 
     def unread_inside(self) -> list[str]:
-        """Keys that may affect the cache, are not empty, and stand in nested objects that nobody has read."""
-        return bearing_inside((self._place(key), value) for key, value in self.raw.items() if key not in self.read)
+        """The dotted paths of keys that may affect the cache, are not empty, and stand in nested objects that nobody has read."""
+        level, found = [(self._place(key), value) for key, value in self.raw.items() if key not in self.read], list[str]()
+        for _ in range(_DEEPEST):
+            objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not re.search(_HARMLESS, path)]
+            items = [(path, key, item) for path, value in objects for key, item in value.items()]
+            found += [f"{path}.{key}" for path, key, item in items if bears_on_memory(key, item)]
+            if len(found) > _MOST:
+                break
+            level = [(f"{path}.{key}", item) for path, key, item in items]
+        return found[:_MOST]
 
     def asked_keys(self) -> set[str]:
         """Every key that was asked for, whether or not the file has it, here and in nested configs."""
@@ -497,21 +483,14 @@ class Config:
                 facts[key] = value
         return facts
 
-    def _repeats(self, name: str) -> bool:
-        """Whether a key that nobody has read only says again what was read."""
-        return any(value == self.raw[name] for key, value in self._facts_named(name).items() if key in self._values)
-
-    def _contradicted(self, name: str) -> dict[str, Any]:
-        """The facts that the file gives under this name with another value than the one that counts."""
-        return {key: value for key, value in self._facts_named(name).items() if value != self.raw[name]}
-
     def contradictions(self) -> list[str]:
         """A sentence for each key that nobody has read and that gives a fact with another value than the one that counts."""
         own = [
             _disagree(self._place(name), self.raw[name], key, value)
             for name in self.raw
             if name not in self.read
-            for key, value in self._contradicted(name).items()
+            for key, value in self._facts_named(name).items()
+            if value != self.raw[name]
         ]
         return list(dict.fromkeys((*own, *(sentence for child in self.children for sentence in child.contradictions()))))
 
@@ -532,19 +511,15 @@ class Config:
 
 def _disagree(name: str, value: Any, other: str, its_value: Any) -> str:
     """Both values as JSON, so that a string does not look like a number."""
-    first, second = (_cut(_written(item)) for item in (value, its_value))
-    return f"{name} is {first}, but {other}, which says the same, is {second}."
+    return f"{name} is {_written(value)}, but {other}, which says the same, is {_written(its_value)}."
 
 
 def _written(value: Any) -> str:
-    """A value as the file writes it. A dict from Python may hold what no file does: that is described."""
+    """A value as the file writes it, cut. A dict from Python may hold what no file does: that is described."""
     try:
-        return json.dumps(value, default=quoted)
+        text = json.dumps(value, default=quoted)
     except (ValueError, TypeError, RecursionError):
-        return quoted(value)
-
-
-def _cut(text: str) -> str:
+        text = quoted(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -557,8 +532,6 @@ MAX_TENSORS: Final = 2_500
 
 MAX_NAME: Final = 200
 """Most characters of a model type or an architecture; published ones have up to 60."""
-
-_HINT: Final = "Check that the file is the model's config.json."
 
 
 def check_size(models: Iterable[ModelSpec]) -> None:

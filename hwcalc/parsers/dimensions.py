@@ -20,17 +20,10 @@ EQUATION: Final = "bare-equation"
 EXAMPLE: Final = "kvplan --layers 80 --heads 64 --kv-heads 8 --head-dim 128 --seq 32k"
 
 _FACTS: Final[Mapping[str, str]] = {
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "hidden_size": "hidden_size",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-}
+    "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
+    "hidden_size": "hidden_size", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
+}  # fmt: skip
 """Option -> the fact of a config that it gives."""
-_SHAPE: Final = ("hidden_size", "intermediate_size", "vocab_size")
-"""What the weights of a Llama follow from, beside its attention."""
 _MLP: Final = 4
 """The width of an MLP in widths of the hidden states: that of GPT-2 and BLOOM, and gated ones have about as many numbers."""
 _VOCABULARY: Final = 128_256
@@ -51,47 +44,34 @@ def equation_model(given: Mapping[str, int]) -> ModelSpec:
     config: dict[str, Any] = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
     config |= {_FACTS[name]: value for name, value in given.items() if name in _FACTS}
     config.setdefault("num_key_value_heads", given["heads"])
-    _check(given)
+    # What a config would be blamed for by another name.
+    heads, kv_heads, hidden = given["heads"], config["num_key_value_heads"], given.get("hidden_size")
+    if given["layers"] > MAX_LAYERS:
+        raise UsageError(f"--layers is {given['layers']:,}.", hint=f"Allowed: a whole number from 1 to {MAX_LAYERS:,}.")
+    if heads % kv_heads:
+        message = f"--kv-heads {kv_heads:,} does not divide --heads {heads:,}."
+        raise UsageError(message, hint="Each key/value head serves as many query heads.")
     if "head_dim" not in given:
-        config["head_dim"] = given["hidden_size"] // given["heads"]
-    config.setdefault("hidden_size", given["heads"] * config["head_dim"])
+        if hidden is None:
+            raise UsageError("the bare equation needs --head-dim.", hint=f"Write: {EXAMPLE}")
+        if hidden % heads:
+            raise UsageError(f"--heads {heads:,} do not divide --hidden-size {hidden:,}.", hint=f"Write: {EXAMPLE}")
+        config["head_dim"] = hidden // heads
+    config.setdefault("hidden_size", heads * config["head_dim"])
     spec = _parsed(RawModel(id=EQUATION, config=config, source="options"))
-    whole = all(name in given for name in _SHAPE)
-    note = Note(
-        code="bare-equation",
-        message="No model is named: plain attention with the given dimensions on every layer"
-        + (", and the weights of a Llama with the given sizes." if whole and "parameters" not in given else "."),
-    )
+    whole = all(name in given for name in ("hidden_size", "intermediate_size", "vocab_size"))
+    of_a_llama = ", and the weights of a Llama with the given sizes." if whole and "parameters" not in given else "."
+    message = f"No model is named: plain attention with the given dimensions on every layer{of_a_llama}"
     notes = tuple(each for each in spec.notes if each.code not in ("class-defaults", LEFT_OUT))
-    spec = replace(spec, read_with=_words(given), notes=(*notes, note), max_position_embeddings=None)
+    notes = (*notes, Note(code="bare-equation", message=message))
+    spec = replace(spec, read_with=_words(given), notes=notes, max_position_embeddings=None)
     if "parameters" in given:
         return _weighing(spec, given["parameters"], given.get("vocab_size", _VOCABULARY))
     if whole:
         return spec
-    missing = Note(
-        code=NO_WEIGHTS,
-        message=f"The weights are not known: give {EXAMPLE_PARAMETERS}, or --hidden-size, --intermediate-size and --vocab-size.",
-    )
-    return replace(spec, counted=None, parameters=None, vocab_size=None, notes=(*spec.notes, missing))
-
-
-def _check(given: Mapping[str, int]) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` for what a config would be blamed for by another name."""
-    heads, kv_heads = given["heads"], given.get("kv_heads", given["heads"])
-    if given["layers"] > MAX_LAYERS:
-        raise UsageError(f"--layers is {given['layers']:,}.", hint=f"Allowed: a whole number from 1 to {MAX_LAYERS:,}.")
-    if heads % kv_heads:
-        raise UsageError(
-            f"--kv-heads {kv_heads:,} does not divide --heads {heads:,}.", hint="Each key/value head serves as many query heads."
-        )
-    hidden = given.get("hidden_size")
-    if "head_dim" not in given and (hidden is None or hidden % heads):
-        why = (
-            "the bare equation needs --head-dim"
-            if hidden is None
-            else f"--heads {heads:,} do not divide --hidden-size {hidden:,}"
-        )
-        raise UsageError(f"{why}.", hint=f"Write: {EXAMPLE}")
+    message = f"The weights are not known: give {EXAMPLE_PARAMETERS}, or --hidden-size, --intermediate-size and --vocab-size."
+    notes = (*notes, Note(code=NO_WEIGHTS, message=message))
+    return replace(spec, counted=None, parameters=None, vocab_size=None, notes=notes)
 
 
 def _weighing(spec: ModelSpec, parameters: int, vocabulary: int) -> ModelSpec:
@@ -106,15 +86,12 @@ def _weighing(spec: ModelSpec, parameters: int, vocabulary: int) -> ModelSpec:
     blocks = [Block(kind="layer", weights=matrices, count=layers, layers=tuple(range(layers)))] if matrices else []
     blocks += [Block(kind="rest", weights=(Weight(path="rest", shape=(rest,), role=WeightRole.OTHER),))] if rest else []
     total = Parameters(total=parameters, active=parameters, definition=Definition.ESTIMATE)
-    note = Note(
-        code="weights-by-number",
-        message=f"Weights by their number alone: activations are those of an MLP {_MLP} times as wide as the hidden states and of "
-        f"{vocabulary:,} words. "
-        "Exact ones: --hidden-size, --intermediate-size and --vocab-size in place of --parameters.",
+    message = (
+        f"Weights by their number alone: activations are those of an MLP {_MLP} times as wide as the hidden states and of "
+        f"{vocabulary:,} words. Exact ones: --hidden-size, --intermediate-size and --vocab-size in place of --parameters."
     )
-    return replace(
-        spec, counted=Weights(blocks=tuple(blocks)), parameters=total, vocab_size=vocabulary, notes=(*spec.notes, note)
-    )
+    notes = (*spec.notes, Note(code="weights-by-number", message=message))
+    return replace(spec, counted=Weights(blocks=tuple(blocks)), parameters=total, vocab_size=vocabulary, notes=notes)
 
 
 def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -> ModelSpec:
@@ -123,10 +100,8 @@ def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -
     Raises :class:`~hwcalc.errors.UsageError` for a dimension that the model cannot have, or that changes nothing.
     """
     if "parameters" in given:
-        raise UsageError(
-            "--parameters counts the weights of the bare equation; those of a MODEL follow from its config.",
-            hint="Leave it out, or leave out the MODEL.",
-        )
+        message = "--parameters counts the weights of the bare equation; those of a MODEL follow from its config."
+        raise UsageError(message, hint="Leave it out, or leave out the MODEL.")
     own = parse(raw, assume=assume)
     level = language_config(raw, assume)
     spec = _parsed(_with(raw, level, given), assume)
@@ -141,17 +116,16 @@ def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -
             continue
         if _same(without, spec) and not _follows(raw, level, given, name, assume):
             kinds = ", ".join(dict.fromkeys(group.kind.title for group in own.stack.groups))
-            raise UsageError(
-                f"{_flag(name)} changes nothing: a {own.model_type} model with {kinds} does not follow it.", hint="Leave it out."
-            )
+            message = f"{_flag(name)} changes nothing: a {own.model_type} model with {kinds} does not follow it."
+            raise UsageError(message, hint="Leave it out.")
     changes = ", ".join(
         f"{_FACTS[name]} {given[name]:,}" + ("" if values[name] is None else f" instead of {brief(str(values[name]), 40)}")
         for name in given
     )
-    note = Note(
-        code="what-if", message=f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
-    )
-    return _assumed(spec, (note,), _words(given))
+    message = f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
+    note = Note(code="what-if", message=message)
+    spec = replace(spec, variants={engine: _assumed(variant, note, given) for engine, variant in spec.variants.items()})
+    return _assumed(spec, note, given)
 
 
 def _same(one: ModelSpec, other: ModelSpec) -> bool:
@@ -169,17 +143,11 @@ def _follows(raw: RawModel, level: Config, given: Mapping[str, int], name: str, 
     return False
 
 
-def _assumed(spec: ModelSpec, notes: tuple[Note, ...], words: tuple[str, ...]) -> ModelSpec:
+def _assumed(spec: ModelSpec, note: Note, given: Mapping[str, int]) -> ModelSpec:
+    """The model with every number marked as assumed, and with the options that it was read with."""
     parameters = spec.parameters and replace(spec.parameters, definition=Definition.ASSUMED)
-    variants = {engine: _assumed(variant, notes, words) for engine, variant in spec.variants.items()}
-    return replace(
-        spec,
-        assumed=True,
-        notes=(*spec.notes, *notes),
-        parameters=parameters,
-        variants=variants,
-        read_with=(*spec.read_with, *words),
-    )
+    words = (*spec.read_with, *_words(given))
+    return replace(spec, assumed=True, notes=(*spec.notes, note), parameters=parameters, read_with=words)
 
 
 def _with(raw: RawModel, level: Config, given: Mapping[str, int]) -> RawModel:
@@ -194,6 +162,7 @@ def _with(raw: RawModel, level: Config, given: Mapping[str, int]) -> RawModel:
 
 
 def _placed(document: Mapping[str, Any], path: list[str], inner: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document with another level at this path."""
     if not path:
         return inner
     below = document.get(path[0])

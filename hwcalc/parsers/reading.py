@@ -10,14 +10,7 @@ from msgspec import field
 from msgspec.structs import asdict, replace
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.attention import (
-    AttentionKind,
-    ChunkedAttention,
-    CrossAttention,
-    FullAttention,
-    SinkAttention,
-    SlidingAttention,
-)
+from hwcalc.formulas import AttentionKind, ChunkedAttention, CrossAttention, FullAttention, SinkAttention, SlidingAttention
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.record import Record
@@ -121,28 +114,31 @@ def shared_width(config: Config, heads: int) -> int:
     return width // heads
 
 
-def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:
+def shared_heads(config: Config) -> AttentionDims:
+    """Heads that share the model's width. These classes have no key for fewer key/value heads or for the width of a head."""
+    config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
+    heads = config.integer("num_attention_heads")
+    return equal_dims(heads, heads, shared_width(config, heads))
+
+
+def attention_dims(config: Config) -> AttentionDims:
     """Heads and widths by the common keys.
 
     Where ``num_key_value_heads`` is null, or absent without a class default, each head has its own keys and values. Where
     ``head_dim`` is, it is hidden_size // heads. Values are as wide as keys unless ``v_head_dim`` says otherwise.
     """
-    heads = config.integer(heads_key)
+    heads = config.integer("num_attention_heads")
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
     if heads % kv_heads:
         raise config.error("num_key_value_heads", kv_heads, f"a divisor of the number of attention heads ({heads})")
     head_dim = config.maybe_integer("head_dim") or shared_width(config, heads)
-    v_head_dim = _value_width(config, head_dim)
-    return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
-
-
-def _value_width(config: Config, head_dim: int) -> int:
-    """A class without ``v_head_dim`` builds values as wide as keys. A file that says otherwise is of a model that is not known."""
+    v_head_dim = head_dim
     if not config.has_class or config.knows("v_head_dim"):
-        return config.maybe_integer("v_head_dim") or head_dim
-    if config.raw.get("v_head_dim") == head_dim:
+        v_head_dim = config.maybe_integer("v_head_dim") or head_dim
+    elif config.raw.get("v_head_dim") == head_dim:
+        # A class without the key builds values as wide as keys. A file that says otherwise is of a model that is not known.
         config.ignore("v_head_dim")
-    return head_dim
+    return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
 
 
 def divided_dims(config: Config) -> AttentionDims:
@@ -161,11 +157,9 @@ def dims_of(layer: Layer) -> AttentionDims:
     """Heads and widths of the attention of a layer that was read."""
     for kind in layer:
         if isinstance(kind, AttentionKind):
+            heads, kv_heads, width = kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim
             return AttentionDims(
-                num_attention_heads=kind.num_attention_heads,
-                num_key_value_heads=kind.num_key_value_heads,
-                head_dim=kind.head_dim,
-                v_head_dim=kind.v_head_dim,
+                num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=width, v_head_dim=kind.v_head_dim
             )
     raise ValueError("a layer without attention has no heads")
 
@@ -223,11 +217,8 @@ def build_layers(config: Config, types: list[str], readers: Mapping[str, LayerRe
     for index, name in enumerate(types):
         reader = readers.get(name)
         if reader is None:
-            known = ", ".join(sorted(readers))
-            raise ConfigError(
-                f"layer {index} is of type {shown(name, 60)}, which a {config.model_type} model does not have.",
-                hint=f"Known here: {known}.",
-            )
+            message = f"layer {index} is of type {shown(name, 60)}, which a {config.model_type} model does not have."
+            raise ConfigError(message, hint=f"Known here: {', '.join(sorted(readers))}.")
         layers.append(reader(config.layer(index), index))
     return tuple(layers)
 

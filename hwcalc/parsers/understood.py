@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -29,8 +29,6 @@ from hwcalc.text import quoted, shown
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
 """Keys that name the kind of attention in one word. Few configs have one."""
-_CONTRADICTIONS: Final = 8
-"""How many contradictions a message names."""
 
 
 def language_config(raw: RawModel, assume: str | None = None) -> Config:
@@ -53,13 +51,16 @@ class Read(Record):
 def understood(raw: RawModel, top: Config, architecture: str | None, assume: str | None) -> tuple[Read, list[str]]:
     """The config as its own family reads it, or as the assumption says; and the keys that were left out of account."""
     found = find_language_model(top)
-    if assume is None and found is not None:
+    if assume is None:
+        if found is None:
+            declared = raw.config.get("model_type")
+            what = f"model_type {quoted(declared)}" if declared else "no model_type"
+            named = f", architecture {shown(architecture, 60)}" if architecture else ""
+            raise proposed(UnknownArchitectureError(f"No parser knows {raw.id}: {what}{named}."), raw, top)
         read, unread = _by_its_family(top, *found, architecture)
         if unread:
             raise _unread_error(raw, read.config, unread)
         return read, unread
-    if assume is None:
-        raise proposed(_unknown(raw, architecture), raw, top)
     assumed = assumption(assume)
     if found is not None:
         read, unread = _by_its_family(top, *found, architecture)
@@ -69,31 +70,25 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
         if assumed.plain:
             note = left_out(raw, read.config, unread, f"the {room_of(read.config.model_type)!r} parser")
             return replace(read, notes=(*read.notes, note)), unread
-    return _as_assumed(raw, top, assumed)
-
-
-def _as_assumed(raw: RawModel, top: Config, assumed: Assumption) -> tuple[Read, list[str]]:
-    """The config as the assumption says. What it leaves unread and what it adds are warnings."""
     model_type = choose(raw, assumed, top)
     config = language_level(top, None if assumed.plain else model_type)
     family = known_family(model_type)
     try:
         reading = _read(family, config)
     except ConfigError as error:
-        raise unreadable(error, raw, top, model_type) from error.__cause__
+        if not error.hint:
+            # Others that can read the file, or that the file is at fault.
+            names = nearest(language_level(top, None).raw, like=top.model_type)
+            error.hint = "Mend it in the file. Known types: kvplan models --types"
+            if names and names[0] != model_type:
+                proposed(error, raw, top)
+        raise
     whole = config if config.where == "" else top
-    found = judge(config, whole, family, reading, weighed=not assumed.plain)
-    notes = [said(assumed, model_type), *warned(raw, config, found, assumed, model_type)]
-    read = Read(
-        family=family,
-        config=config,
-        top=whole,
-        reading=reading,
-        notes=tuple(notes),
-        assumed=True,
-        weighed=not (assumed.plain or found.unweighed or found.filled_weights),
-    )
-    return read, list(found.unread)
+    tried = judge(config, whole, family, reading, weighed=not assumed.plain)
+    notes = tuple(_warned(raw, config, tried, assumed, model_type))
+    weighed = not (assumed.plain or tried.unweighed or tried.filled_weights)
+    read = Read(family=family, config=config, top=whole, reading=reading, notes=notes, assumed=True, weighed=weighed)
+    return read, list(tried.unread)
 
 
 def _by_its_family(top: Config, family: Family, config: Config, architecture: str | None) -> tuple[Read, list[str]]:
@@ -118,30 +113,24 @@ def _read(family: Family, config: Config) -> Reading:
         raise ConfigError(f"the {config.model_type} config does not make sense: {error}.") from error
     if not reading.layers:
         raise no_layers()
-    words = [key for key in _ATTENTION_WORDS if key in reading.config.raw]
-    if words:
-        read_attention_words(reading.config, words, reading.layers)
+    for key in _ATTENTION_WORDS:
+        # A word counts as read if it is true of what every layer keeps.
+        word = reading.config.raw.get(key)
+        test = _WORDS.get(word.strip().lower().replace("-", "_")) if isinstance(word, str) else None
+        holds = test is not None and all(any(map(test, layer)) for layer in set(reading.layers))
+        if holds or (word in _OF_AN_ENCODER and reading.config.knows(key)):
+            reading.config.ignore(key)
     return reading
 
 
 def _unread_error(raw: RawModel, config: Config, unread: list[str]) -> UnreadKeysError:
-    message = (
-        f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: "
-        f"{named_keys(unread)}."
-    )
-    message = " ".join((message, *config.contradictions()[:_CONTRADICTIONS]))
+    reader = f"the {room_of(config.model_type)!r} parser"
+    message = f"{raw.id} has keys that bear on the cache and that {reader} does not know: {named_keys(unread)}."
     line = command(raw, PLAIN)
     hint = f"A number without them would be a guess. To go on all the same, with every number marked as assumed: {line}"
-    error = UnreadKeysError(message, keys=tuple(unread), hint=hint)
+    error = UnreadKeysError(" ".join((message, *config.contradictions()[:_NAMED])), keys=tuple(unread), hint=hint)
     error.command = line, PLAIN
     return error
-
-
-def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureError:
-    model_type = raw.config.get("model_type")
-    what = f"model_type {quoted(model_type)}" if model_type else "no model_type"
-    with_architecture = f", architecture {shown(architecture, 60)}" if architecture else ""
-    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.")
 
 
 def no_layers() -> ConfigError:
@@ -150,48 +139,18 @@ def no_layers() -> ConfigError:
 
 
 Test = Callable[[LayerKind], bool]
-
-
-_WORDS: Final[Mapping[Test, tuple[str, ...]]] = {
-    (lambda kind: isinstance(kind, FullAttention)): (
-        "full",
-        "full_attention",
-        "global",
-        "causal",
-        "softmax",
-        "standard",
-        "default",
-    ),
-    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads): (
-        "mha",
-        "multi_head",
-        "multihead",
-        "multi_head_attention",
-        "multihead_attention",
-    ),
-    (lambda kind: isinstance(kind, AttentionKind)): ("gqa", "grouped_query", "grouped_query_attention"),
-    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1): (
-        "mqa",
-        "multi_query",
-        "multiquery",
-        "multi_query_attention",
-        "multiquery_attention",
-    ),
-    (lambda kind: isinstance(kind, LatentAttention)): ("mla", "latent", "multi_head_latent_attention"),
-    (lambda kind: isinstance(kind, SlidingAttention)): ("swa", "sliding", "sliding_window", "sliding_attention"),
-}
+_TESTS: Final[Mapping[Test, str]] = {
+    (lambda kind: isinstance(kind, FullAttention)): "full full_attention global causal softmax standard default",
+    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads):
+        "mha multi_head multihead multi_head_attention multihead_attention",
+    (lambda kind: isinstance(kind, AttentionKind)): "gqa grouped_query grouped_query_attention",
+    (lambda kind: isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1):
+        "mqa multi_query multiquery multi_query_attention multiquery_attention",
+    (lambda kind: isinstance(kind, LatentAttention)): "mla latent multi_head_latent_attention",
+    (lambda kind: isinstance(kind, SlidingAttention)): "swa sliding sliding_window sliding_attention",
+}  # fmt: skip
+_WORDS: Final = {word: test for test, words in _TESTS.items() for word in words.split()}
 _OF_AN_ENCODER: Final = ("block_sparse", "original_full")
-_TESTS: Final = {word: test for test, words in _WORDS.items() for word in words}
-
-
-def read_attention_words(config: Config, keys: Iterable[str], layers: Iterable[Layer]) -> None:
-    """Mark those of ``keys`` as read whose word is true of what every layer keeps."""
-    for key in keys:
-        word = config.raw.get(key)
-        test = _TESTS.get(word.strip().lower().replace("-", "_")) if isinstance(word, str) else None
-        holds = test is not None and all(any(map(test, layer)) for layer in set(layers))
-        if holds or (word in _OF_AN_ENCODER and config.knows(key)):
-            config.ignore(key)
 
 
 # Class defaults that decide how much is cached. Others are not worth a note.
@@ -234,13 +193,9 @@ _NOTED_DIMENSIONS: Final = _SIZES | {"num_attention_heads", "decoder_attention_h
 
 
 _DIMENSIONS: Final[Mapping[str, Sequence[str]]] = {
-    "num_attention_heads": ("num_attention_heads", "num_heads"),
-    "num_key_value_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "v_head_dim": ("v_head_dim",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "sliding_window": ("window",),
-}
+    "num_attention_heads": ("num_attention_heads", "num_heads"), "num_key_value_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",), "v_head_dim": ("v_head_dim",), "kv_lora_rank": ("kv_lora_rank",), "sliding_window": ("window",),
+}  # fmt: skip
 """The facts of a file that layers have as dimensions, and the names of these. A type may know a key and not use it: of an unknown type
 nobody has said that it does not."""
 _SPANS: Final[Mapping[str, str]] = {"window": "window", "chunk": "chunk"}
@@ -273,25 +228,10 @@ class Trial(Record):
     layout_given: bool = True
     """Whether the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
 
-    @property
-    def faults(self) -> tuple[int, int]:
-        """How much of the file is left out of account and how much is added, for the cache and for the weights."""
-        return len(self.unread) + len(self.filled) + self.passed_over, len(self.unweighed) + len(self.filled_weights)
-
 
 def is_layout(key: str) -> bool:
     """Whether a key says which layers keep what."""
     return bool(re.search(_LAYOUT, key)) and not re.search(_OF_MLPS, key)
-
-
-def trial(raw: Mapping[str, Any], model_type: str, family: Family) -> Trial | None:
-    """This level of a config read as a type; ``None`` if the type cannot read it."""
-    config = Config(raw, model_type)
-    try:
-        reading = family.read(config)
-    except (ConfigError, UsageError, ValueError):
-        return None
-    return judge(config, config, family, reading) if reading.layers else None
 
 
 def judge(config: Config, top: Config, family: Family, reading: Reading, *, weighed: bool = True) -> Trial:
@@ -303,25 +243,22 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
             family.weigh(level, top, reading)
     passed_over = [key for key in _passed_over(config) if key not in unread]
     layout = [key for key in passed_over if is_layout(key)]
-    found = Trial(
+    unread = tuple(dict.fromkeys((*unread, *layout)))
+    alike = len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled)
+    given = any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None)
+    added: dict[str, Any] = {}
+    if weighed:
+        own = {key: value for key, value in level.assumed_defaults().items() if key not in filled and not isinstance(value, bool)}
+        added = {key: value for key, value in own.items() if weighs(key, value)}
+    return Trial(
         kinds=family_of(reading.layers),
-        unread=tuple(dict.fromkeys((*unread, *layout))),
-        unweighed=(),
+        unread=unread,
+        unweighed=tuple(key for key in _unweighed(level) if key not in unread) if weighed else (),
         filled=filled,
-        filled_weights={},
+        filled_weights=added,
         passed_over=len(passed_over) - len(layout) + _is_odd(level, reading.layers),
-        layout_given=(len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled))
-        or any(is_layout(key) and key in config.read for key, value in config.raw.items() if value is not None),
+        layout_given=alike or given,
     )
-    if not weighed:
-        return found
-    added = {
-        key: value
-        for key, value in level.assumed_defaults().items()
-        if key not in filled and not isinstance(value, bool) and weighs(key, value)
-    }
-    unweighed = [key for key in _unweighed(level) if key not in found.unread]
-    return replace(found, unweighed=tuple(unweighed), filled_weights=added)
 
 
 def _unweighed(level: Config) -> Iterator[str]:
@@ -375,8 +312,12 @@ def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:
         if not isinstance(value, int) or isinstance(value, bool) or value == 0:
             continue
         built = set[Any]().union(*(dims.get(name, set()) for name in names))
-        window = fact == "sliding_window"
-        if value not in built and (_slides(config) if window else bool(built)):
+        applies = bool(built)
+        if fact == "sliding_window":
+            # Whether nothing in the file says that its window is not used.
+            off = "use_sliding_window" in config.raw and not config.raw["use_sliding_window"]
+            applies = not off and not isinstance(config.raw.get("layer_types"), list)
+        if value not in built and applies:
             found.append(f"{config.where}.{given}" if config.where else str(given))
     return found
 
@@ -389,14 +330,6 @@ def _is_odd(config: Config, layers: Sequence[Layer]) -> bool:
     dims = [kind.dims() for layer in layers for kind in layer]
     return any("num_key_value_heads" in each and each["head_dim"] * each["num_attention_heads"] != hidden for each in dims)
 
-
-def _slides(config: Config) -> bool:
-    """Whether nothing in the file says that its window is not used."""
-    off = "use_sliding_window" in config.raw and not config.raw["use_sliding_window"]
-    return not off and not isinstance(config.raw.get("layer_types"), list)
-
-
-ErrorT = TypeVar("ErrorT", bound=ConfigError)
 
 PLAIN: Final = "gqa"
 """Plain grouped-query attention on every layer."""
@@ -434,20 +367,18 @@ def assumption(text: str) -> Assumption:
     types = types_of(family) if family else ()
     if types:
         return Assumption(text=name, types=types, kinds=family or frozenset())
-    raise UsageError(f"--assume {shown(text, 40)} is not known.", hint=_allowed(name, family is not None))
+    if family is not None:
+        asked = set(name.lower().split("+"))
+        families = {words for known in known_types().values() for words in known.families}
+        near = sorted(families, key=lambda words: (-len(asked & set(words.split("+"))), len(words), words))[:3]
+        hint = f"No known type has these layers together. Nearest: {', '.join(near)}."
+    else:
+        from difflib import get_close_matches
 
-
-def _allowed(name: str, is_family: bool) -> str:
-    if is_family:
-        words = set(name.lower().split("+"))
-        families = {text for known in known_types().values() for text in known.families}
-        near = sorted(families, key=lambda text: (-len(words & set(text.split("+"))), len(text), text))[:3]
-        return f"No known type has these layers together. Nearest: {', '.join(near)}. All of them: kvplan models --types"
-    from difflib import get_close_matches
-
-    close = get_close_matches(name.lower(), known_types(), n=3)
-    meant = f"Did you mean {' or '.join(close)}? " if close else ""
-    return f"{meant}Allowed: {PLAIN}, a model type, or kinds of layers, such as mamba2+gqa. All of them: kvplan models --types"
+        close = get_close_matches(name.lower(), known_types(), n=3)
+        meant = f"Did you mean {' or '.join(close)}? " if close else ""
+        hint = f"{meant}Allowed: {PLAIN}, a model type, or kinds of layers, such as mamba2+gqa."
+    raise UsageError(f"--assume {shown(text, 40)} is not known.", hint=f"{hint} All of them: kvplan models --types")
 
 
 def _language_type(model_type: str) -> str | None:
@@ -521,49 +452,42 @@ def nearest(
     for place, name in enumerate(candidates):
         found = _tried(raw, name)
         if found is not None and (not kinds or (found.layout_given and read_family(found.kinds) == kinds)):
-            tried.append((found.faults, known[name].published == 0, place, name))
+            # How much of the file is left out of account and how much is added, for the cache before the weights.
+            cache = len(found.unread) + len(found.filled) + found.passed_over
+            weights = len(found.unweighed) + len(found.filled_weights)
+            tried.append((cache, weights, known[name].published == 0, place, name))
     return tuple(name for *_, name in sorted(tried)[:most])
 
 
 def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
-    family = find_family(model_type)
-    return None if family is None else trial(raw, model_type, family)
+    """This level of a config read as a type; ``None`` if the type cannot read it."""
+    family, config = find_family(model_type), Config(raw, model_type)
+    if family is None:
+        return None
+    try:
+        reading = family.read(config)
+    except (ConfigError, UsageError, ValueError):
+        return None
+    return judge(config, config, family, reading) if reading.layers else None
 
 
-def proposed(error: ErrorT, raw: RawModel, top: Config) -> ErrorT:
+def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, and a whole command."""
-    found = nearest(language_level(top, None).raw, like=top.model_type)
-    known = known_types()
+    found, fault = nearest(language_level(top, None).raw, like=top.model_type), _plain_fault(top)
     everything = "All that is known: kvplan models --types"
     if not found:
-        error.hint = f"{_why_not(top)}{everything}"
+        error.hint = f"None of the nearest types can read it: {fault} {everything}" if fault else everything
         return error
-    near = ", ".join(f"{name} ({known[name].families[0]})" for name in found)
-    plain = "" if _plain_fault(top) else f" As plain attention: --assume {PLAIN}."
+    near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
+    plain = "" if fault else f" As plain attention: --assume {PLAIN}."
     line = command(raw, found[0])
     error.hint = f"Nearest by its keys: {near}. To read it so, with every number marked as assumed: {line}.{plain} {everything}"
     error.command = line, found[0]
     return error
 
 
-def unreadable(error: ErrorT, raw: RawModel, top: Config, model_type: str) -> ErrorT:
-    """The error about a file that the assumed type cannot read, with its hint: others that can, or that the file is at fault."""
-    if error.hint:
-        return error
-    found = nearest(language_level(top, None).raw, like=top.model_type)
-    if found and found[0] != model_type:
-        return proposed(error, raw, top)
-    error.hint = "Mend it in the file. Known types: kvplan models --types"
-    return error
-
-
-def _why_not(top: Config) -> str:
-    """Why no known type can read the file: what is wrong with it for plain attention."""
-    fault = _plain_fault(top)
-    return f"None of the nearest types can read it: {fault} " if fault else ""
-
-
 def _plain_fault(top: Config) -> str:
+    """What is wrong with the file for plain attention, empty if nothing is."""
     family, config = find_family(_PLAIN_TYPE), language_level(top, None)
     try:
         if family is not None:
@@ -581,21 +505,13 @@ def command(raw: RawModel, assumed: str) -> str:
     return f"kvplan {shlex.quote(address)} --assume {assumed}"
 
 
-def said(assumed: Assumption, model_type: str) -> Note:
-    """A note that says what a file of an unknown type is read as."""
-    if assumed.plain:
-        message = (
-            "No parser knows this architecture: every layer is assumed to keep plain attention keys and values for every token."
-        )
-    else:
+def _warned(raw: RawModel, config: Config, found: Trial, assumed: Assumption, model_type: str) -> Iterator[Note]:
+    """What a file of an unknown type is read as, what that leaves out of account and adds, and why weights are not counted then."""
+    what, reader = "every layer is assumed to keep plain attention keys and values for every token", "plain attention"
+    if not assumed.plain:
         chosen = "" if len(assumed.types) == 1 else f", of the {len(assumed.types)} known types with {assumed.text} the nearest"
-        message = f"No parser knows this architecture: it is read as {model_type}, since --assume says so{chosen}."
-    return Note(code="assumed", message=message)
-
-
-def warned(raw: RawModel, config: Config, found: Trial, assumed: Assumption, model_type: str) -> Iterator[Note]:
-    """What an assumed reading leaves out of account, what it adds, and why weights are not counted then."""
-    reader = "plain attention" if assumed.plain else f"type {model_type}"
+        what, reader = f"it is read as {model_type}, since --assume says so{chosen}", f"type {model_type}"
+    yield Note(code="assumed", message=f"No parser knows this architecture: {what}.")
     guessed = (*found.unweighed, *found.filled_weights)
     so = " Weights are not counted." if guessed else ""
     unread = (*found.unread, *found.unweighed)
@@ -606,10 +522,8 @@ def warned(raw: RawModel, config: Config, found: Trial, assumed: Assumption, mod
     if filled and not assumed.plain:
         yield Note(code=LEFT_OUT, message=f"{left_out_text(config, filled)} That is an assumption too.{so}")
     if guessed:
-        yield Note(
-            code="weights-unknown",
-            message=f"Parameters are not counted: by {named_keys(guessed)} the weights of {raw.id} are not those of {reader}.",
-        )
+        message = f"Parameters are not counted: by {named_keys(guessed)} the weights of {raw.id} are not those of {reader}."
+        yield Note(code="weights-unknown", message=message)
 
 
 def left_out(raw: RawModel, config: Config, unread: Sequence[str], reader: str, *, found: Trial | None = None) -> Note:

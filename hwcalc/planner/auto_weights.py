@@ -106,28 +106,26 @@ def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: 
     """The occupancy in the format of :func:`best_weights`, found by bisection over the sizes instead of planning every format."""
     sizes = engine.weight_sizes(model)
     names = sorted(sizes, key=lambda name: -sizes[name])
-    if len(names) < _FEW:
-        known = choices(engine, model, request, node)
-        return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
-    seen: dict[str | None, Choice | None] = {}
+    if len(names) >= _FEW:
+        seen: dict[str | None, Choice | None] = {}
 
-    def fits(name: str | None) -> bool:
-        if name not in seen:
-            seen[name] = next(iter(_openable(engine, model, request, (name,))), None)
-        candidate = seen[name]
-        return candidate is not None and solve.holds(candidate.opened, "low")
+        def fits(name: str | None) -> bool:
+            if name not in seen:
+                seen[name] = next(iter(_openable(engine, model, request, (name,))), None)
+            candidate = seen[name]
+            return candidate is not None and solve.holds(candidate.opened, "low")
 
-    if not fits(names[-1]):
         place = len(names) - 1
-    else:
-        place = 0 if fits(names[0]) else bisect_left(names, x=True, lo=1, hi=len(names) - 1, key=fits)
-    # Formats of nearly the same size may be in another order on the GPU, where the table of the tokens is not.
-    near = [name for name in names if abs(sizes[name] - sizes[names[place]]) <= _NEAR * sizes[names[place]]]
-    whole = [one for name in near if fits(name) and (one := seen[name]) is not None]
-    if whole:
-        return max(whole, key=lambda one: one.weight_bytes).opened
-    if place == len(names) - 1 and (smallest := [one for name in near if (one := seen[name]) is not None]):
-        return min(smallest, key=lambda one: one.weight_bytes).opened
+        if fits(names[-1]):
+            place = 0 if fits(names[0]) else bisect_left(names, x=True, lo=1, hi=place, key=fits)
+        # Formats of nearly the same size may be in another order on the GPU, where the table of the tokens is not.
+        near = [name for name in names if abs(sizes[name] - sizes[names[place]]) <= _NEAR * sizes[names[place]]]
+        whole = [one for name in near if fits(name) and (one := seen[name]) is not None]
+        if whole:
+            return max(whole, key=lambda one: one.weight_bytes).opened
+        smallest = [one for name in near if (one := seen[name]) is not None]
+        if place == len(names) - 1 and smallest:
+            return min(smallest, key=lambda one: one.weight_bytes).opened
     known = choices(engine, model, request, node)
     return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
 

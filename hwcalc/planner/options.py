@@ -526,32 +526,26 @@ def read_options(given: Mapping[str, Any]) -> Asked:
         value = given.get(row.name)
         if value is None and (row.default is None or row.name not in given):
             continue
+        if row.lists and isinstance(value, str):
+            _check_single(row, value)
         # The default stands for itself, and most options of most plans have it.
         is_default = type(value) is type(row.default) and value == row.default
-        values[row.name] = value if is_default else row.read(_no_list(row, value))
+        values[row.name] = value if is_default else row.read(value)
     return Asked(values=values)
 
 
-def _no_list(row: PlanOption, value: Any) -> Any:
-    """The value of an option that takes a single value.
+def _check_single(row: PlanOption, value: str) -> None:
+    """Raise an error for a list where the option takes a single value. Its hint names a command that takes lists."""
+    several = row.type == "text" and "," in value.strip(", ")
+    if row.type == "policy" and "," in value:
+        from hwcalc.policies.parse import policy_texts
 
-    Raises an error for a list, whose hint names a command that takes lists.
-    """
-    if row.lists and isinstance(value, str) and _is_list(row, value):
+        several = len(policy_texts(value)) > 1
+    if several:
         raise UsageError(
             f"--{row.name} {shown(value, 60)} is a list, and one is taken here.",
             hint=f"Several side by side: kvplan {row.lists[0]} MODEL --{row.name} {brief(value, 60)}",
         )
-    return value
-
-
-def _is_list(row: PlanOption, value: str) -> bool:
-    """Whether this text holds several values with commas between."""
-    if row.type == "policy" and "," in value:
-        from hwcalc.policies.parse import policy_texts
-
-        return len(policy_texts(value)) > 1
-    return row.type == "text" and "," in value.strip(", ")
 
 
 def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:

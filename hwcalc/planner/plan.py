@@ -20,29 +20,11 @@ from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
+from hwcalc.planner import result
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.options import OPTIONS
 from hwcalc.planner.planned_weights import WeightsInfo, weights_of
-from hwcalc.planner.result import (
-    NO_VERDICT,
-    BudgetInfo,
-    BudgetPartInfo,
-    CacheInfo,
-    CacheShare,
-    DeviceInfo,
-    FitInfo,
-    LayerInfo,
-    MemoryInfo,
-    ModelInfo,
-    OverheadInfo,
-    ParametersInfo,
-    PerGpu,
-    Plan,
-    RequestInfo,
-    Share,
-    TensorInfo,
-)
 from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
@@ -118,43 +100,43 @@ def no_encoder(models: Iterable[ModelSpec], encoder_seq: int | None) -> tuple[No
 
 
 def plan_memory(
-    opened: Occupancy, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
-) -> MemoryInfo:
+    opened: Occupancy, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: result.BudgetInfo | None
+) -> result.MemoryInfo:
     """The bytes of weights and cache, with a GPU those of activations and overhead, and their sum. An unknown value is ``None``.
 
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
-    weights, cache = opened.told(weights_of(opened)), CacheShare(bytes=cache_bytes, definition=definition)
+    weights, cache = opened.told(weights_of(opened)), result.CacheShare(bytes=cache_bytes, definition=definition)
     if budget is None:
         parallel, size = opened.setup.parallel, weights.bytes
         if size is not None and parallel.gpus * parallel.ep > 1:
             parts = opened.weights.value
             size = None if parts is None else sum(part.expected for part in parts)
         total = None if size is None else size + rank_bytes
-        return MemoryInfo(
+        return result.MemoryInfo(
             weights=weights,
             cache=cache,
             activations=None,
             overhead=None,
             total_bytes=None if weights.bytes is None else weights.bytes + cache_bytes,
-            per_gpu=PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total),
+            per_gpu=result.PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total),
         )
     placement = opened.placement()
     if placement is not None:
         return _placed(placement, weights, cache, budget)
     activations, overhead = _beside(budget, opened.setup.gpus)
     sizes = {section.value: sum(part.expected for part in _of(budget, section)) for section in Section}
-    return MemoryInfo(
+    return result.MemoryInfo(
         weights=weights,
         cache=cache,
         activations=activations,
         overhead=overhead,
         total_bytes=None if weights.bytes is None else weights.bytes + cache_bytes + activations.bytes + overhead.bytes,
-        per_gpu=PerGpu(**sizes, cache=rank_bytes, total=sum(sizes.values()) + rank_bytes),
+        per_gpu=result.PerGpu(**sizes, cache=rank_bytes, total=sum(sizes.values()) + rank_bytes),
     )
 
 
-def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budget: BudgetInfo) -> MemoryInfo:
+def _placed(placement: Placement, weights: WeightsInfo, cache: result.CacheShare, budget: result.BudgetInfo) -> result.MemoryInfo:
     """The memory of each device, and the sums over them."""
     beside = Section.ACTIVATIONS, Section.OVERHEAD
     devices = []
@@ -162,7 +144,7 @@ def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budge
         activations, overhead = (sum(part.expected for part in share.parts if part.section is section) for section in beside)
         is_host = share is placement.host
         devices.append(
-            DeviceInfo(
+            result.DeviceInfo(
                 device=share.device,
                 layers=share.layers,
                 experts=placement.experts_on_host if is_host else LayerNumbers(),
@@ -186,24 +168,24 @@ def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budge
     )
     fullest = devices[placement.fullest]
     parts = _of(budget, Section.OVERHEAD)
-    return MemoryInfo(
+    return result.MemoryInfo(
         weights=weights,
         cache=cache,
-        activations=Share(bytes=used[0], low=used[1], high=used[2], definition=Definition.ESTIMATE),
-        overhead=OverheadInfo(bytes=others[0], low=others[1], high=others[2], definition=Definition.ESTIMATE, parts=parts),
+        activations=result.Share(bytes=used[0], low=used[1], high=used[2], definition=Definition.ESTIMATE),
+        overhead=result.OverheadInfo(bytes=others[0], low=others[1], high=others[2], definition=Definition.ESTIMATE, parts=parts),
         total_bytes=sum(device.total for device in devices),
-        per_gpu=PerGpu(**{name: getattr(fullest, name) for name in PerGpu.__struct_fields__}),
+        per_gpu=result.PerGpu(**{name: getattr(fullest, name) for name in result.PerGpu.__struct_fields__}),
         devices=tuple(devices),
     )
 
 
-def _of(budget: BudgetInfo, section: Section) -> tuple[BudgetPartInfo, ...]:
+def _of(budget: result.BudgetInfo, section: Section) -> tuple[result.BudgetPartInfo, ...]:
     return tuple(part for part in budget.parts if part.section == section)
 
 
-def _beside(budget: BudgetInfo, gpus: int) -> tuple[Share, OverheadInfo]:
+def _beside(budget: result.BudgetInfo, gpus: int) -> tuple[result.Share, result.OverheadInfo]:
     """Activations and overhead of so many GPUs. They are kept with the budget, which all plans of a deployment share."""
-    known: dict[int, tuple[Share, OverheadInfo]] = vars(budget).setdefault("_beside", {})
+    known: dict[int, tuple[result.Share, result.OverheadInfo]] = vars(budget).setdefault("_beside", {})
     if gpus not in known:
         sums = []
         for section in (Section.ACTIVATIONS, Section.OVERHEAD):
@@ -211,15 +193,15 @@ def _beside(budget: BudgetInfo, gpus: int) -> tuple[Share, OverheadInfo]:
             expected, low, high = (gpus * sum(getattr(part, end) for part in parts) for end in _ENDS)
             measured = bool(parts) and all(part.definition is Definition.MEASURED for part in parts)
             definition = Definition.MEASURED if measured else Definition.ESTIMATE
-            sums.append(Share(bytes=expected, low=low, high=high, definition=definition))
+            sums.append(result.Share(bytes=expected, low=low, high=high, definition=definition))
         activations, overhead = sums
-        known[gpus] = activations, OverheadInfo(**asdict(overhead), parts=_of(budget, Section.OVERHEAD))
+        known[gpus] = activations, result.OverheadInfo(**asdict(overhead), parts=_of(budget, Section.OVERHEAD))
     return known[gpus]
 
 
 def plan_model(
     model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, search: Search | None = None, **options: Any
-) -> Plan:
+) -> result.Plan:
     """The plan of a request. Other keywords and errors are those of :func:`~hwcalc.planner.context.open_request`.
 
     ``line`` is the command line of the plan, where more was asked for than ``options`` say. Without ``advise`` the plan offers no
@@ -254,7 +236,7 @@ def plan_opened(
     search: Search | None = None,
     *,
     limits: bool = True,
-) -> Plan:
+) -> result.Plan:
     """The plan of an occupancy. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes.
 
     ``search`` finds the limits of the verdict, if not as every plan does. Without ``limits`` the limits are 0 and the speed is ``None``:
@@ -287,7 +269,7 @@ def plan_opened(
         from hwcalc.planner.sharing import sharing_info
 
         sharing = sharing_info(opened)
-    return Plan(
+    return result.Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         model=_model_info(model, opened.stack),
@@ -320,12 +302,12 @@ def _policy_info(opened: Occupancy) -> PolicyInfo | None:
     return info
 
 
-def _request_info(opened: Occupancy, stored: list[Stored]) -> RequestInfo:
+def _request_info(opened: Occupancy, stored: list[Stored]) -> result.RequestInfo:
     """The request with its defaults filled in: its values by their names, but for those that a document shows otherwise."""
     setup, values = opened.setup, opened.request.flat()
     margin, has_states = setup.hardware.margin, any(tensor.role is Role.STATE for _, _, _, tensor in stored)
     shown = {
-        **{name: values[name] for name in RequestInfo.__struct_fields__ if name in values},
+        **{name: values[name] for name in result.RequestInfo.__struct_fields__ if name in values},
         "engine": opened.engine.name,
         "engine_version": opened.version or None,
         "encoder_seq": opened.encoder_tokens if has_cross(opened.model) else None,
@@ -339,10 +321,10 @@ def _request_info(opened: Occupancy, stored: list[Stored]) -> RequestInfo:
         "environment": opened.environment(),
         "settings": dict(opened.reported_settings()),
     }
-    return RequestInfo(**shown)
+    return result.RequestInfo(**shown)
 
 
-def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> CacheInfo:
+def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> result.CacheInfo:
     single, evicted = opened.single, opened.evicted
     of_single = stored if single is opened else stored_layers(single)
     if evicted is None or evicted.read is evicted.most:
@@ -353,7 +335,7 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
 
         # The policy selects what is read, by the keys of its pages.
         read = _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
-    return CacheInfo(
+    return result.CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),
         state_bytes_per_sequence=sum(count * one.bytes for _, _, count, one in of_single if one.role in FIXED_ROLES),
@@ -362,7 +344,7 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
         copied_bytes=_copied_bytes(opened, stored),
         per_gpu_bytes=opened.needed_bytes,
         tensors=tuple(
-            TensorInfo(
+            result.TensorInfo(
                 name=tensor.name,
                 role=tensor.role.value,
                 kind="model" if kind is None else kind.name,
@@ -446,7 +428,7 @@ def _read_bytes(stored: list[Stored]) -> int:
     return total
 
 
-def _warnings(opened: Occupancy, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
+def _warnings(opened: Occupancy, fit: result.FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
     longest, seq, out = opened.model.max_position_embeddings, opened.load.seq, []
     if longest is not None and seq > longest:
         message = f"{seq:,} tokens is more than the model's maximum of {longest:,}."
@@ -485,17 +467,18 @@ def lasting_warnings(opened: Occupancy, *, known_weights: bool, verdict: bool) -
             of = f" of the {whole:,} GiB that a {gpu.id} has" if whole else ""
             hint = f"Give what the weights and all else leave for the cache{of}: --kv-memory SIZE"
         message = f"No verdict on {gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known. {hint}"
-        out.append(Note(code=NO_VERDICT, message=message))
+        out.append(Note(code=result.NO_VERDICT, message=message))
     if setup.hardware.kv_memory is not None and not known_weights:
         message = f"Weights are not counted, since those of {model.id} are not known: --kv-memory must be what they leave free."
         out.append(Note(code="weights-not-counted", message=message))
     return out
 
 
-def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:
+def _model_info(model: ModelSpec, stack: Stack) -> result.ModelInfo:
     layers = tuple(
-        LayerInfo(kind=group.kind.name, count=group.count, layers=group.layers, dims=group.kind.dims()) for group in stack.groups
+        result.LayerInfo(kind=group.kind.name, count=group.count, layers=group.layers, dims=group.kind.dims())
+        for group in stack.groups
     )
-    parameters = ParametersInfo(**asdict(model.parameters or Parameters(definition=Definition.UNKNOWN)))
-    others = {name: getattr(model, name) for name in ModelInfo.__struct_fields__ if name not in {"layers", "parameters"}}
-    return ModelInfo(layers=layers, parameters=parameters, **others)
+    parameters = result.ParametersInfo(**asdict(model.parameters or Parameters(definition=Definition.UNKNOWN)))
+    others = {name: getattr(model, name) for name in result.ModelInfo.__struct_fields__ if name not in {"layers", "parameters"}}
+    return result.ModelInfo(layers=layers, parameters=parameters, **others)

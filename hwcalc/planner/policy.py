@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.policies import Evicted, peaks_of
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import Step, figure, step
 from hwcalc.engines.stored import PagedGroup
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
@@ -20,9 +19,7 @@ from hwcalc.policies.base import EAGER, PAPER, Choice, Chosen, Count, Effect, qu
 from hwcalc.policies.blocks import (
     Ranges,
     blocks_of,
-    expected_copies,
     expected_free_of,
-    expected_rewritten,
     free_of_ranges,
     free_range_of,
     moves_of_ranges,
@@ -45,90 +42,35 @@ class _Cut(Record):
     growing: bool
     chunk: int
 
-    @property
-    def most_kept(self) -> int:
-        return max(self.kept)
-
-    @property
-    def held(self) -> int:
-        return blocks_of(self.before, self.group.block_size)
-
-    @property
-    def nominal(self) -> int:
-        return sum(self.before - kept for kept in self.kept) // (len(self.kept) * self.group.block_size)
-
-    @property
-    def compacted(self) -> int:
-        return self.held - blocks_of(self.most_kept, self.group.block_size) if self.group.whole else 0
-
-    def free(self) -> tuple[float, int, int]:
-        """Blocks that are free without compaction: the expected number, the least and the most."""
-        if not self.group.whole:
-            return 0, 0, 0
-        block = self.group.block_size
-        if self.ranges is not None:
-            exact = free_of_ranges(self.before, self.ranges, block, growing=self.growing)
-            return exact, exact, exact
-        ends = free_range_of(self.before, self.choosers, block, growing=self.growing)
-        return expected_free_of(self.before, self.choosers, block, chunk=self.chunk, growing=self.growing), ends.low, ends.high
-
-    def copies(self, *, fill: bool) -> int:
-        """The number of slots that a compaction copies in the layer that keeps most tokens."""
-        if self.ranges is not None:
-            return moves_of_ranges(self.ranges, fill=fill)
-        return round(expected_copies(self.before, self.most_kept, fill=fill))
-
-    @property
-    def rewritten(self) -> int:
-        if self.ranges is not None:
-            return rewritten_of_ranges(self.before, self.ranges)
-        return round(expected_rewritten(self.before, self.most_kept))
-
-    @property
-    def slot_bytes(self) -> int:
-        return self.group.page_bytes // self.group.block_size
-
 
 def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
     """Numbers of held and freed blocks of a sequence at the largest cut.
 
     It is ``None`` if the cache has no blocks, or nothing is dropped.
     """
-    asked, groups = opened.setup.policy, opened.paged_groups()
+    asked, groups, ahead = opened.setup.policy, opened.paged_groups(), evicted.ahead
     if asked is None or not groups:
         return None
     cuts = [_largest_cut(opened, evicted, asked.chosen, group) for group in groups]
-    if all(cut.most_kept >= cut.before for cut in cuts):
+    if all(max(cut.kept) >= cut.before for cut in cuts):
         return None
-    frees = [cut.free() for cut in cuts]
-    exact = all(cut.ranges is not None or not cut.group.whole for cut in cuts)
-    free = sum(figure for figure, _, _ in frees)
-    steady = sum(group.steady for group in groups)
+    steps: list[Step] = []
+    counted = [_of_cut(cut, ahead, steps) for cut in cuts]
+    totals = {name: sum(each[name] for each in counted) for name in counted[0]}
     # What others need too lies ahead of all that the policy sees.
-    held = sum(cut.held + blocks_of(evicted.ahead, cut.group.block_size) for cut in cuts)
+    totals["held"] += sum(blocks_of(ahead, group.block_size) for group in groups)
+    exact = all(cut.ranges is not None or not cut.group.whole for cut in cuts)
+    totals["free"] = int(totals["free"]) if exact else round(totals["free"], _DIGITS)
+    steady = sum(group.steady for group in groups)
     return PolicyBlocks(
         block_size=groups[0].block_size,
-        before=evicted.ahead + max(cut.before for cut in cuts),
-        held=held,
-        nominal=sum(cut.nominal for cut in cuts),
+        before=ahead + max(cut.before for cut in cuts),
         choosers=max(sum(cut.choosers.values()) for cut in cuts),
-        free=int(free) if exact else round(free, _DIGITS),
-        free_low=sum(low for _, low, _ in frees),
-        free_high=sum(high for _, _, high in frees),
-        free_compacted=sum(cut.compacted for cut in cuts),
-        repack_copies=sum(cut.copies(fill=False) for cut in cuts),
-        fill_copies=sum(cut.copies(fill=True) for cut in cuts),
-        rewritten_slots=sum(cut.rewritten for cut in cuts),
-        repack_bytes=sum(cut.copies(fill=False) * cut.slot_bytes for cut in cuts),
-        fill_bytes=sum(cut.copies(fill=True) * cut.slot_bytes for cut in cuts),
+        **totals,
         steady=steady,
-        most=max(held, steady),
+        most=max(totals["held"], steady),
         definition=Definition.EXACT if exact else Definition.ESTIMATE,
-        steps=tuple(
-            figure
-            for cut, (free, low, high) in zip(cuts, frees, strict=True)
-            for figure in _steps(cut, evicted.ahead, free, low, high)
-        ),
+        steps=tuple(steps),
     )
 
 
@@ -160,109 +102,77 @@ def _largest_cut(opened: Occupancy, evicted: Evicted, chosen: Chosen, group: Pag
     )
 
 
-def _steps(cut: _Cut, ahead: int, free: float, low: int, high: int) -> tuple[Step, ...]:
-    """The steps that derive each number of blocks of a group."""
-    block, terms = cut.group.block_size, {"tokens": cut.before, "block_size": cut.group.block_size}
-    held = step("held", "ceil(tokens / block_size)", cut.held, unit="blocks", **terms)
-    dropped = sum(cut.before - kept for kept in cut.kept)
-    nominal = step(
-        "nominal",
-        "floor(dropped / (layers x block_size))",
-        cut.nominal,
-        unit="blocks",
-        dropped=dropped,
-        layers=len(cut.kept),
-        block_size=block,
-    )
-    compacted = step(
-        "free_compacted",
-        "held - ceil(kept / block_size)",
-        cut.compacted,
-        unit="blocks",
-        held=cut.held,
-        kept=cut.most_kept if cut.group.whole else cut.before,
-        block_size=block,
-    )
-    later = (compacted, *_copied(cut), *_later(cut, ahead))
-    if cut.ranges is not None and len(cut.ranges) == 2 and cut.ranges[0][0] == 0 and cut.ranges[1][1] == cut.before:
+def _of_cut(cut: _Cut, ahead: int, steps: list[Step]) -> dict[str, Any]:
+    """The blocks of one group by their names in :class:`PolicyBlocks`. The steps that derive them are added to ``steps``."""
+    group, block, tokens, most_kept = cut.group, cut.group.block_size, cut.before, max(cut.kept)
+    held = figure(steps, "held", "ceil(tokens / block_size)", unit="blocks", tokens=tokens, block_size=block)
+    terms = {"dropped": sum(tokens - kept for kept in cut.kept), "layers": len(cut.kept), "block_size": block}
+    nominal = figure(steps, "nominal", "floor(dropped / (layers x block_size))", unit="blocks", **terms)
+    # The expected number of blocks that are free without compaction, the least and the most.
+    free, low, high = 0.0, 0, 0
+    if group.whole and cut.ranges is not None:
+        free = low = high = free_of_ranges(tokens, cut.ranges, block, growing=cut.growing)
+    elif group.whole:
+        ends = free_range_of(tokens, cut.choosers, block, growing=cut.growing)
+        free, low, high = expected_free_of(tokens, cut.choosers, block, chunk=cut.chunk, growing=cut.growing), ends.low, ends.high
+        steps.append(_random(cut, free, low, high))
+    if cut.ranges is not None and len(cut.ranges) == 2 and cut.ranges[0][0] == 0 and cut.ranges[1][1] == tokens:
         (_, sinks), (window, _) = cut.ranges
-        if free == max(0, window // block - blocks_of(sinks, block)):
-            formula = "max(0, floor(window_start / block_size) - ceil(sinks / block_size))"
-            exact = step("free", formula, int(free), unit="blocks", window_start=window, sinks=sinks, block_size=block)
-            return held, nominal, exact, *later
-    if cut.ranges is not None or not cut.group.whole:
-        return held, nominal, *later
-    random = _random(cut, free, low, high)
-    return held, nominal, random, *later
+        formula = "max(0, floor(window_start / block_size) - ceil(sinks / block_size))"
+        by_places = step("free", formula, unit="blocks", window_start=window, sinks=sinks, block_size=block)
+        steps += [by_places] if by_places.expected == free else []
+    kept = most_kept if group.whole else tokens
+    compacted = figure(
+        steps, "free_compacted", "held - ceil(kept / block_size)", unit="blocks", held=held, kept=kept, block_size=block
+    )
+    found = {"held": held, "nominal": nominal, "free": free, "free_low": low, "free_high": high, "free_compacted": compacted}
+    # Slots that compaction copies in the layer that keeps most, on average where the kept tokens lie at random.
+    sizes = {"tokens": tokens, "kept": most_kept}
+    for name, size, on_average in _COPIED:
+        if cut.ranges is None:
+            formula = f"round({on_average})" if most_kept < tokens else "max(0, tokens - kept)"
+            found[name] = figure(steps, name, formula, unit="slots", **sizes)
+        else:
+            rewritten = name == "rewritten_slots"
+            moved = moves_of_ranges(cut.ranges, fill=name == "fill_copies")
+            moved = rewritten_of_ranges(tokens, cut.ranges) if rewritten else moved
+            whole = "tokens" if rewritten else "kept"
+            terms = {whole: sizes[whole], "in_place": sizes[whole] - moved}
+            found[name] = figure(steps, name, f"{whole} - in_place", unit="slots", **terms)
+        if size:
+            slot = group.page_bytes // block
+            found[size] = figure(steps, size, "slots_copied x bytes_of_slot", slots_copied=found[name], bytes_of_slot=slot)
+    # Blocks behind the prompt, and the most at any time: both count the blocks of a shared prefix.
+    steps.append(replace(group.counted, name="steady"))
+    formula, terms = "max(held, steady)", {"held": held, "steady": group.steady}
+    if ahead:
+        formula, terms = "max(held + shared_blocks, steady)", terms | {"shared_blocks": blocks_of(ahead, block)}
+    figure(steps, "most", formula, unit="blocks", **terms)
+    return found
+
+
+_COPIED: Final = (
+    ("repack_copies", "repack_bytes", "kept - kept / (tokens - kept + 1)"),
+    ("rewritten_slots", "", "tokens - kept / (tokens - kept + 1) - (tokens - kept) / (kept + 1)"),
+    ("fill_copies", "fill_bytes", "kept x (tokens - kept) / tokens"),
+)
+"""Slots that are copied, the bytes of that, and how many they are if the kept tokens lie at random."""
 
 
 def _random(cut: _Cut, free: float, low: int, high: int) -> Step:
     """The step that derives the average number of free blocks: all full blocks are alike, and a last partial block is free more often."""
     block, full = cut.group.block_size, cut.before // cut.group.block_size
     name = "chance" if len(cut.choosers) == 1 and cut.chunk == 1 else "average_chance"
-    formula, of_last = f"floor(tokens / block_size) x {name}", bool(cut.before % block) and not cut.growing
+    formula = f"floor(tokens / block_size) x {name}"
     ends = [min(low, full), free, min(high, full)]
     last: dict[str, tuple[float, float, float]] = {}
-    if of_last:
+    if cut.before % block and not cut.growing:
         ends[1] = expected_free_of(cut.before, cut.choosers, block, chunk=cut.chunk, growing=True)
         formula += " + last_chance"
         last["last_chance"] = (low - ends[0], max(0.0, free - ends[1]), high - ends[2])
     small, each, large = (end / max(1, full) for end in ends)
-    return step(
-        "free",
-        formula,
-        (low, free, high),
-        unit="blocks",
-        tokens=cut.before,
-        block_size=block,
-        **{name: (small, each, large)},
-        **last,
-    )
-
-
-def _copied(cut: _Cut) -> Iterator[Step]:
-    """The steps that derive the slots that compaction copies in the layer that keeps most.
-
-    It is an average where the kept tokens lie at random, else the number of slots that must move.
-    """
-    sizes = {"tokens": cut.before, "kept": cut.most_kept}
-    counts = (
-        ("repack_copies", "repack_bytes", "kept - kept / (tokens - kept + 1)", cut.copies(fill=False)),
-        ("rewritten_slots", "", "tokens - kept / (tokens - kept + 1) - (tokens - kept) / (kept + 1)", cut.rewritten),
-        ("fill_copies", "fill_bytes", "kept x (tokens - kept) / tokens", cut.copies(fill=True)),
-    )
-    for name, size, formula, count in counts:
-        if cut.ranges is None:
-            dropped = cut.most_kept < cut.before
-            yield step(name, f"round({formula})" if dropped else "max(0, tokens - kept)", count, unit="slots", **sizes)
-        else:
-            whole = "tokens" if name == "rewritten_slots" else "kept"
-            yield step(
-                name, f"{whole} - in_place", count, unit="slots", **{whole: sizes[whole], "in_place": sizes[whole] - count}
-            )
-        if size:
-            yield step(
-                size,
-                "slots_copied x bytes_of_slot",
-                count * cut.slot_bytes,
-                unit="bytes",
-                slots_copied=count,
-                bytes_of_slot=cut.slot_bytes,
-            )
-
-
-def _later(cut: _Cut, ahead: int) -> Iterator[Step]:
-    """The steps for the blocks behind the prompt and for the most blocks at any time.
-
-    Both count the blocks of a shared prefix.
-    """
-    yield replace(cut.group.counted, name="steady")
-    shared = blocks_of(ahead, cut.group.block_size)
-    most, sizes = max(cut.held + shared, cut.group.steady), {"held": cut.held, "steady": cut.group.steady}
-    if shared:
-        yield step("most", "max(held + shared_blocks, steady)", most, unit="blocks", **sizes, shared_blocks=shared)
-    else:
-        yield step("most", "max(held, steady)", most, unit="blocks", **sizes)
+    terms = {name: (small, each, large), **last}
+    return step("free", formula, (low, free, high), unit="blocks", tokens=cut.before, block_size=block, **terms)
 
 
 NOT_OFFERED: Final = "policy-not-offered"
@@ -370,15 +280,21 @@ def policy_notes(chosen: Chosen, attention: str, *, acted: int, layers: int) -> 
 
 
 def policy_warnings(opened: Occupancy, info: PolicyInfo) -> list[Note]:
-    """The warnings on a policy: the engine lacks it, or it takes more memory than it saves."""
+    """The warnings on a policy: it keeps all tokens, the engine lacks it, or it takes more memory than it saves."""
     if not info.layers:
         return []
-    found, name = [], brief(info.name, _NAME)
-    if nothing := _drops_nothing(opened, info):
-        found.append(Note(code=DROPS_NOTHING, message=f"{name} drops nothing here: {nothing}"))
+    found, name, asked = [], brief(info.name, _NAME), opened.setup.policy
+    assert asked is not None
+    whole, chosen = info.prompt + info.output, asked.chosen
+    dropped = any(group.kept_low < info.prompt or group.last < whole for group in info.layers)
+    if not dropped and not info.masked_pairs and chosen.policy.effect not in (Effect.READS_LESS, Effect.ZEROES):
+        why = f"its options keep all {whole:,} tokens. See: kvplan policies {chosen.policy.name}"
+        unset = next((one for one in chosen.whole if one.get("compression_ratio") == 0 and not one.get("budget")), None)
+        if unset is not None:
+            why = f"its compression_ratio, the share that is dropped, is 0. Write: {unset.policy.name}:compression_ratio=0.5"
+        found.append(Note(code=DROPS_NOTHING, message=f"{name} drops nothing here: {why}"))
     if not info.offered:
-        label = opened.engine.label
-        message = f"{label} has no cache policy {name}: planned as if it had. {info.support}".rstrip()
+        message = f"{opened.engine.label} has no cache policy {name}: planned as if it had. {info.support}".rstrip()
         found.append(Note(code=NOT_OFFERED, message=message))
     if info.loses:
         message = (
@@ -387,17 +303,3 @@ def policy_warnings(opened: Occupancy, info: PolicyInfo) -> list[Note]:
         )
         found.append(Note(code=LOSES, message=message))
     return found
-
-
-def _drops_nothing(opened: Occupancy, info: PolicyInfo) -> str:
-    """A sentence on why the policy keeps all tokens, and the option to set; empty if it drops some."""
-    asked = opened.setup.policy
-    assert asked is not None
-    whole = info.prompt + info.output
-    dropped = any(group.kept_low < info.prompt or group.last < whole for group in info.layers)
-    if dropped or info.masked_pairs or asked.chosen.policy.effect in (Effect.READS_LESS, Effect.ZEROES):
-        return ""
-    unset = next((one for one in asked.chosen.whole if one.get("compression_ratio") == 0 and not one.get("budget")), None)
-    if unset is not None:
-        return f"its compression_ratio, the share that is dropped, is 0. Write: {unset.policy.name}:compression_ratio=0.5"
-    return f"its options keep all {whole:,} tokens. See: kvplan policies {asked.chosen.policy.name}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.setup import Request
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import Step, figure
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import SharingInfo
 from hwcalc.units import MOST_TOKENS
+
+_BLOCKS: Final = ("shared", "request", "own", "copied")
 
 
 def check_sharing(engine: Engine, request: Request) -> None:
@@ -44,16 +48,36 @@ def check_sharing(engine: Engine, request: Request) -> None:
 
 def sharing_info(opened: Occupancy) -> SharingInfo:
     """The section of a plan on shared tokens: how many tokens sequences have in common, and the bytes that this saves."""
-    request, together, support = opened.request, opened.together, opened.sharing_support
-    unshared = opened.unshared.stored_bytes
-    groups = opened.shared_blocks()
+    load, together, support = opened.load, opened.together, opened.sharing_support
+    sharing, unshared, groups = load.sharing, opened.unshared.stored_bytes, opened.shared_blocks()
     prefix, prompt = opened.shared_tokens()
-    once = (
-        [sum(getattr(group, name) for group in groups) for name in ("shared", "request", "own", "copied")]
-        if groups
-        else [None] * 4
-    )
-    longest = together.lengths[0][0]
+    blocks = {name: sum(getattr(group, name) for group in groups) if groups else None for name in _BLOCKS}
+    low_bytes, padded = None, 0
+    if sharing.beams > 1 and opened.setup.policy is None and together.prompt:
+        # While beams share all tokens but the last.
+        alike = max(sharing.prefix, load.prompt_tokens, load.seq - 1)
+        low_bytes = opened.with_request(opened.request.changed(prompt=alike)).stored_bytes
+    if load.lengths:
+        # Positions of a padded batch that hold no token.
+        asked, kept = (sum(tokens * count for tokens, count in lengths) for lengths in (load.lengths_of, together.lengths))
+        padded = (kept - asked) * sharing.branches
+    longest, steps = together.lengths[0][0], list[Step]()
+    if len(together.lengths) == 1:
+        requests = together.lengths[0][1]
+        figure(steps, "sequences", "requests x branches", unit="sequences", requests=requests, branches=together.branches)
+        figure(
+            steps,
+            "kept_tokens",
+            "copies x shared_tokens + requests x prompts x request_tokens + sequences x own_tokens",
+            unit="tokens",
+            copies=together.copies,
+            shared_tokens=prefix,
+            requests=requests,
+            prompts=together.prompts,
+            request_tokens=prompt - prefix,
+            sequences=together.sequences,
+            own_tokens=longest - prompt,
+        )
     return SharingInfo(
         definition=opened.model.definition(opened.engine.definition),
         offered=support.offered,
@@ -62,67 +86,12 @@ def sharing_info(opened: Occupancy) -> SharingInfo:
         shared_tokens=prefix,
         request_tokens=prompt - prefix,
         own_tokens=longest - prompt,
-        shared_blocks=once[0],
-        request_blocks=once[1],
-        own_blocks=once[2],
-        copied_blocks=once[3],
+        **{f"{name}_blocks": count for name, count in blocks.items()},
         unshared_bytes=unshared,
         saved_bytes=unshared - opened.stored_bytes,
-        low_bytes=_beams_together(opened),
-        padded_tokens=_padded(opened),
-        lengths=request.load.lengths_of if request.load.lengths else (),
+        low_bytes=low_bytes,
+        padded_tokens=padded,
+        lengths=load.lengths_of if load.lengths else (),
         groups=groups,
-        steps=_steps(opened, prefix, prompt),
-    )
-
-
-def _beams_together(opened: Occupancy) -> int | None:
-    """Bytes of the cache while beams share all tokens but the last; ``None`` without beams."""
-    request = opened.request
-    if request.load.sharing.beams == 1 or request.setup.policy is not None or not opened.together.prompt:
-        return None
-    return opened.with_request(
-        request.changed(prompt=max(request.load.sharing.prefix, request.load.prompt_tokens, request.load.seq - 1))
-    ).stored_bytes
-
-
-def _padded(opened: Occupancy) -> int:
-    """The number of positions of a padded batch that hold no token."""
-    if not opened.load.lengths:
-        return 0
-    asked, kept = (
-        sum(tokens * count for tokens, count in lengths) for lengths in (opened.load.lengths_of, opened.together.lengths)
-    )
-    return (kept - asked) * opened.load.sharing.branches
-
-
-def _steps(opened: Occupancy, prefix: int, prompt: int) -> tuple[Step, ...]:
-    """The steps that derive the tokens of all sequences and the tokens that the cache keeps."""
-    together = opened.together
-    if len(together.lengths) > 1:
-        return ()
-    ((tokens, requests),) = together.lengths
-    kept = together.copies * prefix + requests * together.prompts * (prompt - prefix) + together.sequences * (tokens - prompt)
-    return (
-        step(
-            "sequences",
-            "requests x branches",
-            together.sequences,
-            unit="sequences",
-            requests=requests,
-            branches=together.branches,
-        ),
-        step(
-            "kept_tokens",
-            "copies x shared_tokens + requests x prompts x request_tokens + sequences x own_tokens",
-            kept,
-            unit="tokens",
-            copies=together.copies,
-            shared_tokens=prefix,
-            requests=requests,
-            prompts=together.prompts,
-            request_tokens=prompt - prefix,
-            sequences=together.sequences,
-            own_tokens=tokens - prompt,
-        ),
+        steps=tuple(steps),
     )

@@ -345,16 +345,26 @@ def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_la
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
-    them by the expected value.
+    them by the expected value. Experts that the engine does not cut evenly are dealt out whole.
     """
     likely: Found | None = None
+    deals = opened.deployment.deals_experts() and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
-        placed = _accepted(opened, layout)
-        if placed is None or not holds(placed[1]):
+        dealt = replace(layout, ep=layout.tp * layout.dp)
+        for one in (layout, dealt) if deals and layout.ep < dealt.ep else (layout,):
+            placed = tried(opened, **{**asdict(one), "dcp": 1})
+            if placed is not None and opened.engine.splits_layers:
+                try:
+                    placed = placed.entire()
+                except KvplanError:
+                    placed = None
+            if placed is not None:
+                break
+        if placed is None or not holds(placed):
             continue
-        if holds(placed[1], "low"):
-            return Found(layout=placed[0], certain=True)
-        likely = likely or Found(layout=placed[0], certain=False)
+        if holds(placed, "low"):
+            return Found(layout=one, certain=True)
+        likely = likely or Found(layout=one, certain=False)
     return likely
 
 
@@ -385,7 +395,14 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
 
     ``None`` if ``most_gpus`` do not.
     """
-    least, likely = _at_least(opened), None
+    least, likely = 1, None
+    with suppress(KvplanError):
+        # They must have memory for the weights.
+        single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
+        budget = None if single is None else single.budget
+        if budget is not None and budget.requested_bytes > 0:
+            weights_bytes = sum(part.low for part in budget.parts if part.name == "weights")
+            least = max(1, -(-weights_bytes // budget.requested_bytes))
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.splits_layers
     for gpus in counts(most_gpus, node_of(opened.setup.hardware.gpu), any_layout=any_layout):
@@ -403,37 +420,3 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
     A laptop, for example, is never joined to another.
     """
     return max(gpus, gpu.node) if gpu.whole_machine else MOST_GPUS
-
-
-def _at_least(opened: Occupancy) -> int:
-    """A lower bound on the number of GPUs: they must have memory for the weights."""
-    single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
-    try:
-        budget = None if single is None else single.budget
-    except KvplanError:
-        return 1
-    if budget is None or budget.requested_bytes <= 0:
-        return 1
-    weights_bytes = sum(part.low for part in budget.parts if part.name == "weights")
-    return max(1, -(-weights_bytes // budget.requested_bytes))
-
-
-def _accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
-    """The layout and the occupancy in it.
-
-    Experts that cannot be cut evenly are dealt out whole; ``None`` if the engine refuses that too.
-    """
-    dealt = layout if layout.ep == layout.tp * layout.dp else replace(layout, ep=layout.tp * layout.dp)
-    deals = layout.ep < dealt.ep and opened.deployment.deals_experts() and has_experts(opened.model)
-    for each in (layout, dealt) if deals else (layout,):
-        changed = tried(opened, **{**asdict(each), "dcp": 1})
-        if changed is None:
-            continue
-        if not opened.engine.splits_layers:
-            return each, changed
-        try:
-            entire = changed.entire()
-        except KvplanError:
-            continue
-        return each, entire
-    return None

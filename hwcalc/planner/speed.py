@@ -177,13 +177,13 @@ def divided(
     known = [one for one in reads if one.rate and (one.weights or one.cache)]
     if not known:
         return whole
-    times = {f"{one.device}_reading": (one.weights + one.cache) / one.rate for one in known}
-    prompts = {f"{one.device}_prompt_reading": one.prompt_bytes / one.rate for one in known}
-    step_s, prompt_s = sum(times.values()), sum(prompts.values())
-    memory = "host memory bandwidth" if 2 * times.get(f"{HOST}_reading", 0) >= step_s else "memory bandwidth"
-    steps = [*(one.step() for one in known), _sum("step_s", times)]
-    steps.append(step("decode_tokens_per_s", "batch / step_s", batch / step_s, unit="tokens/s", batch=batch, step_s=step_s))
-    steps += [*(one.prompt_step() for one in known), _sum("prompt_reading", prompts), *computing]
+    readings, prompts = [one.step() for one in known], [one.prompt_step() for one in known]
+    whole_step, whole_prompt = _sum("step_s", readings), _sum("prompt_reading", prompts)
+    step_s, prompt_s = whole_step.expected, whole_prompt.expected
+    of_host = sum(one.expected for one in readings if one.name == f"{HOST}_reading")
+    memory = "host memory bandwidth" if 2 * of_host >= step_s else "memory bandwidth"
+    rate = step("decode_tokens_per_s", "batch / step_s", unit="tokens/s", batch=batch, step_s=step_s)
+    steps = [*readings, whole_step, rate, *prompts, whole_prompt, *computing]
     if computing and stages > 1:
         terms = {computing[0].name: computing[0].expected, "pp": stages}
         steps.append(step("prompt_stages", f"{computing[0].name} / pp", unit="s", **terms))
@@ -192,7 +192,7 @@ def divided(
     steps.append(step("prefill_s", f"max({', '.join(last)})" if computing else "prompt_reading", longest, unit="s", **last))
     return replace(
         whole,
-        decode_tokens_per_s_bound=batch / step_s,
+        decode_tokens_per_s_bound=rate.expected,
         decode_step_s_bound=step_s,
         bound_by=memory,
         prefill_s_bound=longest,
@@ -217,12 +217,16 @@ class _Reads(Struct, frozen=True):
 
     @classmethod
     def of(cls, place: DeviceReads, layer_bytes: Sequence[int], sequences: float, prompt: int, bandwidth: float | None) -> _Reads:
+        def touched(one: WeightRead, tokens: float) -> float:
+            sizes = {"parameters": 0, "bytes": one.bytes, "copies": one.copies, "active": one.active}
+            return WeightShare(format=one.format, use=Use(one.use), **sizes).touched_bytes(tokens)
+
         rate = bandwidth if place.gbps is None else place.gbps * 1e9
         tokens = min(prompt, place.pass_tokens or prompt)
-        whole = sum(_touched(weight, tokens) for weight in place.weights if weight.use != "last")
+        whole = sum(touched(weight, tokens) for weight in place.weights if weight.use != "last")
         return cls(
             device=place.device,
-            weights=sum(_touched(weight, sequences) for weight in place.weights),
+            weights=sum(touched(weight, sequences) for weight in place.weights),
             cache=sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
             pass_weights=max(0.0, whole - place.last_layer_bytes),
             # Of the tokens that are no whole pass, it is not sure which experts they use.
@@ -235,29 +239,20 @@ class _Reads(Struct, frozen=True):
         name = self.device
         terms = {f"{name}_weight_bytes": self.weights, f"{name}_cache_bytes": self.cache, f"{name}_bandwidth": self.rate}
         formula = f"({name}_weight_bytes + {name}_cache_bytes) / {name}_bandwidth"
-        return step(f"{name}_reading", formula, (self.weights + self.cache) / self.rate, unit="s", **terms)
+        return step(f"{name}_reading", formula, unit="s", **terms)
 
     def prompt_step(self) -> Step:
         name = self.device
         terms = {f"{name}_last_pass_bytes": self.last_pass, f"{name}_bandwidth": self.rate}
-        formula = f"{name}_last_pass_bytes / {name}_bandwidth"
+        read = f"{name}_last_pass_bytes"
         if self.passes:
             terms |= {"earlier_passes": self.passes, f"{name}_pass_bytes": self.pass_weights}
-            formula = f"(earlier_passes x {name}_pass_bytes + {name}_last_pass_bytes) / {name}_bandwidth"
-        return step(f"{name}_prompt_reading", formula, self.prompt_bytes / self.rate, unit="s", **terms)
-
-    @property
-    def prompt_bytes(self) -> float:
-        """Bytes of all passes of a prompt."""
-        return self.passes * self.pass_weights + self.last_pass
+            read = f"(earlier_passes x {name}_pass_bytes + {read})"
+        return step(f"{name}_prompt_reading", f"{read} / {name}_bandwidth", unit="s", **terms)
 
 
-def _touched(one: WeightRead, tokens: float) -> float:
-    share = WeightShare(format=one.format, use=Use(one.use), parameters=0, bytes=one.bytes, copies=one.copies, active=one.active)
-    return share.touched_bytes(tokens)
-
-
-def _sum(name: str, times: Mapping[str, float]) -> Step:
+def _sum(name: str, steps: Sequence[Step]) -> Step:
+    times = {one.name: one.expected for one in steps}
     return step(name, " + ".join(times), sum(times.values()), unit="s", **times)
 
 

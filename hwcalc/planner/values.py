@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -41,10 +43,6 @@ def _secret(value: Any, name: str) -> str:
     return value
 
 
-def _from_zero(value: Any, name: str) -> int:
-    return parse_tokens(value, name, minimum=0)
-
-
 def _utilization(value: Any, name: str) -> float:
     return float(parse_share(value, name))
 
@@ -60,10 +58,6 @@ def _policy(value: Any, name: str) -> Chosen | None:
     from hwcalc.policies.parse import parse_policy
 
     return parse_policy(value)
-
-
-def _policy_text(value: Any) -> str:
-    return str(value.text)
 
 
 def one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
@@ -199,14 +193,14 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "tokens": ValueType(parse_tokens, _whole(1), _tokens_text),
     "count": ValueType(parse_tokens, _whole(1)),
     "parameters": ValueType(parse_parameters, _whole(1), _parameters_text),
-    "from zero": ValueType(_from_zero, _whole(0), _tokens_text),
+    "from zero": ValueType(partial(parse_tokens, minimum=0), _whole(0), _tokens_text),
     "size": ValueType(_size, _SIZE, _size_text),
     "share": ValueType(parse_share, _SHARE, _share_text),
     "utilization": ValueType(_utilization, _SHARE),
     "text": ValueType(_text, _TEXT),
     "secret": ValueType(_secret, _TEXT),
     "lora": ValueType(_lora, _TEXT),
-    "policy": ValueType(_policy, _TEXT, _policy_text),
+    "policy": ValueType(_policy, _TEXT, attrgetter("text")),
     "policy rules": ValueType(one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
     "lengths": ValueType(_lengths, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}, _lengths_text),
     "compaction": ValueType(one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),

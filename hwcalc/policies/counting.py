@@ -31,6 +31,12 @@ def kept(tokens: int, ratio: float) -> int:
     return 0 if ratio >= 1.0 else max(1, int(tokens * (1 - ratio)))
 
 
+def kept_of_chunks(tokens: int, chunk: int, ratio: float) -> int:
+    """The tokens that are kept of each chunk, of the short last one too."""
+    whole, rest = divmod(tokens, chunk)
+    return whole * kept(chunk, ratio) + (kept(rest, ratio) if rest else 0)
+
+
 def searched_ratio(tokens: int, target: int) -> float:
     """The ratio by which kvpress cuts ``tokens`` to ``target``: 1 - target / tokens, halved towards it where rounding misses by one.
 
@@ -92,6 +98,12 @@ def check_model_scores(chosen: Chosen, scored: Scored) -> None:
             f"{chosen.policy.name} reads the scores of eager attention, which has seen {scored.queries:,} tokens and not {scored.keys:,}.",
             hint=f"Put {chosen.policy.name} first, or use attention sdpa.",
         )
+
+
+def check_layers(chosen: Chosen, state: State, attention: str) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if the policy cannot score the keys of every layer."""
+    for layer in state.layers:
+        check_scores(chosen, Scored(keys=layer.stored.low, queries=state.hidden, attention=attention))
 
 
 def check_unmasked(state: State) -> None:

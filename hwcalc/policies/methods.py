@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import (
@@ -42,7 +43,6 @@ from hwcalc.policies.counting import (
     Walk,
     Worked,
     all_stay,
-    check_attention,
     check_room,
     check_scores,
     cut_to,
@@ -232,15 +232,13 @@ def _both(chosen: Chosen, state: State, setting: Setting) -> State:
 
 def _cut(base: Chosen, length: int, target: int, buffered: int, start: Start) -> int:
     """The length behind a cut towards ``target``. Ada-KV masks, so nothing goes."""
-    ratio = searched_ratio(length, target)
+    ratio, setting = searched_ratio(length, target), start.setting
     if ratio == 0:
         return length
-    scored = Scored(keys=length, queries=buffered, attention=start.setting.attention, decoding=True)
-    check_scores(base, scored)
+    check_scores(base, Scored(keys=length, queries=buffered, attention=setting.attention, decoding=True))
     if base.policy.role is not Role.SCORER:
-        check_attention(base, start.setting.attention)
         return length
-    return scorer_budget(base, ratio, length, start.setting.layers[start.layer].index, start.setting.depth)
+    return scorer_budget(base, ratio, length, setting.layers[start.layer].index, setting.depth)
 
 
 class _Cuts(Walk, Record):
@@ -320,37 +318,20 @@ def _first(good: Callable[[int], bool], bound: int) -> int | None:
     """The least number from 1 to ``bound`` for which ``good`` is true, as for all above it; ``None`` if there is none."""
     if bound < 1 or good(1):
         return 1 if bound >= 1 else None
-    if not good(bound):
-        return None
-    low, high = 1, bound
-    while high - low > 1:
-        middle = (low + high) // 2
-        if good(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    least: int = 1 + last_good(bound, lambda number: not good(number))
+    return None if least > bound else least
 
 
-def _cuts(chosen: Chosen, start: Start, target_of: Callable[[int], int], *, share: bool) -> Walk:
-    return _Cuts(
-        start=start,
-        base=chosen["base_press"],
-        interval=chosen["compression_interval"],
-        buffer=chosen["hidden_states_buffer_size"],
-        target_of=target_of,
-        share=share,
-    )
+def _cuts(chosen: Chosen, start: Start) -> Walk:
+    """Cuts to a number of tokens, or to a share of the whole text so far, dropped tokens too."""
+    size, ratio = chosen.get("target_size"), chosen.get("target_compression_ratio")
 
+    def target_of(step: int) -> int:
+        return size if ratio is None else kept(start.prompt + step, ratio)
 
-def _to_target(chosen: Chosen, start: Start) -> Walk:
-    return _cuts(chosen, start, lambda _: chosen["target_size"], share=False)
-
-
-def _to_share(chosen: Chosen, start: Start) -> Walk:
-    """The target is a share of the whole text so far, dropped tokens too."""
-    ratio = chosen["target_compression_ratio"]
-    return _cuts(chosen, start, lambda step: kept(start.prompt + step, ratio), share=True)
+    interval, buffer = chosen["compression_interval"], chosen["hidden_states_buffer_size"]
+    base, share = chosen["base_press"], ratio is not None
+    return _Cuts(start=start, base=base, interval=interval, buffer=buffer, target_of=target_of, share=share)
 
 
 def _second(chosen: Chosen, start: Start) -> Iterable[tuple[int, int]]:
@@ -395,7 +376,7 @@ DECODING: Final = (
         name="decoding", press="DecodingPress", title="a cut every so many steps, to a target", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
-        kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay, decode=_to_target, extra=_buffers, in_prefill=SMALL,
+        kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay, decode=_cuts, extra=_buffers, in_prefill=SMALL,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
         options=(
             _BASE,
@@ -408,7 +389,7 @@ DECODING: Final = (
         name="compressionratiodecoding", press="CompressionRatioDecodingPress", title="a cut every so many steps, to a share of the text",
         role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay,
         keeps="all of the prompt at first; then, every compression_interval steps, a share of the text so far",
-        formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_to_share, extra=_buffers, in_prefill=SMALL,
+        formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_cuts, extra=_buffers, in_prefill=SMALL,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
         options=(
             _BASE,

@@ -120,7 +120,7 @@ TABLES: Final = (
     ("methods", "METHODS"),
     ("scorers", "SCORERS"),
     ("scorers", "WINDOWED"),
-    ("masking", "MASKING"),
+    ("wrappers", "MASKING"),
     ("scorers", "CHUNKED"),
     ("wrappers", "WRAPPERS"),
     ("methods", "DECODING"),

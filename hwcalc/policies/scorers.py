@@ -41,6 +41,7 @@ from hwcalc.policies.counting import (
     budgeted,
     by_chunks,
     check_attention,
+    check_layers,
     check_model_scores,
     check_scores,
     check_unmasked,
@@ -48,6 +49,7 @@ from hwcalc.policies.counting import (
     each_chunk,
     each_layer,
     kept,
+    kept_of_chunks,
     repeated,
     scorer_budget,
     share_or_budget,
@@ -78,8 +80,7 @@ def act_as_scorer(chosen: Chosen, state: State, setting: Setting) -> State:
     ratio = chosen.ratio
     if ratio == 0:
         return state
-    for layer in state.layers:
-        check_scores(chosen, Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
+    check_layers(chosen, state, setting.attention)
     return each_layer(
         state, lambda number, tokens: scorer_budget(chosen, ratio, tokens, setting.layers[number].index, setting.depth)
     )
@@ -364,13 +365,7 @@ def _finch(chosen: Chosen, state: State, setting: Setting) -> State:
             f"finch: chunk_length {chunk:,} is not above window_size / (1 - compression_ratio).", hint="Make the chunks longer."
         )
 
-    def stays(_: int, tokens: int) -> int:
-        if chunk is None:
-            return kept(tokens, ratio)
-        whole, rest = divmod(tokens, chunk)
-        return whole * kept(chunk, ratio) + (kept(rest, ratio) if rest else 0)
-
-    return each_layer(entered, stays)
+    return each_layer(entered, lambda _, tokens: kept(tokens, ratio) if chunk is None else kept_of_chunks(tokens, chunk, ratio))
 
 
 WINDOWED: Final = (
@@ -434,8 +429,7 @@ def _chunkkv(chosen: Chosen, state: State, setting: Setting) -> State:
     inner: Chosen = chosen["press"]
     if all(layer.stored.high < chunk for layer in state.layers):
         return inner.policy.prefill(inner, state, setting)
-    for layer in state.layers:
-        _check(chosen, setting, layer.stored.low, state.hidden)
+    check_layers(inner, state, setting.attention)
     check_unmasked(state)
 
     def stays(number: int, tokens: int) -> Count:
@@ -463,11 +457,7 @@ def _within_chunks(chosen: Chosen, state: State, setting: Setting) -> State:
         for size, before in ((chunk, 0),) * (whole > 0) + ((rest, whole * chunk),) * (rest > 0):
             _check(chosen, setting, size, min(chunk, state.hidden - before))
 
-    def stays(_: int, tokens: int) -> int:
-        whole, rest = divmod(tokens, chunk)
-        return whole * kept(chunk, ratio) + (kept(rest, ratio) if rest else 0)
-
-    return each_layer(state, stays)
+    return each_layer(state, lambda _, tokens: kept_of_chunks(tokens, chunk, ratio))
 
 
 def _in_blocks(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -493,8 +483,7 @@ def _by_entropy(chosen: Chosen, state: State, setting: Setting) -> State:
     if ratio == 0:
         return state
     check_attention(chosen, setting.attention)
-    for layer in state.layers:
-        _check(chosen, setting, layer.stored.low, state.hidden)
+    check_layers(chosen["press"], state, setting.attention)
     return each_layer(state, lambda _, tokens: kept(tokens, ratio))
 
 

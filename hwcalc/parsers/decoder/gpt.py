@@ -46,6 +46,7 @@ from hwcalc.parsers.reading import (
     build_layers,
     dims_of,
     equal_dims,
+    shared_heads,
     shared_width,
 )
 
@@ -54,12 +55,6 @@ def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
     """The heads together are as wide as the hidden size. Each has its own keys and values unless ``kv_heads`` says otherwise."""
     heads = config.integer("num_attention_heads")
     return equal_dims(heads, kv_heads, shared_width(config, heads))
-
-
-def _own_heads(config: Config) -> AttentionDims:
-    """The number of heads decides: the classes of these models read no other key."""
-    config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
-    return _equal(config)
 
 
 def _multi_query(config: Config) -> AttentionDims:
@@ -174,7 +169,7 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
 
 def _read_modernbert(config: Config) -> Reading:
     """ModernBERT's decoder: ``local_attention`` counts both directions, so that its half is the window that the class sets."""
-    dims, given = _own_heads(config), config.has("sliding_window")
+    dims, given = shared_heads(config), config.has("sliding_window")
     # A class without a local attention makes a window of -1, which is none.
     half = config.integer("local_attention", minimum=0 if given else 2) // 2
     window = config.maybe_integer("sliding_window") if given else half
@@ -281,7 +276,7 @@ def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
-_LAYER_NORM: Final = Decoder(dims=_own_heads, norm="layer")
+_LAYER_NORM: Final = Decoder(dims=shared_heads, norm="layer")
 _BIASED: Final = replace(_LAYER_NORM, qkv_bias=True, o_bias=True, mlp_bias=True)
 GPT2: Final = replace(
     _BIASED, attn="attn", fused_qkv="c_attn", output="c_proj", gated=False, names=("c_fc", "c_proj"), width=_inner("n_inner"),

@@ -14,27 +14,8 @@ from msgspec.structs import replace
 from hwcalc.formulas.weights import Block, Part, attention, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import (
-    GATED,
-    LLAMA,
-    LLAMA_NAMES,
-    Encoder,
-    Style,
-    UnknownTowerError,
-    block,
-    conv,
-    copied,
-    encoder_layer,
-    integer_pair,
-    integers,
-    linears,
-    mlp_chain,
-    needed,
-    norms,
-    ratio_width,
-    split_width,
-    stages,
-)
+from hwcalc.parsers.towers import build
+from hwcalc.parsers.towers.build import GATED, LLAMA, LLAMA_NAMES, Encoder, Style, block, conv, linears, mlp_chain, norms
 
 _AUDIO: Final = Part.AUDIO
 
@@ -77,7 +58,7 @@ def fun_asr(config: Config, path: str) -> tuple[Block, ...]:
     width, count, base = config.integer("hidden_size"), config.number_of_layers(), f"{path}.layers"
     stacked = config.integer("num_mel_bins") * config.integer("num_stacked_frames")
     memory = conv(f"{base}.self_attn.fsmn.conv", width, 1, config.integer("fsmn_kernel_size"), bias=False)
-    layer = encoder_layer(config, LLAMA, base, width, config.integer("intermediate_size"))
+    layer = build.encoder_layer(config, LLAMA, base, width, config.integer("intermediate_size"))
     widened = linears(f"{base}.self_attn", LLAMA_NAMES[:3], stacked, width, bias=True)
     widened += layer_norm(f"{base}.input_layernorm", stacked)
     paths = {weight.path for weight in widened}
@@ -106,7 +87,7 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
         raise config.error("num_attention_heads", heads, f"at most hidden_size ({width})")
     rows, base_stem = config.maybe_integer("conv_output_size"), f"{path}.conv_stem"
     stem = _halving(config, f"{base_stem}.convs", f"{base_stem}.conv_out", bins, width, rows)
-    layer = encoder_layer(config, style, base, width, 0) + linear(f"{base}.mlp.gate_up_proj", width, 2 * middle, bias=True)
+    layer = build.encoder_layer(config, style, base, width, 0) + linear(f"{base}.mlp.gate_up_proj", width, 2 * middle, bias=True)
     layer += linear(f"{base}.mlp.down_proj", middle, width, bias=True)
     source, out = config.integer("adapter_input_size"), config.integer("adapter_out_dim")
     adapter = layer_norm(f"{path}.adapter.norm", source)
@@ -122,7 +103,7 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
 
 def granite(config: Config, path: str) -> tuple[Block, ...]:
     """Granite Speech: a conformer with a character head whose guesses go back in half-way."""
-    width, heads, out = integers(config, "hidden_dim", "num_heads", "output_dim")
+    width, heads, out = build.integers(config, "hidden_dim", "num_heads", "output_dim")
     head_dim = config.maybe_integer("dim_head") or width // heads
     inner, expanded = heads * head_dim, width * config.integer("conv_expansion_factor")
     base = f"{path}.layers"
@@ -145,14 +126,16 @@ def granite(config: Config, path: str) -> tuple[Block, ...]:
 
 def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
     """Gemma 3n: a conformer with light convolutions, behind two convolutions over time and frequency."""
-    width, heads = integers(config, "hidden_size", "conf_num_attention_heads")
+    width, heads = build.integers(config, "hidden_size", "conf_num_attention_heads")
     base, stem = f"{path}.conformer", f"{path}.subsample_conv_projection"
     channels = config.integers("sscp_conv_channel_size", length=2, minimum=1) or [128, 32]
     kernels, strides = (config.sequence(f"sscp_conv_{what}_size", length=2) or [] for what in ("kernel", "stride"))
     bins, source = config.integer("input_feat_size"), 1
     embeddings: Weighed = ()
     for i, (out, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
-        (high, wide), (_, step) = (integer_pair(config, key, size) for key, size in (("kernel", kernel), ("stride", stride)))
+        (high, wide), (_, step) = (
+            build.integer_pair(config, key, size) for key, size in (("kernel", kernel), ("stride", stride))
+        )
         embeddings += conv(f"{stem}.conv_{i}.conv", out, source, high, wide, bias=False) + rms_norm(f"{stem}.conv_{i}.norm", out)
         # One bin of padding on each side.
         bins, source = (bins + 2 - wide) // step + 1, out
@@ -164,7 +147,7 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
     own = f"{base}.attention.attn"
     weights += linears(own, (*LLAMA_NAMES[:3], "relative_position_embedding.pos_proj"), width, width)
     weights += linear(f"{base}.attention.post", width, width)
-    weights += parameter(f"{own}.per_dim_scale", split_width(config, width, heads))
+    weights += parameter(f"{own}.per_dim_scale", build.split_width(config, width, heads))
     weights += norms("rms", f"{base}.attention", ("pre_attn_norm", "post_norm"), width)
     weights += linear(f"{base}.lconv1d.linear_start", width, 2 * width) + linear(f"{base}.lconv1d.linear_end", width, width)
     weights += conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conf_conv_kernel_size"), bias=False)
@@ -177,7 +160,7 @@ def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
 
 def gemma4(config: Config, path: str) -> tuple[Block, ...]:
     """Gemma 4: a conformer with light convolutions and keys for relative positions."""
-    width, heads = integers(config, "hidden_size", "num_attention_heads")
+    width, heads = build.integers(config, "hidden_size", "num_attention_heads")
     head_dim = width // heads
     inner, base, stem = heads * head_dim, f"{path}.layers", f"{path}.subsample_conv_projection"
     first, second = (config.integers("subsampling_conv_channels", length=2, minimum=1) or (128, 32))[:2]
@@ -203,10 +186,10 @@ def gemma4(config: Config, path: str) -> tuple[Block, ...]:
 
 def phi4(config: Config, path: str) -> tuple[Block, ...]:
     """Phi-4 multimodal: depthwise convolutions that halve the spectrogram, then gated layers with learned distances."""
-    width, heads, middle = integers(config, "hidden_size", "num_attention_heads", "intermediate_size")
+    width, heads, middle = build.integers(config, "hidden_size", "num_attention_heads", "intermediate_size")
     inner = (config.maybe_integer("head_dim") or width // heads) * heads
     base = f"{path}.encoders"
-    channels, reduction = integers(config, "nemo_conv_channels", "time_reduction")
+    channels, reduction = build.integers(config, "nemo_conv_channels", "time_reduction")
     halvings, bins = int(math.log2(reduction)), config.integer("input_size")
     for _ in range(halvings):
         bins = (bins - 1) // 2 + 1
@@ -239,11 +222,15 @@ def _stacking(config: Config, path: str, width: int) -> Weighed:
 
 def nemotron(config: Config, path: str) -> tuple[Block, ...]:
     """The speech encoder and the one that tells speakers apart, with a norm for the output of each."""
-    speech, speakers = needed(config, "asr_config"), needed(config, "diarization_config")
+    speech, speakers = build.needed(config, "asr_config"), build.needed(config, "diarization_config")
     if speakers.model_type != "nemotron3_diarization":
-        raise UnknownTowerError(speakers.model_type)
-    voices, head, base = needed(speakers, "audio_config"), needed(speakers, "head_config"), f"{path}.diarization_model"
-    inner, count = integers(head, "hidden_size", "num_speakers")
+        raise build.UnknownTowerError(speakers.model_type)
+    voices, head, base = (
+        build.needed(speakers, "audio_config"),
+        build.needed(speakers, "head_config"),
+        f"{path}.diarization_model",
+    )
+    inner, count = build.integers(head, "hidden_size", "num_speakers")
     weights = parameter(f"{base}.silence_embeds", voices.integer("hidden_size"))
     weights += linear(f"{base}.model.proj", head.integer("audio_hidden_size"), inner, bias=True)
     weights += conv(f"{base}.model.upsampler.conv", inner * head.integer("subsampling_factor"), inner, 3)
@@ -261,14 +248,14 @@ def chameleon(config: Config, path: str) -> tuple[Block, ...]:
     """Chameleon: a picture becomes tokens; there is no way back."""
     quantiser = _quantiser(config, path)
     if config.sequence("attn_resolutions") or config.text("attn_type") != "vanilla":
-        raise UnknownTowerError(config.model_type)
+        raise build.UnknownTowerError(config.model_type)
     encoder = _picture_stages(config, f"{path}.encoder", decoder=False, attends=())
     return (*block("encoder", encoder), *block("quantiser", quantiser))
 
 
 def janus(config: Config, path: str) -> tuple[Block, ...]:
     """Janus: both ways, with attention at the smallest size."""
-    last = (len(stages(config, "channel_multiplier")) - 1,)
+    last = (len(build.stages(config, "channel_multiplier")) - 1,)
     return (
         *block("encoder", _picture_stages(config, f"{path}.encoder", decoder=False, attends=last)),
         *block("decoder", _picture_stages(config, f"{path}.decoder", decoder=True, attends=last)),
@@ -277,15 +264,15 @@ def janus(config: Config, path: str) -> tuple[Block, ...]:
 
 
 def _quantiser(config: Config, path: str) -> Weighed:
-    words, code, latent = integers(config, "num_embeddings", "embed_dim", "latent_channels")
+    words, code, latent = build.integers(config, "num_embeddings", "embed_dim", "latent_channels")
     weights = embedding(f"{path}.quantize.embedding", words, code) + conv(f"{path}.quant_conv", code, latent, 1, 1)
     return weights + conv(f"{path}.post_quant_conv", latent, code, 1, 1)
 
 
 def _picture_stages(config: Config, path: str, *, decoder: bool, attends: Sequence[int]) -> Weighed:
     """One half of the autoencoder: residual blocks at each size, attention at the levels of ``attends``."""
-    base, latent, colours = integers(config, "base_channels", "latent_channels", "in_channels")
-    widths = [base * times for times in stages(config, "channel_multiplier")]
+    base, latent, colours = build.integers(config, "base_channels", "latent_channels", "in_channels")
+    widths = [base * times for times in build.stages(config, "channel_multiplier")]
     count, order = config.integer("num_res_blocks", maximum=_MOST_BLOCKS), list(range(len(widths)))
     middle = widths[-1]
     if decoder:
@@ -332,10 +319,10 @@ def sound_encoder(config: Config, path: str) -> tuple[Block, ...]:
 
 def _sound_stages(config: Config, path: str, *, decoder: bool) -> Weighed:
     """One stage for each change of rate, each of depthwise convolutions and MLPs."""
-    ratios = stages(config, "downsampling_ratios")
-    depths = stages(config, "depths", length=len(ratios) + 1)
-    filters, kernel, latent = integers(config, "num_filters", "kernel_size", "hidden_size")
-    channels, expansion = integers(config, "channels", "ffn_expansion")
+    ratios = build.stages(config, "downsampling_ratios")
+    depths = build.stages(config, "depths", length=len(ratios) + 1)
+    filters, kernel, latent = build.integers(config, "num_filters", "kernel_size", "hidden_size")
+    channels, expansion = build.integers(config, "channels", "ffn_expansion")
     weights: Weighed = ()
     base, widest = f"{path}.conv_layers.stage", filters * 2 ** len(ratios)
     for stage, depth in enumerate(depths):
@@ -344,7 +331,7 @@ def _sound_stages(config: Config, path: str, *, decoder: bool) -> Weighed:
         layer += norms("rms", base, ("norm", "ffn_norm"), width)
         layer += mlp_chain(f"{base}.ffn", (width, expansion * width, width), ("linear1", "linear2"))
         layer += conv(f"{base}.mixer.conv", width, 1, kernel)
-        weights += copied(layer, depth)
+        weights += build.copied(layer, depth)
         if stage:
             weights += conv(f"{path}.conv_layers.conv", width, width // 2, 2 * ratios[stage - 1], transposed=decoder)
     (stem, source), (out, last) = ((widest, latent), (channels, filters)) if decoder else ((filters, channels), (latent, widest))
@@ -356,8 +343,8 @@ def mimi(config: Config, path: str) -> tuple[Block, ...]:
     width = config.integer("hidden_size")
     scales = ("self_attn_layer_scale.scale", "mlp_layer_scale.scale")
     style = replace(LLAMA, bias=4 * ("attention_bias",), mlp_bias=(False, False), heads="own", kv_heads=True, scales=scales)
-    layer = encoder_layer(config, style, f"{path}.transformer.layers", width, config.integer("intermediate_size"))
-    ratios = stages(config, "upsampling_ratios", default=(8, 6, 5, 4))
+    layer = build.encoder_layer(config, style, f"{path}.transformer.layers", width, config.integer("intermediate_size"))
+    ratios = build.stages(config, "upsampling_ratios", default=(8, 6, 5, 4))
     # How many frames of the convolutions make one of the codec's: two unless its frame rate says otherwise.
     rate, stride = config.number("frame_rate", 0.0), 2
     if rate > 0:
@@ -384,8 +371,10 @@ def mimi(config: Config, path: str) -> tuple[Block, ...]:
 
 def _seanet(config: Config, path: str, ratios: list[int], *, decoder: bool) -> Weighed:
     """Convolutions that change the rate, and residual ones between; channels double with each step down."""
-    filters, kernel, last = integers(config, "num_filters", "kernel_size", "last_kernel_size")
-    channels, latent, residual, compress = integers(config, "audio_channels", "hidden_size", "residual_kernel_size", "compress")
+    filters, kernel, last = build.integers(config, "num_filters", "kernel_size", "last_kernel_size")
+    channels, latent, residual, compress = build.integers(
+        config, "audio_channels", "hidden_size", "residual_kernel_size", "compress"
+    )
     widest, base = filters * 2 ** len(ratios), f"{path}.layers"
     count = config.integer("num_residual_layers", minimum=0, maximum=_MOST_BLOCKS)
     ends = ((widest, latent), (channels, filters)) if decoder else ((filters, channels), (latent, widest))
@@ -406,7 +395,7 @@ def _seanet(config: Config, path: str, ratios: list[int], *, decoder: bool) -> W
 
 def talker(config: Config, path: str) -> tuple[Block, ...]:
     """A small decoder whose tokens are sounds."""
-    width, heads, vocab, source = integers(config, "hidden_size", "num_attention_heads", "vocab_size", "embedding_size")
+    width, heads, vocab, source = build.integers(config, "hidden_size", "num_attention_heads", "vocab_size", "embedding_size")
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
     head_dim, base = config.maybe_integer("head_dim") or width // heads, f"{path}.model.layers"
     layer = attention(width, heads, kv_heads, head_dim, qkv_bias=True, path=f"{base}.self_attn")
@@ -421,11 +410,11 @@ def speech_diffusion(config: Config, path: str) -> tuple[Block, ...]:
     """The diffusion transformer that turns codes into a spectrogram."""
     width, layers = config.integer("hidden_size"), f"{path}.transformer_blocks"
     inner = config.integer("head_dim") * config.integer("num_attention_heads")
-    mel, codes = integers(config, "mel_dim", "emb_dim")
+    mel, codes = build.integers(config, "mel_dim", "emb_dim")
     layer = linear(f"{layers}.attn_norm.linear", width, 6 * width, bias=True)
     layer += linears(f"{layers}.attn", ("to_q", "to_k", "to_v"), width, inner, bias=True)
     layer += linear(f"{layers}.attn.to_out.0", inner, width, bias=True)
-    layer += mlp_chain(f"{layers}.ff.ff", (width, ratio_width(config, width, "ff_mult"), width), ("0", "3"))
+    layer += mlp_chain(f"{layers}.ff.ff", (width, build.ratio_width(config, width, "ff_mult"), width), ("0", "3"))
     source = mel + config.integer("enc_dim") + config.integer("enc_emb_dim") + codes
     ends = mlp_chain(f"{path}.time_embed.time_mlp", (256, width, width), ("0", "2"))
     ends += embedding(f"{path}.text_embed.codec_embed", config.integer("num_embeds") + 1, codes)
@@ -440,8 +429,8 @@ def speech_diffusion(config: Config, path: str) -> tuple[Block, ...]:
 
 def _speaker_encoder(config: Config, path: str) -> Weighed:
     """ECAPA-TDNN: residual convolutions over slices of the channels, then statistics over time."""
-    widths = stages(config, "enc_channels")
-    kernels = stages(config, "enc_kernel_sizes", length=len(widths))
+    widths = build.stages(config, "enc_channels")
+    kernels = build.stages(config, "enc_kernel_sizes", length=len(widths))
     squeezed, last, base = config.integer("enc_se_channels"), widths[-1], f"{path}.blocks"
     scale, pooled = config.integer("enc_res2net_scale", maximum=_MOST_BLOCKS), config.integer("enc_attention_channels")
     weights = conv(f"{base}.conv", widths[0], config.integer("mel_dim"), kernels[0])
@@ -457,9 +446,9 @@ def _speaker_encoder(config: Config, path: str) -> Weighed:
 
 def bigvgan(config: Config, path: str) -> tuple[Block, ...]:
     """The vocoder: each step raises the rate and halves the channels, with residual blocks of several kernels."""
-    width, rates = config.integer("upsample_initial_channel"), stages(config, "upsample_rates")
-    widening = stages(config, "upsample_kernel_sizes", length=len(rates))
-    kernels = stages(config, "resblock_kernel_sizes")
+    width, rates = config.integer("upsample_initial_channel"), build.stages(config, "upsample_rates")
+    widening = build.stages(config, "upsample_kernel_sizes", length=len(rates))
+    kernels = build.stages(config, "resblock_kernel_sizes")
     weights = conv(f"{path}.conv_pre", width, config.integer("mel_dim"), 7)
     for widen in widening:
         half = width // 2
@@ -467,7 +456,7 @@ def bigvgan(config: Config, path: str) -> tuple[Block, ...]:
         for kernel in kernels:
             # Three dilations of two convolutions each, and an activation with two vectors before every one.
             activation = parameter(f"{path}.resblocks.activations", 2, half)
-            weights += copied((*conv(f"{path}.resblocks.convs", half, half, kernel), *activation), 6)
+            weights += build.copied((*conv(f"{path}.resblocks.convs", half, half, kernel), *activation), 6)
         width = half
     weights += parameter(f"{path}.activation_post", 2, width)
     return block("vocoder", weights + conv(f"{path}.conv_post", 1, width, 7, bias=False), _AUDIO)

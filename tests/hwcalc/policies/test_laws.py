@@ -12,9 +12,9 @@ from hwcalc.errors import UsageError
 from hwcalc.library.keep import Kept
 from hwcalc.policies.base import LayerShape, Role, Setting, Start
 from hwcalc.policies.counting import CutAtLengths, CutEachStep, even_split, kept, searched_ratio
-from hwcalc.policies.masking import adaptive_mask
 from hwcalc.policies.parse import policies
 from hwcalc.policies.scorers import whole_chunks
+from hwcalc.policies.wrappers import adaptive_mask
 from tests.hwcalc.policies.tiny import tiny
 
 RATIOS: Final = st.floats(0, 1, exclude_max=True, allow_nan=False)
