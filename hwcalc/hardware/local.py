@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.host import EXAMPLE, this_machine
 from hwcalc.model import Note
 from hwcalc.text import printable
 from hwcalc.unfinished import Unfinished
@@ -149,8 +148,8 @@ def nvml() -> list[FoundGpu]:
             # Devices that share the memory of the system give no answer.
             size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
             known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
-            more = {"through": "NVML", "capability": (major.value, minor.value) if known else None}
-            gpus += _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", **more)
+            capability, text = (major.value, minor.value) if known else None, name.value.decode("utf-8", "replace")
+            gpus += _found(text, size or None, vendor="nvidia", through="NVML", capability=capability)
     except AttributeError:
         return []
     else:
@@ -258,8 +257,8 @@ def torch() -> list[FoundGpu]:
         for index in range(min(devices.device_count(), _MOST)):
             about = devices.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "nvidia" else None
-            more = {"through": "torch", "by_torch": True, "capability": capability}
-            gpus += _found(str(about.name), int(about.total_memory) // _MIB, vendor=vendor, **more)
+            name, mib = str(about.name), int(about.total_memory) // _MIB
+            gpus += _found(name, mib, vendor=vendor, through="torch", by_torch=True, capability=capability)
     except Exception:  # noqa: BLE001 - a broken installation may raise anything
         return []
     return gpus
@@ -298,6 +297,8 @@ def local_gpu(notes: list[Note]) -> Gpu:
     """This machine's accelerator, with a note about the detection. Raises :class:`~hwcalc.errors.UsageError` if there is none."""
     machine = detect()
     if machine is None:
+        from hwcalc.hardware.named import EXAMPLE, this_machine
+
         raise UsageError(
             "no GPU found here (asked: NVML, nvidia-smi, amdgpu, rocm-smi, Metal, torch).",
             hint=f"Name one: kvplan gpus lists them, --gpu h100 takes one. Without a GPU: --gpu {this_machine() or EXAMPLE}",
