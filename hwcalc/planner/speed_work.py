@@ -308,12 +308,10 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
     return Work(_decode_step(counted, caches, load.batch, parallel, in_32_bits=in_32_bits), prompt, stack, caches)
 
 
-def decode_of(
-    stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
-) -> Pass:
-    """Bytes and operations of a decode step on one rank, without those of a prompt: for lists of many models."""
+def decode_of(stack: Stack, counted: Iterable[WeightShare], seq: int, roles: Mapping[Role, DType], engine: str) -> Pass:
+    """Bytes and operations of a decode step of one sequence on one rank, without those of a prompt: for lists of many models."""
     caches = _Caches(_rank_kinds(stack, 1), roles, seq, 0, selected_tokens(stack))
-    return _decode_step(counted, caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
+    return _decode_step(counted, caches, 1, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
 def workload_of(opened: Occupancy) -> Workload:
@@ -361,8 +359,22 @@ class _Caches(Struct, frozen=True):
     @property
     def reads(self) -> tuple[CacheReads, ...]:
         """What one decode step reads and writes, for each kind of layer."""
-        cache_reads = _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
-        return (*cache_reads, CacheReads("page_keys", 1, {1: self.beside_bytes})) if self.beside_bytes else cache_reads
+        out = []
+        for count, kind in self.kinds:
+            # The bytes of the entries of one layer's cache, by how often a step reads or writes them.
+            sizes: dict[int, int] = {}
+            limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else self.selected
+            for tensor in kind.tensors():
+                positions = tensor.span.positions(self.seq, self.encoder_tokens)
+                if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
+                    positions = min(positions, limit)
+                times = positions * (2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1)
+                sizes[times] = sizes.get(times, 0) + tensor.bytes_per_position(self.roles[tensor.role])
+            if sizes:
+                out.append(CacheReads(kind.name, count, sizes))
+        if self.beside_bytes:
+            out.append(CacheReads("page_keys", 1, {1: self.beside_bytes}))
+        return tuple(out)
 
     def flops(self, of_kind: Callable[..., int]) -> int:
         """The number of operations of all layers. ``of_kind`` returns those of one layer."""
@@ -453,12 +465,12 @@ def _with_attention(flops: Flops, roles: Mapping[Role, DType], attention: float,
     return out
 
 
-def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1) -> int:
-    """Bytes of cache that one rank reads for one sequence in a decode step. States count twice, as they are also written.
+def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0) -> int:
+    """Bytes of cache that are read for one sequence in a decode step on one rank. States count twice, as they are also written.
 
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
-    return sum(read.bytes for read in _cache_reads(_rank_kinds(stack, tp), roles, seq, encoder_tokens, selected_tokens(stack)))
+    return sum(read.bytes for read in _Caches(_rank_kinds(stack, 1), roles, seq, encoder_tokens, selected_tokens(stack)).reads)
 
 
 def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
@@ -470,22 +482,3 @@ def layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
     kinds = {kind for layer in stack.layers for kind in layer}
     sizes = {kind: sum(read.bytes for read in replace(caches, kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
-
-
-def _cache_reads(
-    kinds: Iterable[tuple[int, LayerKind]], roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
-) -> tuple[CacheReads, ...]:
-    out = []
-    for count, kind in kinds:
-        # The bytes of the entries of one layer's cache, by how often a step reads or writes them.
-        sizes: dict[int, int] = {}
-        limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
-        for tensor in kind.tensors():
-            positions = tensor.span.positions(seq, encoder_tokens)
-            if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
-                positions = min(positions, limit)
-            times = positions * (2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1)
-            sizes[times] = sizes.get(times, 0) + tensor.bytes_per_position(roles[tensor.role])
-        if sizes:
-            out.append(CacheReads(kind.name, count, sizes))
-    return tuple(out)
