@@ -88,7 +88,7 @@ class Offer(Struct, frozen=True):
 
 
 class _Tries:
-    """The occupancies of a plan under each change. Each change is planned once, and at most :data:`MOST_PLANS` changes are planned."""
+    """The occupancies of a plan under each change. Each is planned once, and at most :data:`MOST_PLANS` changes are."""
 
     def __init__(self, opened: Occupancy, line: CommandLine) -> None:
         self.opened, self.line, self.left = opened, line, MOST_PLANS

@@ -37,8 +37,8 @@ class Search:
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         """The layouts of the fewest GPUs of this kind that hold the request, by the expected value and for certain.
 
-        It is ``None`` if none is found, or if the user gives the budget, which holds for one layout only. Machines that cannot be linked
-        are not joined.
+        It is ``None`` if none is found, or if the user gives the budget, which holds for one layout only. Machines that cannot be
+        linked are not joined.
         """
         gpu, gpus = opened.setup.hardware.gpu, opened.setup.gpus
         if gpu is None or opened.setup.hardware.kv_memory is not None:

@@ -251,7 +251,8 @@ class Workload(Record):
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the model.
+    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the
+    model.
     """
 
     seq: int
@@ -450,7 +451,8 @@ def _of_weights(shares: Iterable[tuple[WeightShare, float]], parallel: Parallel)
 def _with_attention(flops: Flops, roles: Mapping[Role, DType], attention: float, *, in_32_bits: bool) -> Flops:
     """Operations with weights and of attention: 16 bits, or 8 bits if its keys have 8 bits, which are up to 8.5 with scales.
 
-    Kernels that add up products ``in_32_bits`` never reach the rate of 16-bit sums. llama.cpp tells cuBLAS to add in 16 bits (ggml-cuda.cu).
+    Kernels that add up products ``in_32_bits`` never reach the rate of 16-bit sums. llama.cpp tells cuBLAS to add in 16 bits
+    (ggml-cuda.cu).
     """
     # A packed layout has no keys beside its latents.
     keys = roles.get(Role.KEY) or roles[Role.LATENT]

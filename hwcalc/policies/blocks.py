@@ -88,8 +88,8 @@ def free_of_ranges(tokens: int, ranges: Ranges, block: int, *, shared: int = 0, 
 def expected_free(tokens: int, choosers: Mapping[int, int], block: int, *, chunk: int = 1, growing: bool = False) -> float:
     """Blocks that are free on average without compaction, if heads keep tokens at random, each on its own.
 
-    ``choosers`` are as many heads by the number of tokens that each keeps. A block of b tokens is free for one head with the chance
-    C(n - b, k) / C(n, k), and for several with the product. With ``chunk`` they choose whole chunks of so many tokens.
+    ``choosers`` are as many heads by the number of tokens that each keeps. A block of b tokens is free for one head with the
+    chance C(n - b, k) / C(n, k), and for several with the product. With ``chunk`` they choose whole chunks of so many tokens.
 
     >>> [round(expected_free(16_000, {1_600: heads}, 16), 1) for heads in (1, 2)], round(expected_free(16_000, {160: 8}, 16), 1)
     ([185.1, 34.3], 276.1)
