@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
-from hwcalc.profiles.catalog import built_in
+from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
 from hwcalc.profiles.engine_schema import FORMS, ClassesFile
 from hwcalc.profiles.schema import Aliases, GpuFile, HardwareFile, InstanceFile, check, read_yaml
@@ -27,7 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say whether the file is up to date, and write nothing")
     check = parser.parse_args(arguments).check
-    written = compile_facts(facts())
+    try:
+        written = compile_facts(facts())
+    except ProfileError as error:
+        print(error, file=sys.stderr)
+        return 1
     if not check:
         Path(COMPILED).write_bytes(written)
         return 0

@@ -71,8 +71,7 @@ class Subject(Record):
 def setup_of(plan: Plan) -> tuple[object, ...]:
     """The engine (in any version), dtypes, accelerator, layout and policy of a plan: what model, ``seq`` and ``batch`` leave open."""
     request = plan.request
-    names = (*_LAYOUT, *_DROPPED)
-    others = (getattr(request, name) for name in names)
+    others = (getattr(request, name) for name in (*_LAYOUT, *_DROPPED))
     return (request.engine, request.kv_dtype, plan.memory.weights.format, None if plan.fit is None else plan.fit.gpu, *others)
 
 
@@ -85,12 +84,8 @@ def parse_growth(text: str) -> Growth:
         share = parse_share(text, "--max-growth")
     except UsageError:
         share = None
-    if (
-        share is None
-        or share.numerator < 0
-        or not isinstance(text, str)
-        or not (text.rstrip().endswith("%") or share.numerator == 0)
-    ):
+    plain = share is None or not isinstance(text, str) or not (text.rstrip().endswith("%") or share.numerator == 0)
+    if share is None or plain or share.numerator < 0:
         raise UsageError(f"--max-growth {quoted(text, 40)} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
     return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
 
@@ -107,54 +102,37 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
     except KvplanError as error:
         raise BaselineError(f"the baseline cannot be read: {error.message}", hint=hint) from error
     try:
-        if "checks" in document:
-            return tuple(_from_check(item) for item in document["checks"] if item["plan"] is not None)
-        return (_from_plan(document),)
+        if "checks" not in document:
+            return (_from_plan(document),)
+        return tuple(_from_check(item) for item in document["checks"] if item["plan"] is not None)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        problem = (
-            "holds an error, not a plan" if "error" in document else "is no document of kvplan check --json or kvplan plan --json"
-        )
+        problem = "is no document of kvplan check --json or kvplan plan --json"
+        problem = "holds an error, not a plan" if "error" in document else problem
         raise BaselineError(f"{name} {problem}.", hint=hint) from error
 
 
 def _from_check(item: Mapping[str, Any]) -> Baseline:
-    plan = item["plan"]
-    if not isinstance(item["name"], str):
+    plan, name = item["plan"], item["name"]
+    if not isinstance(name, str):
         raise TypeError
-    return Baseline(
-        name=item["name"],
-        file=str(item["file"]),
-        model=str(item["model"]),
-        seq=_count(plan["seq"]),
-        batch=_count(plan["batch"]),
-        figures={key: _count(plan[key]) for key in _FIGURES if plan[key] is not None},
-    )
+    figures = {key: _count(plan[key]) for key in _FIGURES if plan[key] is not None}
+    seq, batch = _count(plan["seq"]), _count(plan["batch"])
+    return Baseline(name=name, file=str(item["file"]), model=str(item["model"]), seq=seq, batch=batch, figures=figures)
 
 
 def _from_plan(document: Mapping[str, Any]) -> Baseline:
     cache, memory, request, fit = document["cache"], document["memory"], document["request"], document["fit"]
-    gpu = None if fit is None else fit["gpu"]
-    figures = {
-        "total_bytes": memory["total_bytes"],
-        "cache_bytes": cache["total_bytes"],
-        "weights_bytes": memory["weights"]["bytes"],
-        "bytes_per_token": cache["bytes_per_token"],
-    }
+    sizes = (memory["total_bytes"], cache["total_bytes"], memory["weights"]["bytes"], cache["bytes_per_token"])
+    formats = (request["kv_dtype"], memory["weights"]["format"], None if fit is None else fit["gpu"])
+    dropped = (request.get(name, default) for name, default in _DROPPED.items())
     return Baseline(
         name=None,
         file=None,
         model=str(document["model"]["id"]),
         seq=_count(request["seq"]),
         batch=_count(request["batch"]),
-        figures={key: _count(value) for key, value in figures.items() if value is not None},
-        setup=(
-            request["engine"],
-            request["kv_dtype"],
-            memory["weights"]["format"],
-            gpu,
-            *(request[name] for name in _LAYOUT),
-            *(request.get(name, default) for name, default in _DROPPED.items()),
-        ),
+        figures={key: _count(value) for key, value in zip(_FIGURES, sizes, strict=True) if value is not None},
+        setup=(request["engine"], *formats, *(request[name] for name in _LAYOUT), *dropped),
     )
 
 
@@ -199,14 +177,10 @@ def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> 
         earlier = [item.figures[key] for item in same if key in item.figures]
         now: int | None = getattr(figures, key)
         if earlier and now is not None:
-            out.append(_judged(key, min(earlier), now, growth))
+            before = min(earlier)
+            limit = growth.limit(before)
+            moved = "unchanged" if now == before else f"{now - before:+,} B since the baseline's {before:,} B"
+            what = f"{key.removesuffix('_bytes').replace('_', ' ')} {human_bytes(now)} ({now:,} B)"
+            said = {"name": f"growth.{key}", "unit": "bytes", "message": f"{what}, {moved}; growth allowed: {growth.text}"}
+            out.append(Judged(**said, limit=limit, got=now, holds=now <= limit, certain=True))
     return tuple(out)
-
-
-def _judged(key: str, before: int, now: int, growth: Growth) -> Judged:
-    limit = growth.limit(before)
-    moved = "unchanged" if now == before else f"{now - before:+,} B since the baseline's {before:,} B"
-    message = (
-        f"{key.removesuffix('_bytes').replace('_', ' ')} {human_bytes(now)} ({now:,} B), {moved}; growth allowed: {growth.text}"
-    )
-    return Judged(name=f"growth.{key}", unit="bytes", limit=limit, got=now, holds=now <= limit, certain=True, message=message)

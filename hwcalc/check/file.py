@@ -75,10 +75,13 @@ def read_text(path: str) -> str:
     try:
         data = _bytes(path, name)
     except FileNotFoundError as error:
-        beside = _beside(path)
-        hint = (
-            f"There is: kvplan check {operand(beside)}" if beside else "Give a check file, or start with: kvplan check --example"
-        )
+        from pathlib import Path
+
+        hint, file = "Give a check file, or start with: kvplan check --example", Path(path)
+        with suppress(OSError, ValueError):
+            others = (file.with_suffix(suffix) for suffix in (".yaml", ".yml", ".json") if file.suffix)
+            beside = next((other for other in others if other.is_file()), None)
+            hint = hint if beside is None else f"There is: kvplan check {operand(str(beside))}"
         raise CheckFileError(f"there is no file {name}.", hint=hint) from error
     except CheckFileError:
         raise
@@ -90,23 +93,8 @@ def read_text(path: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CheckFileError(
-            f"{name} is not UTF-8 text (byte {error.start:,}).",
-            hint="Save it as UTF-8.",
-            line=data.count(b"\n", 0, error.start) + 1,
-        ) from error
-
-
-def _beside(path: str) -> str:
-    """The file of the same name with another suffix, if there is one."""
-    from pathlib import Path
-
-    file = Path(path)
-    for suffix in (".yaml", ".yml", ".json"):
-        with suppress(OSError, ValueError):
-            if file.suffix and file.with_suffix(suffix).is_file():
-                return str(file.with_suffix(suffix))
-    return ""
+        line = data.count(b"\n", 0, error.start) + 1
+        raise CheckFileError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint="Save it as UTF-8.", line=line) from error
 
 
 def _bytes(path: str, name: str) -> bytes:
@@ -124,10 +112,7 @@ def _bytes(path: str, name: str) -> bytes:
 
 
 def parse_tree(text: str, name: str) -> Node:
-    """The tree of a text. Messages name its places as ``name:line:column``.
-
-    Raises :class:`~hwcalc.check.file.CheckFileError`.
-    """
+    """The tree of a text. Messages name its places as ``name:line:column``. Raises :class:`~hwcalc.check.file.CheckFileError`."""
     try:
         return read_tree(text)
     except TreeError as error:
@@ -236,7 +221,14 @@ def parse_check_file(text: str, path: str) -> CheckFile:
     checks: tuple[Check, ...] = ()
     with suppress(_EnoughError), reader.keeping():
         checks = reader.checks(tree)
-    reader.raise_faults()
+    if reader.faults:
+        # Alone they leave the other checks of the file as they are.
+        for name in reader.misnamed:
+            with suppress(_EnoughError):
+                reader.fault(name, printable(name.error.message), name.error.hint)
+        first, *others = sorted(reader.faults.values(), key=lambda fault: (fault.line, fault.column))
+        first.others = (*others, *([reader.more] if reader.more else ()))
+        raise first
     return CheckFile(path=path, checks=checks)
 
 
@@ -257,6 +249,10 @@ class _Reader:
         message = f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}."
         return CheckUsageError(message, hint=hint, line=node.line, column=node.column)
 
+    def fault(self, node: Node | Misnamed, problem: str, hint: str) -> None:
+        """Keep a fault, and go on."""
+        self.add(self.error(node, problem, hint))
+
     def add(self, fault: CheckUsageError) -> None:
         """Keep a fault, and go on. A fault of the defaults shows in each check."""
         if fault.message not in self.faults and len(self.faults) == MOST_FAULTS:
@@ -273,34 +269,27 @@ class _Reader:
         except CheckUsageError as fault:
             self.add(fault)
 
-    def raise_faults(self) -> None:
-        """Raise the first fault, with the others behind it."""
-        if self.faults:
-            # Alone they leave the other checks of the file as they are.
-            for name in self.misnamed:
-                with suppress(_EnoughError):
-                    self.add(self.error(name, printable(name.error.message), name.error.hint))
-            first, *others = sorted(self.faults.values(), key=lambda fault: (fault.line, fault.column))
-            first.others = (*others, *([self.more] if self.more else ()))
-            raise first
-
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         if not isinstance(node.value, dict):
             raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
         for key, place in (node.keys or {}).items():
             if key not in known:
-                self.add(self.error(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known)))
+                self.fault(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known))
         return {key: value for key, value in node.value.items() if isinstance(value, Node) and key in known}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
         top = self.mapping(root, "a check file", _TOP)
-        self.check_version(root, top.get("schema_version"))
+        version, write = top.get("schema_version"), f"Write: schema_version: {SCHEMA_VERSION}"
+        if version is None:
+            self.fault(root, "schema_version is missing", write)
+        elif version.value != SCHEMA_VERSION or isinstance(version.value, bool):
+            self.fault(version, f"schema_version {shown(version.text, 20)} is not known", write)
         defaults: dict[str, Node] = {}
         if "defaults" in top and top["defaults"].value is not None:
             with self.keeping():
                 defaults = self.keys(top["defaults"], "defaults")
         if "name" in defaults:
-            self.add(self.error(defaults.pop("name"), "defaults cannot hold a name", "Give each check its own."))
+            self.fault(defaults.pop("name"), "defaults cannot hold a name", "Give each check its own.")
         listed = top.get("checks")
         if listed is None and len(root.value) > len(top):
             return ()  # the key that is not known may be this one
@@ -315,20 +304,13 @@ class _Reader:
                 found.append(self.check(node, defaults, named))
         return tuple(found)
 
-    def check_version(self, root: Node, version: Node | None) -> None:
-        hint = f"Write: schema_version: {SCHEMA_VERSION}"
-        if version is None:
-            self.add(self.error(root, "schema_version is missing", hint))
-        elif version.value != SCHEMA_VERSION or isinstance(version.value, bool):
-            self.add(self.error(version, f"schema_version {shown(version.text, 20)} is not known", hint))
-
     def keys(self, node: Node, what: str) -> dict[str, Node]:
         """The keys of a mapping; an alias is replaced by the key it stands for."""
         out = self.mapping(node, what, _KEYS)
         for alias, key in ALIASES.items():
             if alias in out:
                 if key in out:
-                    self.add(self.error(out[alias], f"{key} and {alias} are the same", "Give one of them."))
+                    self.fault(out[alias], f"{key} and {alias} are the same", "Give one of them.")
                 out[key] = out.pop(alias)
         return out
 
@@ -340,9 +322,16 @@ class _Reader:
         model, options, required = self.values(node, merged)
         # Whether the keys agree cannot be said if one was not read.
         if len(self.faults) == before:
-            self.check_requirements(node, merged, required, demand_fit=_fit_is_open(own, defaults))
+            # ``fits: null`` says that the check does not demand that it fits.
+            fits = own.get("fits") or defaults.get("fits")
+            self.check_requirements(node, merged, required, demand_fit=fits is None or fits.value is not None)
         misnamed = tuple(_misnamed(merged, options))
         self.misnamed |= dict.fromkeys(misnamed)
+        limits = [
+            Required(name=key, limit=required[key], text=merged[key].text if key in merged else "true")
+            for key in REQUIREMENTS
+            if key in required
+        ]
         return Check(
             misnamed=misnamed,
             name=self.title(merged.get("name"), model, options, named, node),
@@ -350,20 +339,17 @@ class _Reader:
             column=node.column,
             model=model,
             options=options,
-            required=tuple(
-                Required(name=key, limit=required[key], text=merged[key].text if key in merged else "true")
-                for key in REQUIREMENTS
-                if key in required
-            ),
+            required=tuple(limits),
         )
 
     def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """The model, the options and the requirements of a check. Each value that cannot be read is a fault."""
         model = ""
-        if "model" not in merged and not _mistyped("model", node):
-            self.add(
-                self.error(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
-            )
+        # A key that is not known and was probably meant for it: one fault is told once.
+        unknown = [key for key in node.keys or {} if key not in _KEYS]
+        mistyped = any(_suggestion(key, _KEYS) == "Did you mean model?" for key in unknown)
+        if "model" not in merged and not mistyped:
+            self.fault(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
         elif "model" in merged:
             model = self.named("model", merged) or ""
         fields = {**OPTIONS, **REQUIREMENTS}
@@ -383,44 +369,34 @@ class _Reader:
             name: str = self.read(merged[key], key, OPTIONS["draft"])
             if name != "-":
                 return name
-            self.add(self.error(merged[key], f"a check's {key} cannot be standard input", "Give an id or a path."))
+            self.fault(merged[key], f"a check's {key} cannot be standard input", "Give an id or a path.")
         return None
 
     def check_requirements(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, demand_fit: bool) -> None:
         """Whether the keys contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
         hardware = any(key in merged for key in HARDWARE)
         if "gpu" in merged and "instance" in merged:
-            self.add(self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them."))
+            self.fault(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them.")
         if not hardware:
             for key in FITTING:
                 if key in required:
-                    self.add(
-                        self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
-                    )
+                    self.fault(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
         elif demand_fit:
             required.setdefault("fits", True)
         if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
-            self.add(
-                self.error(
-                    merged["min_decode_tokens_per_s"],
-                    "min_decode_tokens_per_s needs an accelerator",
-                    "Add gpu: NAME or instance: NAME.",
-                )
+            self.fault(
+                merged["min_decode_tokens_per_s"],
+                "min_decode_tokens_per_s needs an accelerator",
+                "Add gpu: NAME or instance: NAME.",
             )
         if "kv_memory" in merged and "max_gpus" in required:
-            self.add(
-                self.error(
-                    merged["max_gpus"],
-                    "kv_memory is of this number of GPUs alone, and max_gpus asks for others",
-                    "Give one of them.",
-                )
+            self.fault(
+                merged["max_gpus"], "kv_memory is of this number of GPUs alone, and max_gpus asks for others", "Give one of them."
             )
         if required.get("fits") is False and "headroom" in required:
-            self.add(
-                self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
-            )
+            self.fault(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
         if not required:
-            self.add(self.error(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}."))
+            self.fault(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}.")
 
     def read(self, node: Node, key: str, field: Any) -> Any:
         try:
@@ -451,12 +427,6 @@ class _Reader:
         return name
 
 
-def _fit_is_open(own: Mapping[str, Node], defaults: Mapping[str, Node]) -> bool:
-    """Whether the check may demand that it fits: ``fits: null`` says that it does not."""
-    fits = own.get("fits") or defaults.get("fits")
-    return fits is None or fits.value is not None
-
-
 def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Misnamed]:
     """The names of engines and hardware that are not known."""
     from hwcalc.engines import find_engine
@@ -475,11 +445,6 @@ def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterato
                 yield Misnamed(line=merged[key].line, column=merged[key].column, error=error)
 
 
-def _mistyped(key: str, node: Node) -> bool:
-    """Whether an unknown key of the check is one that was probably meant for ``key``: one fault is told once."""
-    return any(_suggestion(other, _KEYS) == f"Did you mean {key}?" for other in node.keys or {} if other not in _KEYS)
-
-
 def _suggestion(key: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
@@ -490,24 +455,17 @@ def _suggestion(key: str, known: Iterable[str]) -> str:
 
 def check_file_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12). Rules between keys, such as ``headroom`` needs hardware, are left to :mod:`hwcalc.check.file`."""
-    fields = {name: {**field.schema, "description": field.help} for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
-    fields |= {alias: {**OPTIONS[key].schema, "description": f"The same as {key}."} for alias, key in ALIASES.items()}
-    # null undoes a default
-    optional = {
-        name: {"anyOf": [_without_description(schema), {"type": "null"}], **_description(schema)}
-        for name, schema in fields.items()
-    }
-    model = {
-        "type": "string",
-        "minLength": 1,
-        "description": "Hub id, or the path of a folder or config.json from this file's folder.",
-    }
-    name = {
-        "type": "string",
-        "minLength": 1,
-        "maxLength": 200,
-        "description": "What reports call the check. Default: model and request.",
-    }
+    fields = {name: (field.schema, field.help) for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
+    fields |= {alias: (OPTIONS[key].schema, f"The same as {key}.") for alias, key in ALIASES.items()}
+    text = {"type": "string", "minLength": 1}
+    model = {**text, "description": "Hub id, or the path of a folder or config.json from this file's folder."}
+    name = {**text, "maxLength": 200, "description": "What reports call the check. Default: model and request."}
+    optional: dict[str, Any] = {"model": model}
+    for key, (schema, description) in fields.items():
+        # null undoes a default
+        plain = {word: value for word, value in schema.items() if word != "description"}
+        optional[key] = {"anyOf": [plain, {"type": "null"}], "description": description}
+    check = {"type": "object", "additionalProperties": False, "properties": {"name": name, **optional}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kvplan check-file",
@@ -521,25 +479,8 @@ def check_file_schema() -> dict[str, Any]:
                 "type": ["object", "null"],
                 "description": "Options and requirements of every check that does not say otherwise.",
                 "additionalProperties": False,
-                "properties": {"model": model, **optional},
+                "properties": optional,
             },
-            "checks": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": MOST_CHECKS,
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"name": name, "model": model, **optional},
-                },
-            },
+            "checks": {"type": "array", "minItems": 1, "maxItems": MOST_CHECKS, "items": check},
         },
     }
-
-
-def _without_description(schema: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in schema.items() if key != "description"}
-
-
-def _description(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": schema["description"]}

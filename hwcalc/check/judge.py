@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -75,20 +75,12 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
     if not plan.fit.fits and plan.fit.message:
         message += f"; {plan.reason.removesuffix('.')}"
     if item.limit and not plan.fit.fits and plan.fit.suggestions:
-        message += (
-            f"; try {' or '.join(f'{one.flag or one.command} ({one.effect})' for one in plan.fit.suggestions[:_MOST_TRIES])}"
-        )
+        tries = (f"{one.flag or one.command} ({one.effect})" for one in plan.fit.suggestions[:_MOST_TRIES])
+        message += f"; try {' or '.join(tries)}"
     if not item.limit:
         message += "; required: that it does not fit"
-    return Judged(
-        name=item.name,
-        unit="verdict",
-        limit=None,
-        got=None,
-        holds=holds,
-        certain=plan.fit.verdict.certain,
-        message=message,
-    )
+    certain = plan.fit.verdict.certain
+    return Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
 
 
 def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
@@ -98,15 +90,9 @@ def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan) -> J
     got, worst, best = (fit.usable_bytes - n for n in (fit.needed_bytes, fit.needed_high_bytes, fit.needed_low_bytes))
     asked = f"{item.text} = {with_unit(least, 'bytes')}" if limit.share is not None else with_unit(least, "bytes")
     span = "" if worst == best else f" ({human_bytes(worst)} to {human_bytes(best)})"
-    return Judged(
-        name=item.name,
-        unit="bytes",
-        limit=least,
-        got=max(0, got),
-        holds=got >= least,
-        certain=(worst >= least) is (best >= least),
-        message=f"{human_bytes(got)} free{span}, at least {asked} required",
-    )
+    message = f"{human_bytes(got)} free{span}, at least {asked} required"
+    certain, holds = (worst >= least) is (best >= least), got >= least
+    return Judged(name=item.name, unit="bytes", limit=least, got=max(0, got), holds=holds, certain=certain, message=message)
 
 
 Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
@@ -116,9 +102,8 @@ Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
 def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
     def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
         expected, low, high = (_known(item, value, figures) for value in read(figures, plan))
-        return _compared(
-            item, unit, expected, low, high, holds=expected <= item.limit, certain=(low <= item.limit) is (high <= item.limit)
-        )
+        certain = (low <= item.limit) is (high <= item.limit)
+        return _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
 
     return judged
 
@@ -127,15 +112,8 @@ def _compared(item: Required, unit: str, expected: float, low: float, high: floa
     span = "" if low == high else f" ({with_unit(low, unit)} to {with_unit(high, unit)})"
     words = "at least" if item.name.startswith("min") else "at most"
     open_end = "; the ends of the estimate disagree" if not certain and not span else ""
-    return Judged(
-        name=item.name,
-        unit=unit,
-        limit=item.limit,
-        got=expected,
-        holds=holds,
-        certain=certain,
-        message=f"{with_unit(expected, unit)}{span}, {words} {with_unit(item.limit, unit)} required{open_end}",
-    )
+    message = f"{with_unit(expected, unit)}{span}, {words} {with_unit(item.limit, unit)} required{open_end}"
+    return Judged(name=item.name, unit=unit, limit=item.limit, got=expected, holds=holds, certain=certain, message=message)
 
 
 def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
@@ -172,27 +150,24 @@ def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan) -> J
 
 
 def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Replan) -> bool:
-    """Whether some layout of ``least`` to ``most`` GPUs fits at the high end of the estimate too."""
-    if plan.fit is not None and plan.fit.verdict == Verdict.FITS and fit.gpus <= most:
+    """Whether some layout of ``least`` to ``most`` GPUs fits at the high end of the estimate too: that of the fewest GPUs comes first.
+
+    Each is tried with experts cut, and dealt out whole.
+    """
+    assert plan.fit is not None
+    if plan.fit.verdict == Verdict.FITS and fit.gpus <= most:
         return True
-    for layout in _layouts(plan, least, most):
+    layouts = [] if plan.fit.min_layout is None else [plan.fit.min_layout]
+    for count in counts(min(most, MOST_GPUS), any_layout=True):
+        for tp in range(min(count, NODE), 0, -1) if count >= least else ():
+            cut = (Layout(tp=tp, pp=pp, dp=count // tp // pp) for pp in range(1, count // tp + 1) if count % (tp * pp) == 0)
+            layouts += [one for layout in cut for one in dict.fromkeys((layout, replace(layout, ep=layout.tp * layout.dp)))]
+    for layout in layouts:
         with suppress(KvplanError):  # the model or the engine does not allow this layout
             other = replan(gpu=fit.gpu, gpus=None, instance=None, **asdict(layout), dcp=1).fit
             if other is not None and other.verdict == Verdict.FITS:
                 return True
     return False
-
-
-def _layouts(plan: Plan, least: int, most: int) -> Iterator[Layout]:
-    """The layout of the fewest GPUs, and then every one of ``least`` to ``most`` GPUs; with experts cut, and dealt out whole."""
-    if plan.fit is not None and plan.fit.min_layout is not None:
-        yield plan.fit.min_layout
-    for count in counts(min(most, MOST_GPUS), any_layout=True):
-        for tp in range(min(count, NODE), 0, -1) if count >= least else ():
-            for pp in range(1, count // tp + 1):
-                if count % (tp * pp) == 0:
-                    layout = Layout(tp=tp, pp=pp, dp=count // tp // pp)
-                    yield from dict.fromkeys((layout, replace(layout, ep=layout.tp * layout.dp)))
 
 
 def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from hwcalc.check.file import CheckUsageError, LockError
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
-from hwcalc.model import Definition, GgufTensor, ModelSpec, Note, Parameters, RawModel, WeightFacts
+from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.options import Access
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
@@ -80,10 +80,8 @@ class Models:
         """Count a plan. Raises :class:`~hwcalc.check.file.CheckUsageError` if the checks of this file take too long in all."""
         self._kinds += len(spec.stack.groups)
         if self._kinds > MOST_KINDS:
-            raise CheckUsageError(
-                f"the checks up to here plan more than {MOST_KINDS:,} kinds of layers.",
-                hint="Split them into several check files.",
-            )
+            message = f"the checks up to here plan more than {MOST_KINDS:,} kinds of layers."
+            raise CheckUsageError(message, hint="Split them into several check files.")
 
     def _once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
         if key not in self._kept:
@@ -145,44 +143,37 @@ class Models:
         return None if isinstance(found, Absent) else found
 
     def _compare(self, model: str, revision: str | None, assume: str | None) -> Judged:
-        locked = self.raw(model, revision)
+        """Whether nothing that bears on memory has changed on this machine since the lock."""
+        locked, changes = self.raw(model, revision), []
         try:
             local = self._local_copy(locked, model, revision)
             if local is None:
                 return _judged("not on this machine: taken from the lock")
-            changes = self._changes(locked, local, model, revision, assume)
+            from hwcalc.planner.diff import key_changes
+            from hwcalc.sources.refresh import finite
+
+            if finite(local.config) != locked.config:
+                now = parse(local, assume=assume)
+                for change in key_changes(self.spec(model, revision, assume), now):
+                    before, after = _value(change.in_a, change.a), _value(change.in_b, change.b)
+                    changes.append(f"{printable(change.key)} {before} -> {after}")
         except UsageError:
             raise
         except KvplanError as error:
             return _judged(f"the model's config can no longer be used: {error.message}", mend=self._mend)
+        if local.weights is not None and locked.weights is not None:
+            sizes = [dict(weights.bytes_by_dtype) for weights in (locked.weights, local.weights)]
+            if sizes[0] != sizes[1]:
+                first, last = (sum(size.values()) for size in sizes)
+                changes.append(f"weight files {first:,} B -> {last:,} B")
         if not changes:
             return _judged("the same as in the lock")
         shown = "; ".join(changes[:_MOST_KEYS])
         more = f"; and {len(changes) - _MOST_KEYS} more" if len(changes) > _MOST_KEYS else ""
         return _judged(f"model config changed since the lock: {shown}{more}", mend=self._mend)
 
-    def _changes(self, locked: RawModel, local: RawModel, model: str, revision: str | None, assume: str | None) -> list[str]:
-        """The differences that bear on memory."""
-        from hwcalc.planner.diff import key_changes
-        from hwcalc.sources.refresh import finite
-
-        changes: list[str] = []
-        if finite(local.config) != locked.config:
-            now = parse(local, assume=assume)
-            changes += [
-                f"{printable(change.key)} {_value(change.in_a, change.a)} -> {_value(change.in_b, change.b)}"
-                for change in key_changes(self.spec(model, revision, assume), now)
-            ]
-        if local.weights is not None and locked.weights is not None:
-            before, after = dict(locked.weights.bytes_by_dtype), dict(local.weights.bytes_by_dtype)
-            if before != after:
-                changes.append(f"weight files {sum(before.values()):,} B -> {sum(after.values()):,} B")
-        return changes
-
 
 def _value(present: bool, value: Any) -> str:
-    import json
-
     if not present:
         return "(absent)"
     text = printable(json.dumps(value, default=str))
@@ -196,17 +187,13 @@ def _judged(message: str, *, mend: str = "") -> Judged:
 
 SCHEMA_VERSION: Final = 1
 SUFFIX: Final = ".lock"
+"""What is added to the path of a check file for that of its lock."""
 _SOURCES: Final = frozenset({"catalog", "hub", "hf-cache", "local", "gguf"})
 _PASSING: Final = frozenset({"hub-unreachable", "source", "user-profile"})
 """Notes about how the source was read, not about the model."""
 _ENTRY: Final = frozenset({"config", "id", "notes", "parameters", "revision", "source", "weights"})
 _OF_SOME: Final = frozenset({"tensors", "weights_format"})
 """What only entries of GGUF files have: the tensors of a header, or the format of a file that was not read."""
-
-
-def lock_of(path: str) -> str:
-    """The path of the lock of a check file."""
-    return path + SUFFIX
 
 
 def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
@@ -270,6 +257,16 @@ def _entry(raw: RawModel) -> dict[str, Any]:
         from hwcalc.sources.gguf.hub import row_of
 
         more["tensors"] = list(map(row_of, raw.tensors))
+    facts = None
+    if weights is not None:
+        facts = {
+            "bytes_by_dtype": dict(sorted(weights.bytes_by_dtype.items())),
+            "definition": weights.definition,
+            "elements_by_dtype": dict(sorted(weights.elements_by_dtype.items())),
+            "files": weights.files,
+            "source": weights.source.partition(",")[0],
+            "tensors": weights.tensors,
+        }
     return more | {
         "config": finite(raw.config),
         "id": raw.id,
@@ -277,16 +274,7 @@ def _entry(raw: RawModel) -> dict[str, Any]:
         "parameters": None if raw.parameters is None else dict(sorted(asdict(raw.parameters).items())),
         "revision": raw.revision,
         "source": raw.source,
-        "weights": None
-        if weights is None
-        else {
-            "bytes_by_dtype": dict(sorted(weights.bytes_by_dtype.items())),
-            "definition": weights.definition,
-            "elements_by_dtype": dict(sorted(weights.elements_by_dtype.items())),
-            "files": weights.files,
-            "source": weights.source.partition(",")[0],
-            "tensors": weights.tensors,
-        },
+        "weights": facts,
     }
 
 
@@ -296,6 +284,13 @@ def _raw(entry: Any, name: str) -> RawModel:
         raise TypeError
     if not isinstance(entry["config"], dict) or not isinstance(entry["id"], str) or not isinstance(entry["revision"], str | None):
         raise TypeError
+    rows = entry.get("tensors", [])
+    if not isinstance(rows, list):
+        raise TypeError
+    if rows:
+        from hwcalc.sources.gguf.hub import tensor_of
+
+        rows = list(map(tensor_of, rows))
     return RawModel(
         id=printable(entry["id"]),
         config=entry["config"],
@@ -305,17 +300,9 @@ def _raw(entry: Any, name: str) -> RawModel:
         parameters=_parameters(entry["parameters"]),
         weights=_weights(entry["weights"]),
         notes=tuple(Note(code=_words(code), message=_words(message)) for code, message in entry["notes"]),
-        tensors=_tensors(entry["tensors"]) if "tensors" in entry else (),
+        tensors=tuple(rows),
         weights_format=_words(entry["weights_format"]) if "weights_format" in entry else None,
     )
-
-
-def _tensors(rows: Any) -> tuple[GgufTensor, ...]:
-    from hwcalc.sources.gguf.hub import tensor_of
-
-    if not isinstance(rows, list):
-        raise TypeError
-    return tuple(map(tensor_of, rows))
 
 
 def _parameters(given: Any) -> Parameters | None:

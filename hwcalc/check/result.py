@@ -93,16 +93,16 @@ class Checked(Record):
     file: str
     line: int
     column: int
-    model: str | None
-    status: str
-    verdict: Verdict | None
-    source: str | None
-    revision: str | None
-    plan: Figures | None
-    requirements: tuple[Judged, ...]
-    error: CheckFailure | None
-    warnings: tuple[Note, ...]
-    notes: tuple[Note, ...]
+    model: str | None = None
+    status: str = "error"
+    verdict: Verdict | None = None
+    source: str | None = None
+    revision: str | None = None
+    plan: Figures | None = None
+    requirements: tuple[Judged, ...] = ()
+    error: CheckFailure | None = None
+    warnings: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class FileInfo(Record):
@@ -110,9 +110,9 @@ class FileInfo(Record):
 
     path: str
     checks: int
-    lock: str | None
-    lock_written: bool
-    notes: tuple[Note, ...]
+    lock: str | None = None
+    lock_written: bool = False
+    notes: tuple[Note, ...] = ()
 
 
 class Summary(Record):
@@ -147,33 +147,27 @@ class CheckDocument(Answer, Record):
         return f"{summary.checks:,} checks: {', '.join(f'{count:,} {what}' for what, count in counts.items() if count)}"
 
     def records(self) -> list[dict[str, Any]]:
-        return [_row(check) for check in self.checks]
+        """A flat row for each check; ``why`` is what did not hold, or could not be read."""
+        rows = []
+        for check in self.checks:
+            plan = check.plan
+            planned: dict[str, Any] = dict.fromkeys(_PLANNED)
+            if plan is not None:
+                sizes = (plan.cache_bytes, plan.weights_bytes, plan.total_bytes)
+                gpu = None if plan.fit is None else plan.fit.gpu
+                planned = dict(zip(_PLANNED, (plan.seq, plan.batch, plan.kv_dtype, plan.engine, gpu, *sizes), strict=True))
+            fits = None if check.verdict is None else str(check.verdict)
+            why = [judged.message for judged in check.requirements if not judged.holds]
+            why += [check.error.message] if check.error is not None else []
+            told = {"name": check.name, "status": check.status, "model": check.model, "fits": fits}
+            rows.append({**told, **planned, "why": "; ".join(why) or None, "file": check.file, "line": check.line})
+        return rows
 
     __repr__ = Answer.__repr__
 
 
-def _row(check: Checked) -> dict[str, Any]:
-    """A check in one flat row; ``why`` is what did not hold, or could not be read."""
-    plan = check.plan
-    why = [judged.message for judged in check.requirements if not judged.holds]
-    why += [check.error.message] if check.error is not None else []
-    return {
-        "name": check.name,
-        "status": check.status,
-        "model": check.model,
-        "fits": None if check.verdict is None else str(check.verdict),
-        "seq": None if plan is None else plan.seq,
-        "batch": None if plan is None else plan.batch,
-        "dtype": None if plan is None else plan.kv_dtype,
-        "engine": None if plan is None else plan.engine,
-        "gpu": None if plan is None or plan.fit is None else plan.fit.gpu,
-        "cache_total_bytes": None if plan is None else plan.cache_bytes,
-        "weights_bytes": None if plan is None else plan.weights_bytes,
-        "total_bytes": None if plan is None else plan.total_bytes,
-        "why": "; ".join(why) or None,
-        "file": check.file,
-        "line": check.line,
-    }
+_PLANNED: Final = ("seq", "batch", "dtype", "engine", "gpu", "cache_total_bytes", "weights_bytes", "total_bytes")
+"""Columns of a row of a check that was planned."""
 
 
 def verdict_of(plan: Plan) -> Verdict | None:
@@ -184,6 +178,7 @@ def verdict_of(plan: Plan) -> Verdict | None:
 def figures_of(plan: Plan) -> Figures:
     """The figures that a check reports and compares."""
     request, cache, memory = plan.request, plan.cache, plan.memory
+    fit = None if plan.fit is None else Fit(**{name: getattr(plan.fit, name) for name in Fit.__struct_fields__})
     return Figures(
         engine=request.engine,
         engine_version=request.engine_version,
@@ -196,29 +191,9 @@ def figures_of(plan: Plan) -> Figures:
         total_bytes=memory.total_bytes,
         definition=cache.definition,
         decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
-        fit=_fit(plan),
+        fit=fit,
         policy=request.policy,
         policy_offered=None if plan.policy is None else plan.policy.offered,
-    )
-
-
-def _fit(plan: Plan) -> Fit | None:
-    fit = plan.fit
-    if fit is None:
-        return None
-    return Fit(
-        gpu=fit.gpu,
-        gpus=fit.gpus,
-        usable_bytes=fit.usable_bytes,
-        needed_bytes=fit.needed_bytes,
-        needed_low_bytes=fit.needed_low_bytes,
-        needed_high_bytes=fit.needed_high_bytes,
-        headroom_bytes=fit.headroom_bytes,
-        max_seq=fit.max_seq,
-        expected_max_seq=fit.expected_max_seq,
-        max_batch=fit.max_batch,
-        expected_max_batch=fit.expected_max_batch,
-        min_gpus=fit.min_gpus,
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
-from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Misnamed, Unread, open_check_file
+from hwcalc.check.file import Check, CheckFile, CheckUsageError, Unread, open_check_file
 from hwcalc.check.judge import judge
-from hwcalc.check.models import Models, key_of, lock_of, read_lock, write_lock
+from hwcalc.check.models import SUFFIX, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
     SCHEMA_VERSION,
     CheckDocument,
@@ -90,60 +90,63 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
     planned: list[tuple[Checked, Subject | None]] = []
     for file in files:
         if isinstance(file, Unread):
-            infos.append(FileInfo(path=printable(file.path), checks=0, lock=None, lock_written=False, notes=()))
-            planned += [(_unread(file, fault), None) for fault in file.faults]
+            path = printable(file.path)
+            infos.append(FileInfo(path=path, checks=0))
+            for fault in file.faults:
+                # The name of a fault of a file says where in the file it is.
+                name = "standard input" if path == "-" else path
+                name = f"{name}:{fault.line}:{fault.column}" if isinstance(fault, CheckUsageError) else name
+                failed = Checked(name=name, file=path, line=fault.line, column=fault.column, error=_failure(fault))
+                planned.append((failed, None))
             continue
         models, info = _models(file, options)
         infos.append(info)
         for check in file.checks:
-            planned += [_misnamed(file, check, fault) for fault in check.misnamed] or [_checked(file, check, models, options)]
+            # Each name that is not known is said at its place, which may be among the defaults.
+            for wrong in check.misnamed:
+                at = replace(_unmade(file, check), line=wrong.line, column=wrong.column, error=_failure(wrong.error))
+                planned.append((at, None))
+            planned += [] if check.misnamed else [_checked(file, check, models, options)]
     done = [check for check, _ in planned] if options.baselines is None else _compared(planned, options.baselines, options)
-    return CheckDocument(
-        schema_version=SCHEMA_VERSION,
-        kvplan_version=__version__,
-        files=tuple(infos),
-        checks=tuple(done),
-        summary=_summary(done, strict=options.strict),
+    count = Counter(check.status for check in done)
+    codes = [check.error.code for check in done if check.error is not None]
+    summary = Summary(
+        checks=len(done),
+        passed=count["pass"],
+        warnings=count["warning"],
+        failed=count["fail"],
+        errors=count["error"],
+        strict=options.strict,
+        exit_code=max(codes) if codes else 1 if count["fail"] else 0,
     )
+    version = {"schema_version": SCHEMA_VERSION, "kvplan_version": __version__}
+    return CheckDocument(**version, files=tuple(infos), checks=tuple(done), summary=summary)
 
 
 def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
-    mend = f"kvplan check --lock {operand(file.path)}"
-    path = lock_of(file.path)
-    notes: tuple[Note, ...] = ()
-    if options.lock == "write":
-        if file.path == "-":
-            raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
-        models = Models(file.folder, None, mend=mend, access=options.access)
-        changed = write_lock(path, _all(file, models), mend)
-        notes = (Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}"),)
-        return models, FileInfo(path=printable(file.path), checks=len(file.checks), lock=path, lock_written=changed, notes=notes)
-    locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
-    if locked is not None:
-        notes = (Note(code="locked", message=f"Models are taken from {path}; no network is used."),)
-    return (
-        Models(file.folder, locked, mend=mend, access=options.access),
-        FileInfo(
-            path=printable(file.path),
-            checks=len(file.checks),
-            lock=path if locked is not None else None,
-            lock_written=False,
-            notes=notes,
-        ),
-    )
-
-
-def _all(file: CheckFile, models: Models) -> dict[str, Any]:
-    """The description of every model of a file, by its key in the lock."""
-    out = {}
+    """The models of a file, from its lock where that is used, and what is known of the file."""
+    mend, path = f"kvplan check --lock {operand(file.path)}", file.path + SUFFIX
+    info = FileInfo(path=printable(file.path), checks=len(file.checks))
+    if options.lock != "write":
+        locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
+        models = Models(file.folder, locked, mend=mend, access=options.access)
+        if locked is None:
+            return models, info
+        note = Note(code="locked", message=f"Models are taken from {path}; no network is used.")
+        return models, replace(info, lock=path, notes=(note,))
+    if file.path == "-":
+        raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
+    models, raws = Models(file.folder, None, mend=mend, access=options.access), {}
     for check in file.checks:
         for model, revision in _named(check):
             try:
-                out[key_of(model, revision)] = models.raw(model, revision)
+                raws[key_of(model, revision)] = models.raw(model, revision)
             except KvplanError as error:
                 error.hint = f"{error.hint} No lock was written.".strip()
                 raise
-    return out
+    changed = write_lock(path, raws, mend)
+    note = Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}")
+    return models, replace(info, lock=path, lock_written=changed, notes=(note,))
 
 
 def _named(check: Check) -> list[tuple[str, str | None]]:
@@ -165,94 +168,48 @@ def _option_draft(check: Check) -> str | None:
     return find_engine(asked.engine)[0].draft_named(asked.engine_options)
 
 
-def _unread(file: Unread, fault: CheckFileError | CheckUsageError) -> Checked:
-    """A fault of a file as a check that could not be made. Its name says where in the file it is."""
-    path = printable(file.path)
-    name = "standard input" if path == "-" else path
-    return Checked(
-        name=f"{name}:{fault.line}:{fault.column}" if isinstance(fault, CheckUsageError) else name,
-        file=path,
-        line=fault.line,
-        column=fault.column,
-        model=None,
-        status="error",
-        verdict=None,
-        source=None,
-        revision=None,
-        plan=None,
-        requirements=(),
-        error=_failure(fault),
-        warnings=(),
-        notes=(),
-    )
-
-
 def _failure(error: KvplanError) -> CheckFailure:
     return CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
 
 
-def _misnamed(file: CheckFile, check: Check, fault: Misnamed) -> tuple[Checked, None]:
-    """A check with a name that is not known, at the place of that name, which may be among the defaults."""
-    known = _unmade(file, check)
-    return Checked(**known | {"line": fault.line, "column": fault.column, "error": _failure(fault.error)}), None
-
-
 def _checked(file: CheckFile, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
+    """A check and what a baseline is compared with; where it could not be made, why."""
     known = _unmade(file, check)
     try:
-        judged, subject = _judged(check, known["file"], models, options)
-        return Checked(**known | judged), subject
+        revision, assume = check.options.get("revision"), check.options.get("assume")
+        spec = models.spec(check.model, revision, assume)
+        models.plan(spec)
+        keywords = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
+        if "draft" in keywords:
+            keywords["draft"] = models.spec(keywords["draft"], None, None)
+        named = None if "draft" in keywords else _option_draft(check)
+        draft = None if named is None else models.spec(named, None, None)
+        planned = plan_loaded(spec, keywords, draft, advise=True)
+        judged = list(judge(check.required, planned, lambda **change: plan_loaded(spec, keywords | change, draft)))
+        for model, of in _named(check):
+            lock = models.changed(model, of, assume if model == check.model else None)
+            judged += [] if lock is None else [lock]
     except KvplanError as error:
-        return Checked(**known | {"error": _failure(error)}), None
+        return replace(known, error=_failure(error)), None
+    figures, names = figures_of(planned), (check.model, spec.id)
+    made = replace(
+        known,
+        status=_status(judged, strict=options.strict),
+        verdict=verdict_of(planned),
+        source=spec.source,
+        revision=spec.revision,
+        plan=figures,
+        requirements=tuple(judged),
+        warnings=planned.warnings,
+        notes=planned.notes,
+    )
+    return made, Subject(name=check.name, file=known.file, models=names, setup=setup_of(planned), figures=figures)
 
 
-def _unmade(file: CheckFile, check: Check) -> dict[str, Any]:
+def _unmade(file: CheckFile, check: Check) -> Checked:
     """What is known of a check before it is made."""
-    return {
-        "name": check.name,
-        "file": printable(file.path),
-        "line": check.line,
-        "column": check.column,
-        "model": printable(check.model),
-        "status": "error",
-        "verdict": None,
-        "source": None,
-        "revision": None,
-        "plan": None,
-        "requirements": (),
-        "error": None,
-        "warnings": (),
-        "notes": (),
-    }
-
-
-def _judged(check: Check, file: str, models: Models, options: CheckOptions) -> tuple[dict[str, Any], Subject]:
-    revision, assume = check.options.get("revision"), check.options.get("assume")
-    spec = models.spec(check.model, revision, assume)
-    models.plan(spec)
-    keywords = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
-    if "draft" in keywords:
-        keywords["draft"] = models.spec(keywords["draft"], None, None)
-    named = None if "draft" in keywords else _option_draft(check)
-    draft = None if named is None else models.spec(named, None, None)
-    planned = plan_loaded(spec, keywords, draft, advise=True)
-    judged = list(judge(check.required, planned, lambda **change: plan_loaded(spec, keywords | change, draft)))
-    figures, verdict = figures_of(planned), verdict_of(planned)
-    for model, of in _named(check):
-        lock = models.changed(model, of, assume if model == check.model else None)
-        if lock is not None:
-            judged.append(lock)
-    subject = Subject(name=check.name, file=file, models=(check.model, spec.id), setup=setup_of(planned), figures=figures)
-    return {
-        "status": _status(judged, strict=options.strict),
-        "verdict": verdict,
-        "source": spec.source,
-        "revision": spec.revision,
-        "plan": figures,
-        "requirements": tuple(judged),
-        "warnings": planned.warnings,
-        "notes": planned.notes,
-    }, subject
+    path, model = printable(file.path), printable(check.model)
+    return Checked(name=check.name, file=path, line=check.line, column=check.column, model=model)
 
 
 def _compared(
@@ -294,17 +251,3 @@ def _status(judged: Sequence[Judged], *, strict: bool) -> str:
     if not all(item.certain for item in judged):
         return "fail" if strict else "warning"
     return "pass"
-
-
-def _summary(done: Sequence[Checked], *, strict: bool) -> Summary:
-    count = Counter(check.status for check in done)
-    codes = [check.error.code for check in done if check.error is not None]
-    return Summary(
-        checks=len(done),
-        passed=count["pass"],
-        warnings=count["warning"],
-        failed=count["fail"],
-        errors=count["error"],
-        strict=strict,
-        exit_code=max(codes) if codes else 1 if count["fail"] else 0,
-    )

@@ -62,7 +62,7 @@ checks:
             "[FILE]...",
             "Check files in YAML or JSON; - is standard input. Default: kvplan.yaml.",
             "list",
-            complete="check_files",
+            complete="paths",
         ),
         Option(
             "lock",

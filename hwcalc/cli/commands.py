@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from shutil import get_terminal_size
 from typing import Annotated, Any, Final
 
@@ -16,12 +16,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from hwcalc._version import __version__
 from hwcalc.cli import completion
-from hwcalc.cli.line import Alias, aliases, aliases_of, with_command
+from hwcalc.cli.line import aliases, aliases_of, with_command
 from hwcalc.cli.options import (
     COMMANDS,
     DEFAULT,
     GROUPS,
-    Command,
     Example,
     Option,
     command,
@@ -74,8 +73,12 @@ class Root(TyperGroup):
         return super().parse_args(ctx, with_command(args))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The questions that people ask with the command of each, and all commands."""
-        write_root(formatter)
+        """The questions that people ask with the command of each, and all commands, uncut."""
+        _write_examples(formatter, "Questions", QUESTIONS)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary(name)) for name in COMMANDS])
+        formatter.write_paragraph()
+        formatter.write_text("All options of a command, with examples: kvplan help COMMAND")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Commands, and the models and options of ``plan``, because a line may leave the command out."""
@@ -93,8 +96,20 @@ class ReadOnce(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments, the options by group, and the examples."""
-        rows = [(parameter.name or "", parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)]
-        write_command(formatter, find_command(str(self.name)), [(name, record) for name, record in rows if record])
+        command = find_command(str(self.name))
+        of = {option.name: option.group if option.flags else "arguments" for option in command.options}
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record:
+                groups.setdefault(of.get(parameter.name or "", GROUPS[-1]), []).append(record)
+        names = [first for rows in groups.values() for first, _ in rows]
+        width = max((len(name) for name in names if len(name) <= _WIDEST), default=0)
+        for title in ("arguments", *GROUPS):
+            if title in groups:
+                with formatter.section(title.capitalize()):
+                    _write_columns(formatter, groups[title], width)
+        _write_examples(formatter, "Examples", command.examples)
 
     def make_parser(self, ctx: Any) -> Any:
         """The parser of a line, which refuses a single-value option that is given twice."""
@@ -103,35 +118,32 @@ class ReadOnce(TyperCommand):
 
         def parse_once(args: list[str]) -> Any:
             parsed = parse(args)
-            if not ctx.resilient_parsing:
-                _check_once(parsed[2])
-            return parsed
+            given: Any = parsed[2]
+            # A line that asks for help gets help, whatever else it has.
+            if ctx.resilient_parsing or any(one.name == "help" for one in given):
+                return parsed
+            single = [one for one in given if one.param_type_name == "option" and not one.multiple and not one.is_flag]
+            twice = next((one for place, one in enumerate(single) if one in single[:place]), None)
+            if twice is None:
+                return parsed
+            flag = twice.opts[0]
+            several = next((row.lists for row in PLAN_OPTIONS if row.name == twice.name), ())
+            more = f" Several values side by side: kvplan {several[0]} MODEL {flag} A,B" if several else ""
+            raise UsageError(f"{flag} is given twice, and takes one value.", hint=f"Give it once.{more}")
 
         parser.parse_args = parse_once  # type: ignore[method-assign]
         return parser
 
 
-def _check_once(order: Sequence[Any]) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` if ``order``, the parameters as given, has a single-value option twice.
-
-    A line that asks for help gets help, whatever else it has.
-    """
-    if any(one.name == "help" for one in order):
-        return
-    single = [one for one in order if one.param_type_name == "option" and not one.multiple and not one.is_flag]
-    twice = next((one for place, one in enumerate(single) if one in single[:place]), None)
-    if twice is None:
-        return
-    flag = twice.opts[0]
-    several = next((row.lists for row in PLAN_OPTIONS if row.name == twice.name), ())
-    hint = f"Give it once. Several values side by side: kvplan {several[0]} MODEL {flag} A,B" if several else "Give it once."
-    raise UsageError(f"{flag} is given twice, and takes one value.", hint=hint)
-
-
 def _command(name: str, words: Sequence[str] | None = None) -> Any:
     """Build a command from its module's options, or those that ``words`` have: a function with the signature that Typer reads."""
     found = find_command(name)
-    options = found.options if words is None else _options_in(words, found.options)
+    options: Sequence[Option] = found.options
+    if words is not None:
+        # The arguments, and the options that are among the words; all of them if a word may be an option of another spelling.
+        flags = {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"}
+        named = [option for option in options if not option.flags or not flags.isdisjoint(option.flags)]
+        options = named if flags.issubset(flag for option in named for flag in option.flags) else options
     others = {option.name: _default(option) for option in found.options if option not in options}
 
     def run(**given: Any) -> Answer:
@@ -149,34 +161,19 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
         wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
         return replace(result, color=True) if wanted and not result.json else result
 
-    parameters = [_parameter(option) for option in (*options, *_completed(options))]
+    # vLLM's names are options that only completion uses: a line is translated before Typer reads it.
+    foreign = aliases(options) if "_KVPLAN_COMPLETE" in os.environ else {}
+    completed = []
+    for number, (spelling, alias) in enumerate(foreign.items()):
+        complete = None if alias.knob else alias.option.complete
+        completed.append(Option(f"alias_{number}", (spelling,), "N", "", "flag" if alias.value else "text", complete=complete))
+    parameters = [_parameter(option) for option in (*options, *completed)]
     run.__doc__ = found.run.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name, cls=ReadOnce)(run)
     return typer.main.get_command(app)
-
-
-def _options_in(words: Sequence[str], options: Sequence[Option]) -> Sequence[Option]:
-    """The arguments, and the options that are among the words; all of them if a word may be an option of another spelling."""
-    flags = {word.partition("=")[0] for word in words if word.startswith("-") and word != "-"}
-    named = [option for option in options if not option.flags or not flags.isdisjoint(option.flags)]
-    return named if flags.issubset(flag for option in named for flag in option.flags) else options
-
-
-def _completed(options: Sequence[Option]) -> list[Option]:
-    """The options, and vLLM's names as options that only completion uses: a line is translated before Typer reads it."""
-    if "_KVPLAN_COMPLETE" not in os.environ:
-        return []
-    return [
-        Option(f"alias_{number}", (spelling,), "N", "", "flag" if alias.value else "text", complete=_completion_of(alias))
-        for number, (spelling, alias) in enumerate(aliases(options).items())
-    ]
-
-
-def _completion_of(alias: Alias) -> str | None:
-    return None if alias.knob else alias.option.complete
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -203,16 +200,16 @@ def _default(option: Option) -> str | bool | None:
 
 def root(width: int | None = None) -> Any:
     """The whole command line as a Typer command. Its help has lines of ``width`` characters; by default those of the output."""
+    columns = _WIDTH
+    if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
+        columns = max(min(get_terminal_size().columns, _WIDTH) - 2, _NARROWEST)
     app = typer.Typer(
         cls=Root,
         help=_HELP,
         invoke_without_command=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={
-            "help_option_names": ["-h", "--help"],
-            "terminal_width": line_width() if width is None else width,
-        },
+        context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width or columns},
     )
     app.callback()(_root)
     return typer.main.get_command(app)
@@ -242,14 +239,6 @@ def help_of(command: str | None, width: int | None = None) -> str:
             return f"{one.get_help(inner)}\n"
 
 
-def line_width() -> int:
-    """Characters of a line of help, as Typer counts them."""
-    columns = _WIDTH
-    if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
-        columns = max(min(get_terminal_size().columns, _WIDTH) - 2, _NARROWEST)
-    return columns
-
-
 QUESTIONS: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
     Example("Does it fit, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4"),
@@ -273,30 +262,6 @@ def summary(command: str) -> str:
     return first.partition(". ")[0].rstrip(".") + "."
 
 
-def write_root(formatter: Any) -> None:
-    """The questions and the commands, uncut."""
-    _write_examples(formatter, "Questions", QUESTIONS)
-    with formatter.section("Commands"):
-        formatter.write_dl([(name, summary(name)) for name in COMMANDS])
-    formatter.write_paragraph()
-    formatter.write_text("All options of a command, with examples: kvplan help COMMAND")
-
-
-def write_command(formatter: Any, command: Command, records: Sequence[tuple[str, tuple[str, str]]]) -> None:
-    """The arguments, the options by group and the examples of a command. ``records`` are names of options with both columns."""
-    groups = {option.name: option.group for option in command.options if option.flags}
-    arguments = {option.name for option in command.options if not option.flags}
-    width = max((len(first) for _, (first, _) in records if len(first) <= _WIDEST), default=0)
-    for title in ("arguments", *GROUPS):
-        rows = [
-            record for name, record in records if ("arguments" if name in arguments else groups.get(name, GROUPS[-1])) == title
-        ]
-        if rows:
-            with formatter.section(title.capitalize()):
-                _write_columns(formatter, rows, width)
-    _write_examples(formatter, "Examples", command.examples)
-
-
 def _write_columns(formatter: Any, rows: Sequence[tuple[str, str]], width: int) -> None:
     """Two columns, of the same widths in all groups."""
     (first, text), *others = [(name, re.sub(_OPTION, lambda match: match[0].replace("-", _HYPHEN), said)) for name, said in rows]
@@ -304,12 +269,11 @@ def _write_columns(formatter: Any, rows: Sequence[tuple[str, str]], width: int) 
     formatter.buffer[:] = [piece.replace(_HYPHEN, "-") for piece in formatter.buffer]
 
 
-def _write_examples(formatter: Any, title: str, examples: Iterable[Example]) -> None:
-    listed = tuple(examples)
-    if not listed:
+def _write_examples(formatter: Any, title: str, examples: Sequence[Example]) -> None:
+    if not examples:
         return
     with formatter.section(title):
-        for example in listed:
+        for example in examples:
             formatter.write(f"{'':{formatter.current_indent}}{example.says}\n")
             formatter.write(f"{'':{formatter.current_indent + 2}}{example.line}\n")
 

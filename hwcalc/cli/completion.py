@@ -47,14 +47,13 @@ schemas = _listed("hwcalc.report.schema", "DOCUMENTS")
 check_formats = _listed("hwcalc.report.check", "FORMATS")
 
 
-def probe_devices(incomplete: str) -> list[str]:
-    """Devices for a probe, whether or not this machine has them."""
-    return _starting(("cpu", "cuda:0", "mps"), incomplete)
+def _one_of(*names: str) -> Callable[[str], list[str]]:
+    """A completion by these names."""
+    return lambda incomplete: _starting(names, incomplete)
 
 
-def probe_searches(incomplete: str) -> list[str]:
-    """What ``--find-max`` takes."""
-    return _starting(("batch", "seq"), incomplete)
+probe_devices = _one_of("cpu", "cuda:0", "mps")
+probe_searches = _one_of("batch", "seq")
 
 
 def models(incomplete: str) -> list[str]:
@@ -146,21 +145,15 @@ def weight_formats(incomplete: str) -> list[str]:
 def gpus(incomplete: str) -> list[str]:
     """Ids of accelerators and the one of this machine; aliases too, if a part of the name is written."""
     from hwcalc.hardware.named import LOCAL
-    from hwcalc.profiles.gpus import gpu_aliases, list_gpus
+    from hwcalc.profiles.gpus import find_gpu, gpu_aliases, list_gpus
 
     with suppress(Exception):
         known = [*list_gpus(), LOCAL]
         names = _starting([*known, *sorted(gpu_aliases())] if incomplete else known, incomplete.lower())
-        return [*names, *(_sizes(names[0]) if len(names) == 1 else [])]
+        # With a size, such as ``m4-max-48gb``, if the accelerator is sold with several sizes of memory.
+        sizes = find_gpu(names[0]).memory_options_gb if len(names) == 1 else ()
+        return [*names, *(f"{names[0]}-{size}gb" for size in sizes if len(sizes) > 1)]
     return []
-
-
-def _sizes(name: str) -> list[str]:
-    """Names with a size, such as ``m4-max-48gb``, if the accelerator is sold with several sizes of memory."""
-    from hwcalc.profiles.gpus import find_gpu
-
-    sizes = find_gpu(name).memory_options_gb
-    return [f"{name}-{size}gb" for size in sizes] if len(sizes) > 1 else []
 
 
 def instances(incomplete: str) -> list[str]:
@@ -168,14 +161,10 @@ def instances(incomplete: str) -> list[str]:
     from hwcalc.profiles.instances import list_instances
 
     with suppress(Exception):
-        names = list_instances()
-        return _starting(names if "/" in incomplete or not incomplete else _both(names), incomplete.lower())
+        names = list(list_instances())
+        short = [] if "/" in incomplete or not incomplete else [name.partition("/")[2] for name in names]
+        return _starting([*names, *short], incomplete.lower())
     return []
-
-
-def _both(names: Iterable[str]) -> list[str]:
-    listed = list(names)
-    return [*listed, *(name.partition("/")[2] for name in listed)]
 
 
 def vendors(incomplete: str) -> list[str]:
@@ -250,11 +239,6 @@ def assumptions(incomplete: str) -> list[str]:
 def plot_kinds(incomplete: str) -> list[str]:
     """The kinds of pictures."""
     return [kind for kind in ("memory", "frontier", "layers") if kind.startswith(incomplete.lower())]
-
-
-def check_files(incomplete: str) -> list[str]:
-    """Files and folders."""
-    return paths(incomplete)
 
 
 def paths(incomplete: str) -> list[str]:

@@ -85,12 +85,6 @@ def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return [line[0], *reader.read()], tuple(reader.remarks)
 
 
-def _which(word: str) -> str:
-    """A hint on which of two models to leave out: the name of llama.cpp's program, if it is there."""
-    program = word.rpartition("/")[2].removesuffix(".exe")
-    return f"Leave out {program}, and paste what stands behind it." if program.startswith("llama-") else "Leave one of them out."
-
-
 class _Line:
     """The words behind a command."""
 
@@ -157,7 +151,11 @@ class _Line:
         self.remarks += read.remarks()
         model = read.named()
         if model and self.free:
-            raise UsageError(f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model.", hint=_which(self.free[0]))
+            # The name of llama.cpp's program may be among them.
+            program = self.free[0].rpartition("/")[2].removesuffix(".exe")
+            hint = f"Leave out {program}, and paste what stands behind it." if program.startswith("llama-") else ""
+            message = f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model."
+            raise UsageError(message, hint=hint or "Leave one of them out.")
         self.free += [model] if model else []
         return [*([model] if model else []), *read.words(self.values)]
 
@@ -180,10 +178,8 @@ class _Line:
         if option is None:
             bundle = not word.startswith("--") and f"-{word[1]}" in self.own
             if not bundle and flag not in _HELP and not self.asks_help:
-                raise UsageError(
-                    f"{self.command} has no option {brief(flag, 60)}.",
-                    hint=meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help",
-                )
+                hint = meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help"
+                raise UsageError(f"{self.command} has no option {brief(flag, 60)}.", hint=hint)
             return [word]
         if option.kind == "flag":
             return [word]
@@ -230,31 +226,25 @@ class _Line:
         """The text of a value as vLLM reads it, for kvplan's own option."""
         if name == "weights":
             if value.lower() in _AS_PUBLISHED:
-                raise UsageError(
-                    f"{flag} {brief(value, 40)} names no format: the checkpoint has it.",
-                    hint="Leave it out: weights are planned as published.",
-                )
+                message = f"{flag} {brief(value, 40)} names no format: the checkpoint has it."
+                raise UsageError(message, hint="Leave it out: weights are planned as published.")
             return _METHODS.get(value.lower(), value)
         if name in _PLAIN and re.fullmatch(_NUMBER, value.strip()):
-            raise UsageError(
-                f"{flag} {brief(value, 40)}: vLLM takes a plain number.", hint=f"Write it out, or {own} {name}={value}"
-            )
+            message = f"{flag} {brief(value, 40)}: vLLM takes a plain number."
+            raise UsageError(message, hint=f"Write it out, or {own} {name}={value}")
         if name not in _NUMBERS:
             return value
         if name == "seq" and value.strip().lower() in {"auto", "-1"}:
-            raise UsageError(
-                f"{flag} {value} asks for the longest sequence that fits.",
-                hint="Leave it out: with a GPU, the plan says what the longest is.",
-            )
+            message = f"{flag} {value} asks for the longest sequence that fits."
+            raise UsageError(message, hint="Leave it out: with a GPU, the plan says what the longest is.")
         return ",".join(self.number(flag, name, part, own) for part in value.split(","))
 
     def number(self, flag: str, name: str, text: str, own: str) -> str:
         match = re.fullmatch(_NUMBER, text.strip())
         if match is None:
             if name in _TOKENS and not text.strip().isdigit():
-                raise UsageError(
-                    f"{flag} {shown(text, 40)} is not a number as vLLM writes it.", hint=f"Write: {flag} 32768, or {own} 32k"
-                )
+                message = f"{flag} {shown(text, 40)} is not a number as vLLM writes it."
+                raise UsageError(message, hint=f"Write: {flag} 32768, or {own} 32k")
             return text
         digits, letter = match[1], match[2]
         factor = (1000 if letter.islower() else 1024) ** _POWERS[letter.lower()]
@@ -277,22 +267,17 @@ class _Line:
         }
         if any(text is not None and name not in numbers for name, text in sizes.items()):
             raise UsageError("--enable-expert-parallel needs one number of ranks.", hint="Write --ep N: tp x dp.")
-        parallel = numbers.keys() & {"tp", "pp", "dp"}
-        count = numbers.get("gpus") or self.instance_gpus()
+        count = numbers.get("gpus")
+        if not count and "instance" in self.values:
+            from hwcalc.hardware.named import instance_named
+            from hwcalc.hardware.profiles import profile_errors
+
+            with profile_errors():
+                count = instance_named(self.values["instance"]).count
         self.give(self.own["--ep"], "--enable-expert-parallel", "")
+        parallel = numbers.keys() & {"tp", "pp", "dp"}
         ranks = numbers.get("tp", 1) * numbers.get("dp", 1) if parallel or count is None else count
         return ["--ep", str(ranks)] if ranks > 1 else []
-
-    def instance_gpus(self) -> int | None:
-        """The number of GPUs of the instance on the line."""
-        name = self.values.get("instance")
-        if name is None:
-            return None
-        from hwcalc.hardware.named import instance_named
-        from hwcalc.hardware.profiles import profile_errors
-
-        with profile_errors():
-            return instance_named(name).count
 
     def check_words(self) -> None:
         """Raise an error for words that belong to no option and are too many, as behind a mistyped command, and for vLLM's flags alone.
@@ -302,14 +287,11 @@ class _Line:
         if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
-            raise UsageError(
-                f"kvplan plans what {self.free[0]} would start.",
-                hint="Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags behind it",
-            )
+            hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags behind it"
+            raise UsageError(f"kvplan plans what {self.free[0]} would start.", hint=hint)
         if self.free[:2] == ["vllm", "serve"]:
-            raise UsageError(
-                "kvplan plans what vllm serve would start.", hint="Write: kvplan MODEL --engine vllm, and vLLM's flags behind it"
-            )
+            hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags behind it"
+            raise UsageError("kvplan plans what vllm serve would start.", hint=hint)
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
             refuse_command(self.free[0], self.free[1:])
@@ -338,17 +320,9 @@ VLLM: Final[Mapping[str, tuple[str, ...]]] = {
 """Option of kvplan -> vLLM's names for it. Its short ``-q`` is missing: that is ``--quiet`` here."""
 
 VLLM_OPTIONS: Final = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "block_size",
-    "num_gpu_blocks_override",
-    "cpu_offload_gb",
-    "kv_offloading_size",
-    "mamba_cache_dtype",
-    "mamba_ssm_cache_dtype",
-    "gdn_prefill_backend",
-    "all2all_backend",
-)
+    "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "cpu_offload_gb", "kv_offloading_size",
+    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend", "all2all_backend",
+)  # fmt: skip
 """Engine options of vLLM with a value; the flag has the same name."""
 
 SWITCHES: Final = ("enable_prefix_caching", "enforce_eager", "async_scheduling", "disable_hybrid_kv_cache_manager")
@@ -504,24 +478,14 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
     if first in own:
         value = f" {own[first].metavar}" if answer == first and own[first].metavar else ""
         return f"{_NOTES.get(name, 'kvplan calls it')} {answer}{value}"
-    return answer if first == "kvplan" else _of_a_plan(name, own) or _near(name, rows, own)
-
-
-def _of_a_plan(name: str, own: Mapping[str, Option]) -> str:
-    """A hint that an option belongs to ``kvplan plan``, for a command that lacks it; else empty."""
+    if first == "kvplan":
+        return answer
     row = next((row for row in options_of("plan") if name in row.spellings), None)
-    if row is None or "--seq" not in own:
-        return ""
-    return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}"
-
-
-def _near(name: str, rows: tuple[Option, ...], own: Mapping[str, Option]) -> str:
-    """A hint with options, vLLM's too, that resemble a mistyped name.
-
-    If there are none, it has kvplan's name for a similar name of another program.
-    """
+    if row is not None and "--seq" in own:
+        return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}"
     from difflib import get_close_matches
 
+    # Options, vLLM's too, that resemble a mistyped name; else kvplan's name for a similar name of another program.
     near = get_close_matches(name.lower(), [*own, "--help", *aliases(rows)], n=2, cutoff=0.7)
     if not near:
         foreign = {spelling: said for spelling, said in FOREIGN.items() if said.partition(" ")[0] in own}
@@ -534,10 +498,7 @@ _NOTES: Final = {
         "kvplan takes prompt and output together:",
         "--input-len", "--output-len", "--isl", "--osl", "--prompt-len", "--max-new-tokens", "--max-tokens", "--max-input-length",
     ),
-    **_same(
-        "Weights in host memory are planned for vLLM, in GB:",
-        "--cpu-offload",
-    ),
+    "--cpu-offload": "Weights in host memory are planned for vLLM, in GB:",
     **dict.fromkeys(
         (flag for flag, answer in FOREIGN.items() if answer.startswith("--engine llamacpp")), "It is an option of llama.cpp:"
     ),

@@ -13,8 +13,6 @@ from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
 from hwcalc.text import brief
 
-__all__ = ["MODEL_FLAGS", "WITHOUT_EFFECT", "WITH_VALUE", "LlamacppWords", "runs_llamacpp"]
-
 _ENGINE: Final = re.compile(r"ollama|llama[._-]?(?:cpp|server|cli)", re.IGNORECASE)
 _CONTEXT: Final = ("-c", "--ctx-size")
 _SLOTS: Final = ("-np", "--parallel")
@@ -82,10 +80,10 @@ def runs_llamacpp(words: Sequence[str]) -> bool:
     engines += [word.partition("=")[2] for word in words if word.startswith("--engine=")]
     if engines:
         return any(_ENGINE.match(each.strip()) for each in engines)
+    if any(word in _REPOSITORY for word in words):
+        return True
     named = (word for word in words if not word.startswith("-"))
-    return any(word.lower().endswith(".gguf") or "-gguf" in word.lower() or word.startswith(OLLAMA) for word in named) or any(
-        word in _REPOSITORY for word in words
-    )
+    return any(word.lower().endswith(".gguf") or "-gguf" in word.lower() or word.startswith(OLLAMA) for word in named)
 
 
 class LlamacppWords:
@@ -110,14 +108,8 @@ class LlamacppWords:
     @staticmethod
     def with_value() -> set[str]:
         """The flags of llama-server that a value follows."""
-        return {
-            *WITH_VALUE,
-            *_SPECULATION,
-            *_CONTEXT,
-            *_SLOTS,
-            *MODEL_FLAGS,
-            *(flag for flag, values in WITHOUT_EFFECT.items() if values),
-        }
+        followed = (flag for flag, values in WITHOUT_EFFECT.items() if values)
+        return {*WITH_VALUE, *_SPECULATION, *_CONTEXT, *_SLOTS, *MODEL_FLAGS, *followed}
 
     def read(self, flag: str, value: str | None, words: list[str]) -> None:
         """Read a flag, and its value from the words that follow. Raises :class:`~hwcalc.errors.UsageError` for a value that is missing."""
@@ -139,10 +131,8 @@ class LlamacppWords:
             if not words or (words[0].startswith("-") and not words[0][1:2].isdigit()):
                 raise UsageError(f"{flag} has no value.", hint=f"Write: {flag} {'FILE' if flag in MODEL_FLAGS else 'N'}")
             value = words.pop(0)
-        self.take(flag, value.strip())
-
-    def take(self, flag: str, value: str) -> None:
-        """Keep a value. The last one of a flag counts, as for llama-server; patterns of ``-ot`` are all kept."""
+        value = value.strip()
+        # The last value of a flag counts, as for llama-server; patterns of ``-ot`` are all kept.
         if flag in _CONTEXT:
             self.context = _number(flag, value)
         elif flag in _SLOTS:
@@ -176,11 +166,13 @@ class LlamacppWords:
 
         ``given`` are the names of options that the line has in kvplan's own words.
         """
-        own = set(given)
+        own, slots = set(given), self.slots or 1
         out: list[str] = []
-        slots = self.slots or 1
+        for number, flag, option in ((self.context, "-c", "seq"), (self.slots, "-np", "batch")):
+            if number is not None and option in own:
+                message = f"{flag} and --{option} are the same option, and it takes one value."
+                raise UsageError(message, hint="Give one of them.")
         if self.context is not None:
-            _once("-c", "--seq", "seq" in own)
             if self.context % slots:
                 self.options |= {"n_ctx": str(self.context), "n_seq_max": str(slots)}
             if self.context:
@@ -188,14 +180,12 @@ class LlamacppWords:
             else:
                 self.options["n_ctx"] = "0"
         if self.slots is not None:
-            _once("-np", "--batch", "batch" in own)
             out += ["--batch", str(slots)]
         if self.drafting == "draft-mtp":
             self.options |= {"load_mtp": "true", "n_rs_seq": str(self.drafts)}
         elif self.drafting not in ("", "none") and not self.drafting.startswith("ngram"):
-            raise UsageError(
-                f"--spec-type {brief(self.drafting, 40)} loads a second model, which is not planned.", hint="Leave it out."
-            )
+            drafting = brief(self.drafting, 40)
+            raise UsageError(f"--spec-type {drafting} loads a second model, which is not planned.", hint="Leave it out.")
         for name, value in self.options.items():
             out += ["--engine-option", f"{name}={value}"]
         return out
@@ -206,14 +196,8 @@ class LlamacppWords:
             yield f"-c {self.context:,} is planned for one slot, -np 1; llama-server by itself opens four that share it: -np 4 -kvu."
 
 
-def _once(flag: str, own: str, given: bool) -> None:
-    if given:
-        raise UsageError(f"{flag} and {own} are the same option, and it takes one value.", hint="Give one of them.")
-
-
 def _number(flag: str, value: str, least: int = 0) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 13) or int(value) < least:
-        raise UsageError(
-            f"{flag} {brief(value, 40)} is not a number as llama.cpp writes it.", hint=f"Write: {flag} 32768, or --seq 32k"
-        )
+        message = f"{flag} {brief(value, 40)} is not a number as llama.cpp writes it."
+        raise UsageError(message, hint=f"Write: {flag} 32768, or --seq 32k")
     return int(value)

@@ -82,7 +82,8 @@ def sweep(
     from hwcalc.sweep.rows import MAX_TIME, in_words, sweep
 
     tally = _Tally()
-    with _shown(target):
+    # Where the rows themselves go to the terminal, progress would stand between them.
+    with nullcontext() if target is None and sys.stdout is not None and sys.stdout.isatty() else progress():
         limit = MAX_TIME if max_time is None else max_time
         rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, **given)
         if rows.seconds >= _WORTH_SAYING and not quiet:
@@ -91,15 +92,20 @@ def sweep(
     from hwcalc.report.text import plural
 
     remarks = [] if quiet else [note.message for note in rows.notes]
-    if tally.first is not None:
-        remarks.append(f"{tally.failed:,} of {plural(tally.rows, 'point')} could not be planned; the first: {tally.first}")
+    if tally.error is not None:
+        failed = f"{tally.failed:,} of {plural(tally.rows, 'point')} could not be planned"
+        remarks.append(f"{failed}; the first: {tally.error.message}")
     if tally.unjudged:
         have = "has" if tally.unjudged == 1 else "have"
         points = f"{tally.unjudged:,} of {plural(tally.rows, 'point')}"
         remarks.append(f"{points} {have} no verdict: what the model needs beside its cache is not known.")
     if target is not None and not quiet:
         remarks.append(f"{plural(tally.rows, 'point')} in {target}")
-    return Answer(text="", pieces=pieces, json=True, remarks=tuple(remarks), status=tally.status)
+    # The status of the first error if every point failed, 1 if no other point has the verdict that was asked for.
+    status = 1 if tally.unjudged and tally.unjudged + tally.failed == tally.rows else 0
+    if tally.error is not None and tally.failed == tally.rows:
+        status = tally.error.exit_code
+    return Answer(text="", pieces=pieces, json=True, remarks=tuple(remarks), status=status)
 
 
 def _format(format_: str | None, target: str | None, *, json: bool) -> str:
@@ -109,9 +115,8 @@ def _format(format_: str | None, target: str | None, *, json: bool) -> str:
     suffix = "" if target is None else Path(target).suffix.lower()
     chosen = (format_ or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else "csv")).strip().lower()
     if not chosen:
-        raise UsageError(
-            f"the suffix {brief(suffix, 20)} of --output names no format.", hint="Add: --format csv, jsonl, json or parquet"
-        )
+        message = f"the suffix {brief(suffix, 20)} of --output names no format."
+        raise UsageError(message, hint="Add: --format csv, jsonl, json or parquet")
     if chosen not in FORMATS:
         raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
     if json and chosen != "json":
@@ -126,7 +131,8 @@ class _Tally:
 
     def __init__(self) -> None:
         self.rows = self.failed = self.unjudged = 0
-        self._error: KvplanError | None = None
+        self.error: KvplanError | None = None
+        """The first error."""
 
     def counted(self, rows: Sweep) -> Iterator[RowBlock]:
         """The blocks of a sweep, which are counted while they are iterated."""
@@ -134,27 +140,8 @@ class _Tally:
             self.rows += block.size
             self.failed += block.failed
             self.unjudged += block.unjudged
-            self._error = self._error or block.error
+            self.error = self.error or block.error
             yield block
-
-    @property
-    def first(self) -> str | None:
-        """The message of the first error."""
-        return None if self._error is None else self._error.message
-
-    @property
-    def status(self) -> int:
-        """The exit status of the first error if every point failed, 1 if no other point has the verdict that was asked for, else 0."""
-        if self._error is not None and self.failed == self.rows:
-            return self._error.exit_code
-        return 1 if self.unjudged and self.unjudged + self.failed == self.rows else 0
-
-
-def _shown(target: str | None) -> Any:
-    """A context manager that shows progress, unless the rows themselves go to the terminal."""
-    if target is None and sys.stdout is not None and sys.stdout.isatty():
-        return nullcontext()
-    return progress()
 
 
 def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> Iterator[str]:
@@ -251,14 +238,13 @@ def explore(
         raise UsageError("--port needs --serve.", hint="Write: kvplan explore --serve --port 8000")
     to_pipe = target == "-" and not serve
     if to_pipe and sys.stdout is not None and sys.stdout.isatty():
-        raise UsageError(
-            "--output - is the terminal, which shows no page.", hint="Write: -o page.html, or -o - | gzip > page.html.gz"
-        )
+        hint = "Write: -o page.html, or -o - | gzip > page.html.gz"
+        raise UsageError("--output - is the terminal, which shows no page.", hint=hint)
     if serve and not open and sys.stdout is None:
-        raise UsageError(
-            "standard output is closed, so nobody would learn the address.", hint="Write: kvplan explore --serve --open"
-        )
-    number = _port(port)
+        hint = "Write: kvplan explore --serve --open"
+        raise UsageError("standard output is closed, so nobody would learn the address.", hint=hint)
+    if port is not None and not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 1 << 16):
+        raise UsageError(f"--port {shown(port, 20)} is no port.", hint="Give a number from 1024 to 65535, or leave it out.")
     given = given_options("explore", options)
     from hwcalc.files import whole_file
 
@@ -270,23 +256,21 @@ def explore(
         size = 0 if file is None else file.write(page.html.text.encode())
     remarks = () if quiet else tuple(note.message for note in page.notes)
     if serve:
-        return _serve(page, number, remarks, open_=open, quiet=quiet)
+        return _serve(page, 0 if port is None else int(port), remarks, open_=open, quiet=quiet)
     if to_pipe:
         return Answer(text=page.html.text, remarks=remarks)
     if open:
+        import webbrowser
         from pathlib import Path
 
-        _open(Path(target).resolve().as_uri())
-    return Answer(text="", remarks=remarks if quiet else (*remarks, *_said(page, target, size)))
+        webbrowser.open(Path(target).resolve().as_uri())
+    if quiet:
+        return Answer(text="", remarks=remarks)
+    from hwcalc.report.text import plural
 
-
-def _port(text: str | None) -> int:
-    """The number of a port; 0 is any that is free."""
-    if text is None:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 1 << 16):
-        raise UsageError(f"--port {shown(text, 20)} is no port.", hint="Give a number from 1024 to 65535, or leave it out.")
-    return int(text)
+    said = f"{plural(page.models, 'model')} in {shown(target)}, {size / 1e6:.1f} MB. Open it in a browser."
+    slow = ("A page of this size opens slowly: name fewer models.",) if size > _LARGE else ()
+    return Answer(text="", remarks=(*remarks, said, *slow))
 
 
 def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet: bool) -> Answer:
@@ -301,21 +285,8 @@ def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet:
             write(sys.stderr, f"kvplan: {remark}\n")
         write(sys.stdout, f"{server.address}\n")
         if open_:
-            _open(server.address)
+            import webbrowser
+
+            webbrowser.open(server.address)
         server.serve_forever()
     return Answer(text="")
-
-
-def _said(page: Page, target: str, size: int) -> tuple[str, ...]:
-    """Where the page is, and whether it is too large for what people do with pages."""
-    from hwcalc.report.text import plural
-
-    said = f"{plural(page.models, 'model')} in {shown(target)}, {size / 1e6:.1f} MB. Open it in a browser."
-    return (said, *(("A page of this size opens slowly: name fewer models.",) if size > _LARGE else ()))
-
-
-def _open(address: str) -> None:
-    """Open a page in the user's browser."""
-    import webbrowser
-
-    webbrowser.open(address)

@@ -97,7 +97,19 @@ class Bert(Record):
         inner = config.integer("intermediate_size")
         mlp = w.linear("intermediate.dense", width, inner, bias=True) + w.linear("output.dense", inner, width, bias=True)
         mlp += w.layer_norm("output.LayerNorm", width)
-        out = [Block(kind="embedding", weights=self._embeddings(config, width, path), part=part)]
+        # Words, positions, token types, a norm, and a projection if embeddings are narrower than the model.
+        narrow, base = self._narrow(config, width), f"{path}embeddings"
+        table = w.embedding(f"{base}.word_embeddings", config.integer("vocab_size"), narrow)
+        if self.positions:
+            table += w.embedding(f"{base}.position_embeddings", config.integer("max_position_embeddings"), narrow)
+        if self.token_types:
+            table += w.embedding(f"{base}.token_type_embeddings", config.integer("type_vocab_size", minimum=0), narrow)
+        if self.embedding_norm:
+            table += w.layer_norm(f"{base}.LayerNorm", narrow)
+        if narrow != width or self.projected:
+            table += w.linear(f"{path}embeddings_project", narrow, width, bias=True)
+        table += self.extra(config, width) if self.extra is not None else ()
+        out = [Block(kind="embedding", weights=table, part=part)]
         out += stack(layers, width, part, attention=own, mlp=mlp, cross_attention=over, adapter=adapter)
         if switched(config, self.final_norm):
             out.append(Block(kind="norm", weights=w.layer_norm(f"{path}encoder.LayerNorm", width), part=part))
@@ -111,20 +123,6 @@ class Bert(Record):
     def _narrow(self, config: Config, width: int) -> int:
         """The width of the embeddings."""
         return (config.maybe_integer(self.narrow) if self.narrow else None) or width
-
-    def _embeddings(self, config: Config, width: int, path: str) -> Weighed:
-        """Words, positions, token types, a norm, and a projection if embeddings are narrower than the model."""
-        narrow, base = self._narrow(config, width), f"{path}embeddings"
-        weights = w.embedding(f"{base}.word_embeddings", config.integer("vocab_size"), narrow)
-        if self.positions:
-            weights += w.embedding(f"{base}.position_embeddings", config.integer("max_position_embeddings"), narrow)
-        if self.token_types:
-            weights += w.embedding(f"{base}.token_type_embeddings", config.integer("type_vocab_size", minimum=0), narrow)
-        if self.embedding_norm:
-            weights += w.layer_norm(f"{base}.LayerNorm", narrow)
-        if narrow != width or self.projected:
-            weights += w.linear(f"{path}embeddings_project", narrow, width, bias=True)
-        return weights + (self.extra(config, width) if self.extra is not None else ())
 
     def _head(self, config: Config, width: int, tied: bool) -> Weighed:
         """The head that predicts words."""

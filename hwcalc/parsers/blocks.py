@@ -67,15 +67,6 @@ def tied_head(config: Config, top: Config) -> bool:
     return bool(own if whole is None else whole)
 
 
-def head_block(config: Config, *, tied: bool, bias: bool = False, width: int | None = None) -> tuple[Block, ...]:
-    """The output head: nothing but its bias where it is tied to the embedding."""
-    hidden = config.integer("hidden_size") if width is None else width
-    head = w.linear("lm_head", hidden, config.integer("vocab_size"), bias=bias, role=WeightRole.HEAD)
-    if tied:
-        head = head[1:]
-    return (Block(kind="head", weights=head),) if head else ()
-
-
 def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: Part = Part.LANGUAGE) -> list[Block]:
     """The blocks of a stack of layers. Equal layers are weighed once. Equal blocks of different layers are counted together.
 
@@ -95,11 +86,6 @@ def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: P
     ]
 
 
-def in_layers(kind: str, weights: Weighed, count: int, part: Part = Part.LANGUAGE) -> Block:
-    """A block that each of ``count`` layers has."""
-    return Block(kind=kind, weights=weights, part=part, count=count, layers=tuple(range(count)))
-
-
 def ends(
     config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str | Weighed = "model.norm", head: str = "lm_head"
 ) -> list[Block]:
@@ -109,9 +95,7 @@ def ends(
         Block(kind="embedding", weights=w.embedding(embed, vocab, hidden)),
         Block(kind="norm", weights=w.rms_norm(norm, hidden) if isinstance(norm, str) else norm),
     ]
-    if not tied_head(config, top):
-        out.append(Block(kind="head", weights=w.linear(head, hidden, vocab, role=WeightRole.HEAD)))
-    return out
+    return out + output_head(head, hidden, vocab, tied=tied_head(config, top))
 
 
 def attention_of(

@@ -101,13 +101,6 @@ def listed_types() -> list[KnownType]:
     return [table.get(name) or KnownType(model_type=name, families=(), keys=frozenset()) for name in names]
 
 
-def types_of(family: KeptKinds) -> tuple[str, ...]:
-    """The model types some of whose models have layers of exactly these kinds."""
-    return tuple(
-        known.model_type for known in known_types().values() if any(read_family(text) == family for text in known.families)
-    )
-
-
 @lru_cache(maxsize=1)
 def _weights() -> Mapping[str, float]:
     """What each key says about a model's type: nothing if every type asks for it, most if a single one does."""

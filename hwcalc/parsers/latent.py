@@ -262,17 +262,16 @@ def _read_mistral(config: Config) -> Reading:
     sources = config.integers("kv_source_layers", length=len(layers)) or range(len(layers))
     kept, weighed = [], []
     for index, (layer, source) in enumerate(zip(layers, sources, strict=True)):
-        kinds = layer if positions[index] else tuple(map(_without_positions, layer))
-        reads = source != index
-        kept.append((SharedCache(), *(kind for kind in kinds if not isinstance(kind, LatentAttention))) if reads else kinds)
-        weighed.append((SharedCache(), *kinds) if reads else kinds)
+        reads, kinds = source != index, list(layer)
+        for place, kind in enumerate(layer if not positions[index] else ()):
+            if isinstance(kind, LatentAttention):
+                wide = kind.qk_nope_head_dim + kind.qk_rope_head_dim
+                kinds[place] = replace(kind, qk_nope_head_dim=wide, qk_rope_head_dim=0)
+        kept.append(
+            (SharedCache(), *(kind for kind in kinds if not isinstance(kind, LatentAttention))) if reads else tuple(kinds)
+        )
+        weighed.append((SharedCache(), *kinds) if reads else tuple(kinds))
     return Reading(layers=tuple(kept), config=config, weighed=tuple(weighed))
-
-
-def _without_positions(kind: LayerKind) -> LayerKind:
-    if not isinstance(kind, LatentAttention):
-        return kind
-    return replace(kind, qk_nope_head_dim=kind.qk_nope_head_dim + kind.qk_rope_head_dim, qk_rope_head_dim=0)
 
 
 def _mistral_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:

@@ -22,9 +22,6 @@ from hwcalc.parsers.understood import from_the_class, no_layers, understood
 from hwcalc.text import by_word, quoted
 
 _MOST_MTP_MODULES: Final = 64
-_QUANTIZATION: Final = "quantization_config"
-_ROPE: Final = ("rope_parameters", "rope_scaling")
-_TEXT: Final = ("text_config", "llm_config")
 _PARTS: Final = {"text": "text_config", "vision": "vision_config", "audio": "audio_config"}
 
 
@@ -33,21 +30,24 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
     parts = {name: inner for name, key in _PARTS.items() if isinstance(inner := config.get(key), Mapping)}
     text, vision = parts.get("text"), parts.get("vision", {})
     levels = (config,) if text is None else (config, text)
-    deepstack, expert_dtype = vision.get("deepstack_visual_indexes"), config.get("expert_dtype")
+    inner = config if text is None else text
+    deepstack, expert_dtype, mtp = vision.get("deepstack_visual_indexes"), config.get("expert_dtype"), config.get("mtp_config")
+    mtp_levels = (*levels, mtp) if isinstance(mtp, Mapping) else levels
+    counts = (_number(level, key) for level in mtp_levels for key in MTP_COUNTS)
+    texts = (config.get(key) for key in ("text_config", "llm_config"))
+    in_text = any(isinstance(level, Mapping) and bool(level.get("quantization_config")) for level in texts)
     return ModelFacts(
         hash_routed_layers=_first(levels, "num_hash_layers") or 0,
         experts_per_token=_first(levels, "num_experts_per_tok") or 0,
         expert_dtype=expert_dtype if expert_dtype is None or isinstance(expert_dtype, str) else quoted(expert_dtype),
-        part_types={name: kind if isinstance(kind := inner.get("model_type"), str) else "" for name, inner in parts.items()},
+        part_types={name: kind if isinstance(kind := part.get("model_type"), str) else "" for name, part in parts.items()},
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),
-        mtp_modules=_mtp_modules((*levels, inner) if isinstance(inner := config.get("mtp_config"), Mapping) else levels),
+        mtp_modules=next((count for count in counts if count is not None and count <= _MOST_MTP_MODULES), None),
         sliding_window=_number(config, "sliding_window"),
-        state_chunk_tokens=_number(config if text is None else text, "mamba_chunk_size")
-        or _number(config if text is None else text, "chunk_size"),
-        ngram_size=_number(config if text is None else text, "ngram_size"),
-        quantizes_text_only=not config.get(_QUANTIZATION)
-        and any(isinstance(inner := config.get(key), Mapping) and bool(inner.get(_QUANTIZATION)) for key in _TEXT),
+        state_chunk_tokens=_number(inner, "mamba_chunk_size") or _number(inner, "chunk_size"),
+        ngram_size=_number(inner, "ngram_size"),
+        quantizes_text_only=in_text and not config.get("quantization_config"),
         deepstack_layers=len(deepstack) if isinstance(deepstack, (list, tuple)) else 0,
         rope_scalings=tuple(_rope_scalings(tuple(reversed(levels)))),
         model_max_length=_first(tuple(reversed(levels)), "model_max_length"),
@@ -56,8 +56,8 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
 
 def _rope_scalings(levels: tuple[Mapping[str, Any], ...]) -> Iterator[RopeScaling]:
     """The first description of a rotary embedding: flat, or one for each kind of layer."""
-    found = (value for level in levels for key in _ROPE if isinstance(value := level.get(key), Mapping))
-    rope = next(found, {})
+    given = (level.get(key) for level in levels for key in ("rope_parameters", "rope_scaling"))
+    rope = next((value for value in given if isinstance(value, Mapping)), {})
     for each in (rope, *rope.values()):
         kind = (each.get("rope_type") or each.get("type")) if isinstance(each, Mapping) else None
         if isinstance(kind, str):
@@ -74,11 +74,6 @@ def _number(config: Mapping[str, Any], key: str) -> int | None:
 
 def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:
     return next((value for level in levels if (value := _number(level, key)) is not None), None)
-
-
-def _mtp_modules(levels: tuple[Mapping[str, Any], ...]) -> int | None:
-    counts = (_number(level, key) for level in levels for key in MTP_COUNTS)
-    return next((count for count in counts if count is not None and count <= _MOST_MTP_MODULES), None)
 
 
 _WITH_TOWERS: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi3_v", "phi4_multimodal"})
@@ -147,15 +142,9 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
     assumed = read.assumed or bool(unread)
-    declared = next(
-        (
-            value
-            for level in (language.raw, top.raw)
-            for key in ("dtype", "torch_dtype")
-            if isinstance(value := level.get(key), str)
-        ),
-        None,
-    )
+    quantization = _quantization(language, top)
+    dtypes = (level.get(key) for level in (language.raw, top.raw) for key in ("dtype", "torch_dtype"))
+    declared = next((value for value in dtypes if isinstance(value, str)), None)
     spec = ModelSpec(
         id=raw.id,
         source=raw.source,
@@ -175,8 +164,8 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         weights=raw.weights,
         weights_format=raw.weights_format,
         counted=counted,
-        quantization=_quantization(language, top),
-        bearing=top.bearing() | language.bearing() | _storage(language, top, declared),
+        quantization=quantization,
+        bearing=top.bearing() | language.bearing() | _storage(quantization, declared),
         assumed=assumed,
         notes=tuple(notes),
         readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
@@ -200,21 +189,14 @@ _BY_HAND: Final = frozenset({"local", "stdin", "python"})
 
 def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
     """The model with the weights that single engines build. The parameters are those of transformers, where that is one of them."""
-    built = {
-        engine: replace(
-            spec,
-            stack=spec.stack_for(engine),
-            counted=counted,
-            parameters=_parameters(counted, spec.notes, assumed=spec.assumed),
-            readings={},
-        )
-        for engine, counted in variants.items()
-    }
-    parameters = built["transformers"].parameters if "transformers" in built else spec.parameters
-    return replace(spec, variants=built, parameters=parameters)
+    built = {}
+    for engine, own in variants.items():
+        parameters = _parameters(own, spec.notes, assumed=spec.assumed)
+        built[engine] = replace(spec, stack=spec.stack_for(engine), counted=own, parameters=parameters, readings={})
+    return replace(spec, variants=built, parameters=built.get("transformers", spec).parameters)
 
 
-def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool = False) -> Parameters | None:
+def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool) -> Parameters | None:
     if counted is None:
         return None
     definition = Definition.ASSUMED if assumed else qualified(notes, Definition.EXACT)
@@ -232,10 +214,10 @@ def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
     return None
 
 
-def _storage(language: Config, top: Config, dtype: str | None) -> dict[str, Any]:
+def _storage(quantization: Mapping[str, Any] | None, dtype: str | None) -> dict[str, Any]:
     """The values that say how the weights are stored, by dotted path: dtype, always under that key, and quantisation."""
     out: dict[str, Any] = {} if dtype is None else {"dtype": dtype.removeprefix("torch.")}
-    waiting: list[tuple[str, Any]] = [("quantization_config", _quantization(language, top) or {})]
+    waiting: list[tuple[str, Any]] = [("quantization_config", quantization or {})]
     while waiting:
         path, value = waiting.pop()
         # What lies deeper counts as one value: each path repeats all keys on its way.

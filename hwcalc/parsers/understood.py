@@ -22,7 +22,7 @@ from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_version, weighs
-from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family, types_of
+from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, find_language_model, known_family, room_of
 from hwcalc.text import quoted, shown
@@ -364,7 +364,8 @@ def assumption(text: str) -> Assumption:
     if own is not None:
         return Assumption(text=name, types=(own,))
     family = read_family(name)
-    types = types_of(family) if family else ()
+    known = known_types().values() if family else ()
+    types = tuple(each.model_type for each in known if any(read_family(words) == family for words in each.families))
     if types:
         return Assumption(text=name, types=types, kinds=family or frozenset())
     if family is not None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from hwcalc.profiles.gpus import find_gpu, list_gpus, nearest
-from tests.paths import ROOT
+from hwcalc.profiles.gpus import find_gpu, nearest
 
 
 @pytest.mark.parametrize(
@@ -77,11 +74,3 @@ def test_cards_that_people_own(gpu_id: str, sold: int, reported: int | None, ban
 def test_words_around_a_name(name: str, near: list[str]) -> None:
     """A name among other words is found, with the size of memory that is said."""
     assert list(nearest(name)) == near
-
-
-def test_docs_say_how_many_there_are() -> None:
-    """docs/hardware.md is read before the list is."""
-    said = re.search(r"^(\d+) accelerators, each", (ROOT / "docs/hardware.md").read_text(encoding="utf-8"), re.MULTILINE)
-
-    assert said is not None
-    assert len(list_gpus()) == int(said[1])

@@ -67,11 +67,10 @@ def content(gpu_id: str) -> dict[str, Any]:
     return data
 
 
-def test_there_are_as_many_as_the_table_has() -> None:
-    """267 accelerators in eight vendors' catalogues."""
-    assert len(IDS) == 267
+def test_every_file_is_listed() -> None:
+    """A file is an accelerator; there are some of each vendor."""
     assert list_gpus() == tuple(sorted(IDS))
-    assert {find_gpu(gpu_id).vendor for gpu_id in IDS} == {
+    assert {find_gpu(gpu_id).vendor for gpu_id in IDS} >= {
         "nvidia",
         "amd",
         "apple",

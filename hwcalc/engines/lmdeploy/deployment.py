@@ -61,7 +61,6 @@ _TOO_FEW: Final = 2
 _ROLE_FORMATS: Final = {"none": None, "int4": "int4", "int8": "int8", "fp8": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "turbo_quant": "int4"}  # fmt: skip
 _FP32_STATES: Final = "LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1"
 _NO_LAYERS: Final = LayerNumbers()
-_APART: Final = "every sequence is computed and kept by itself"
 
 
 class LmdeployDeployment(PooledDeployment):
@@ -116,24 +115,12 @@ class LmdeployDeployment(PooledDeployment):
         if max(runtime):
             sizes = (min(runtime), runtime[1], max(runtime))
             low, expected, high = (size // (2 * words) - 2 * settings.max_batch_size for size in sizes)
-            passed = step(
-                "forward pass",
-                "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
-                prefill_tokens=(low, expected, high),
-                max_batch_size=settings.max_batch_size,
-                vocab_size=words,
-            )
-            part = BudgetPart(
-                name="forward pass",
-                section=Section.ACTIVATIONS,
-                low=sizes[0],
-                expected=sizes[1],
-                high=sizes[2],
-                source="LMDeploy 0.14 executor/base.py _get_runtime_size",
-                definition=Definition.ENGINE,
-                steps=(passed,),
-            )
-            parts = (*parts, part)
+            formula, tokens = "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2", (low, expected, high)
+            batch = settings.max_batch_size
+            passed = step("forward pass", formula, prefill_tokens=tokens, max_batch_size=batch, vocab_size=words)
+            source = "LMDeploy 0.14 executor/base.py _get_runtime_size"
+            more = {"definition": Definition.ENGINE, "steps": (passed,)}
+            parts = (*parts, BudgetPart.of("forward pass", Section.ACTIVATIONS, sizes, source, **more))
         # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
         low, expected, high = (size - ends[1].unused for size in before.usable)
         budget = replace(
@@ -190,9 +177,8 @@ class LmdeployDeployment(PooledDeployment):
         if parallel.ep > 1 and not any(weight.copies > 1 for block in blocks for weight in block.weights):
             raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")
         if self.setup.draft is not None:
-            raise UnsupportedError(
-                "kvplan does not know what drafts take in LMDeploy.", hint="Leave out --draft, or use --engine vllm"
-            )
+            what = "kvplan does not know what drafts take in LMDeploy."
+            raise UnsupportedError(what, hint="Leave out --draft, or use --engine vllm")
         if self.setup.policy is not None:
             raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
         if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
@@ -213,9 +199,8 @@ class LmdeployDeployment(PooledDeployment):
         return True
 
     def policy_support(self, chosen: Chosen) -> Support:
-        return Support(
-            offered=False, how="LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
-        )
+        how = "LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
+        return Support(offered=False, how=how)
 
     def _remarks(self) -> Iterator[Note]:
         settings, options = self.settings, self.setup.options
@@ -272,8 +257,7 @@ class LmdeployOccupancy(PooledOccupancy):
         """Blocks of so many requests on one replica."""
         if not self.together.unlike:
             return self.block_pool.demand(self.tokens, requests * self.load.sharing.branches)
-        replica: LmdeployOccupancy = self.replica.sized(batch=requests)
-        return replica.held.total
+        return self.replica.sized(batch=requests).held.total
 
     def blocks_found(self, tokens: int) -> int:
         """Blocks of this many tokens, at the beginning of a prompt, that another request finds: the last token is computed anew."""
@@ -304,8 +288,8 @@ class LmdeployOccupancy(PooledOccupancy):
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
         """What rounding adds to a slot of states, whose pieces hold all layers."""
-        padding = self.deployment.layout.slot_padding
-        slots = self.deployment.settings.slots
+        layout, slots = self.deployment.layout, self.deployment.settings.slots
+        padding = layout.slot_bytes - layout.state_layers * sum(piece.bytes for piece in layout.states)
         return (self._slots("state_padding", Role.STATE, "uint8", padding),) if padding and slots else ()
 
     @cached_property
@@ -334,7 +318,6 @@ class LmdeployOccupancy(PooledOccupancy):
     def groups(self) -> tuple[PoolGroup, ...]:
         """The layers with keys and values, which share one block table."""
         from hwcalc.engines.pool import PoolGroup
-        from hwcalc.engines.steps import step
 
         settings, layout = self.deployment.settings, self.deployment.layout
         groups = [group for group in self.stack.groups if not isinstance(group.kind, (GatedDeltaNet, SparseIndexer, NoCache))]
@@ -361,13 +344,8 @@ class LmdeployOccupancy(PooledOccupancy):
             self.budget,
             self.deployment.settings,
         )
-        steps = info.steps
-        if (
-            planned is not None
-            and budget_bytes == planned.expected
-            and not self.setup.hardware.margin
-            and settings.num_gpu_blocks is None
-        ):
+        steps, fixed = info.steps, self.setup.hardware.margin or settings.num_gpu_blocks is not None
+        if planned is not None and budget_bytes == planned.expected and not fixed:
             # What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free.
             shared = budget_bytes + planned.margin_bytes - (own.state_bytes if settings.pytorch else 0)
             formula, ratio = "free_after_pass - floor(free_after_pass x cache_max_entry_count)", float(settings.ratio)
@@ -407,38 +385,42 @@ class LmdeployOccupancy(PooledOccupancy):
 
     def curve(self) -> Curve | None:
         """The cache; ``None`` where the sequences are of unlike lengths, or have something in common."""
-        from hwcalc.engines.forms import Curve
+        from hwcalc.engines.forms import Curve, Term
 
         parallel, layout, pool = self.setup.parallel, self.deployment.layout, self.block_pool
         if not self.request.is_plain:
             return None
+
+        def term(kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
+            """The blocks of a sequence, of so many bytes in each layer."""
+            stairs = ((pool.sequence_blocks,),)
+            return Term(
+                kind=kind, layers=layers, count=count, unit_bytes=size, stairs=stairs, rule="blocks", unit_tokens=pool.block_size
+            )
+
         kept = [group for group in self.stack.groups if not isinstance(group.kind, GatedDeltaNet)]
         sizes = ((group, sum(piece.bytes for piece in kept_by(layout, group.kind))) for group in kept)
         return Curve(
-            gpus=((self._term("blocks", pool.block_bytes),),),
-            total=tuple(
-                self._term(group.kind.name, parallel.tp * size, group.count, group.layers) for group, size in sizes if size
-            ),
+            gpus=((term("blocks", pool.block_bytes),),),
+            total=tuple(term(group.kind.name, parallel.tp * size, group.count, group.layers) for group, size in sizes if size),
             once_bytes=pool.state_bytes,
             total_once_bytes=parallel.tp * parallel.dp * pool.state_bytes,
         )
 
     @cached_property
     def sharing_support(self) -> Support:
-        settings = self.deployment.settings
+        settings, apart = self.deployment.settings, "every sequence is computed and kept by itself"
         if self.load.sharing.beams > 1:
-            return Support(offered=False, how=f"LMDeploy has no beam search: {_APART}")
-        if settings.window:
-            return Support(offered=False, how=f"prefix caching is off for a model with a window: {_APART}")
-        if settings.slots:
-            return Support(
-                offered=False, how=f"recurrent states are found only at checkpoints, which kvplan does not count: {_APART}"
-            )
-        if not settings.prefix_caching:
-            return Support(
-                offered=False, how=f"prefix caching is off: {_APART}; it takes --engine-option enable_prefix_caching=true"
-            )
-        return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
+            how = f"LMDeploy has no beam search: {apart}"
+        elif settings.window:
+            how = f"prefix caching is off for a model with a window: {apart}"
+        elif settings.slots:
+            how = f"recurrent states are found only at checkpoints, which kvplan does not count: {apart}"
+        elif not settings.prefix_caching:
+            how = f"prefix caching is off: {apart}; it takes --engine-option enable_prefix_caching=true"
+        else:
+            return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
+        return Support(offered=False, how=how)
 
     def shared_tokens(self) -> tuple[int, int]:
         together, size = self.together, self.block_pool.block_size
@@ -481,20 +463,6 @@ class LmdeployOccupancy(PooledOccupancy):
     def environment(self) -> tuple[str, ...]:
         settings = self.deployment.settings
         return (_FP32_STATES,) if settings.slots and settings.state_dtype == "fp32" else ()
-
-    def _term(self, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
-        """The blocks of a sequence, of so many bytes in each layer."""
-        from hwcalc.engines.forms import Term
-
-        return Term(
-            kind=kind,
-            layers=layers,
-            count=count,
-            unit_bytes=size,
-            stairs=((self.block_pool.sequence_blocks,),),
-            rule="blocks",
-            unit_tokens=self.block_pool.block_size,
-        )
 
     def _blocks(self, piece: Piece) -> StoredTensor:
         """A piece of the blocks of one layer."""

@@ -71,9 +71,8 @@ class Lmdeploy(Engine):
                 hint="Leave out --weights, use --weights fp8, or name a model that is published so.",
             )
         if planned.lora is not None:
-            raise UnsupportedError(
-                "LMDeploy names adapters by their paths: --adapters NAME=PATH.", hint="Leave out --lora for --emit."
-            )
+            what = "LMDeploy names adapters by their paths: --adapters NAME=PATH."
+            raise UnsupportedError(what, hint="Leave out --lora for --emit.")
         options = dict(planned.options)
         backend = options.pop("backend", PYTORCH)
         if planned.model.startswith("-"):

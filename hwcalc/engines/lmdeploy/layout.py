@@ -11,7 +11,7 @@ turbomind/builders/text_model.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from hwcalc.engines.models import model_classes
@@ -95,11 +95,6 @@ class PoolLayout(Record):
         """Bytes of a slot of recurrent states, for all layers."""
         return sum(aligned(self.state_layers * piece.bytes, self.alignment) for piece in self.states)
 
-    @property
-    def slot_padding(self) -> int:
-        """What rounding adds to a slot."""
-        return self.slot_bytes - self.state_layers * sum(piece.bytes for piece in self.states)
-
 
 def aligned(size: int, alignment: int = _ALIGNMENT) -> int:
     """Round up to a multiple of the alignment.
@@ -115,28 +110,22 @@ def pytorch_pieces(shape: Shape, form: KvFormat, block: int, kernel_block: int, 
 
     Llama-3.1-8B in int8: keys 64 x 8 x 128 = 65,536 bytes and their scales 64 x 8 x 2 x 2 = 2,048, and as much for values.
     """
-    parts = _sparse_parts(shape, kernel_block) if sparse else _plain_parts(shape, form, kernel_block)
-    times = block // kernel_block
+    rows, times, latent = kernel_block * shape.heads, block // kernel_block, not shape.value
+    if sparse:
+        parts = [("latent", Role.LATENT, "fp8_ds_mla", rows * _SPARSE_ROW)]
+        if shape.index_dim:
+            parts.append(("indexer_keys", Role.INDEX, "fp8_e4m3", kernel_block * shape.index_dim))
+            parts.append(("indexer_scales", Role.INDEX, "fp32", kernel_block * _INDEX_SCALE))
+    else:
+        name, scales, role = ("latent", "latent_scales", Role.LATENT) if latent else ("keys", "key_scales", Role.KEY)
+        parts = [
+            (name, role, form.spelled, rows * _width(shape.key, form.key_bits)),
+            ("values", Role.VALUE, form.spelled, rows * _width(shape.value, form.value_bits)),
+            (scales, role, "", rows * form.key_scales * _ITEM),
+            # There are scales of values even where a latent has none.
+            ("value_scales", Role.VALUE, "", rows * form.value_scales * _ITEM),
+        ]
     return tuple(Piece(name, role, dtype, times * aligned(size)) for name, role, dtype, size in parts if size)
-
-
-def _sparse_parts(shape: Shape, block: int) -> Iterator[tuple[str, Role, str, int]]:
-    yield "latent", Role.LATENT, "fp8_ds_mla", block * shape.heads * _SPARSE_ROW
-    if shape.index_dim:
-        yield "indexer_keys", Role.INDEX, "fp8_e4m3", block * shape.index_dim
-        yield "indexer_scales", Role.INDEX, "fp32", block * _INDEX_SCALE
-
-
-def _plain_parts(shape: Shape, form: KvFormat, block: int) -> Iterator[tuple[str, Role, str, int]]:
-    rows = block * shape.heads
-    latent = not shape.value
-    names = ("latent", "latent_scales") if latent else ("keys", "key_scales")
-    role = Role.LATENT if latent else Role.KEY
-    yield names[0], role, form.spelled, rows * _width(shape.key, form.key_bits)
-    yield "values", Role.VALUE, form.spelled, rows * _width(shape.value, form.value_bits)
-    yield names[1], role, "", rows * form.key_scales * _ITEM
-    # There are scales of values even where a latent has none.
-    yield "value_scales", Role.VALUE, "", rows * form.value_scales * _ITEM
 
 
 def _width(numbers: int, bits: int | None) -> int:
@@ -188,8 +177,7 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
             hint="Use: --engine vllm, or --engine reference",
         )
     if settings.pytorch:
-        sizes = settings.block_size, settings.kernel_block_size
-        pieces = pytorch_pieces(shape, settings.form, *sizes, sparse=settings.sparse)
+        pieces = pytorch_pieces(shape, settings.form, settings.block_size, settings.kernel_block_size, sparse=settings.sparse)
     else:
         pieces = turbomind_pieces(shape, settings.form, settings.block_size)
     state, state_layers = next(iter(states.items()), ((), 0))
@@ -252,10 +240,8 @@ class _Pytorch(GroupRank):
     def ranks(self, block: Block, weight: Weight) -> int:
         if not self.is_vocabulary(weight):
             return super().ranks(block, weight)
-        cut = weight.role is WeightRole.EMBEDDING and any(
-            isinstance(group.kind, LatentAttention) for group in self.model.stack.groups
-        )
-        return self.tp if cut else 1
+        latent = any(isinstance(group.kind, LatentAttention) for group in self.model.stack.groups)
+        return self.tp if latent and weight.role is WeightRole.EMBEDDING else 1
 
 
 class _TurbomindRules(Rules):

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.setup import Setup
     from hwcalc.model import ModelSpec
-    from hwcalc.profiles.hardware_file import Gpu
 
 PYTORCH: Final = "pytorch"
 TURBOMIND: Final = "turbomind"
@@ -81,7 +80,13 @@ def parse_policy(name: str, value: str) -> int:
 def read_format(dtype: str | None, option: str | None, backend: str) -> KvFormat:
     """The format that ``--dtype`` and the option ``quant_policy`` name. Raises an error if the back end has it not."""
     requested = None if option is None else FORMATS[parse_policy("quant_policy", option)]
-    named = None if is_auto(dtype) else _named(dtype or "")
+    name, named = (dtype or "").strip().lower(), None
+    if not is_auto(dtype):
+        named = NONE if name in _OWN else _NAMES.get(name)
+        if named is None:
+            known = ", ".join(("auto", *sorted(_OWN), *(one for one in _NAMES if one != NONE.name)))
+            what = f"LMDeploy has no KV cache in {shown(dtype or '', 40)}."
+            raise UnknownNameError(what, option="dtype", hint=f"Known: {known}.")
     if requested is not None and named is not None and requested != named:
         raise UsageError(
             f"--dtype {brief(dtype or '', 40)} is quant_policy {named.policy}, but quant_policy={requested.policy} is given.",
@@ -94,17 +99,6 @@ def read_format(dtype: str | None, option: str | None, backend: str) -> KvFormat
             hint=f"Use 0, 4 or 8, or: --engine-option backend={PYTORCH}",
         )
     return chosen
-
-
-def _named(dtype: str) -> KvFormat:
-    name = dtype.strip().lower()
-    if name in _OWN:
-        return NONE
-    form = _NAMES.get(name)
-    if form is None:
-        known = ", ".join(("auto", *sorted(_OWN), *(one for one in _NAMES if one != NONE.name)))
-        raise UnknownNameError(f"LMDeploy has no KV cache in {shown(dtype, 40)}.", option="dtype", hint=f"Known: {known}.")
-    return form
 
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
@@ -219,9 +213,16 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
                 "DeepSeek-V3.2 requires flash_mla to be available, says LMDeploy of sparse attention; it runs from Hopper on.",
                 hint="Use: --gpu h200, without flash_mla=false",
             )
-    dtype = _model_dtype(model, gpu)
+    # bf16 for a model of bf16 on a GPU that has it; fp16 for all others, and for AWQ.
+    method = str((model.quantization or {}).get("quant_method", "")).lower()
+    dtype = "bf16" if model.dtype == "bf16" and method != "awq" and compute_capability(gpu) >= _AMPERE else "fp16"
     block, kernel = _blocks(model, setup, backend, sparse=sparse)
-    slots = _slots(setup, backend) if GatedDeltaNet in kinds else 0
+    # The sequences that run at once: by the name of the device; without a GPU those of an H100.
+    name = "h100" if gpu is None else f"{gpu.id} {gpu.name}".lower()
+    batch = _number(setup, "max_batch_size", next((size for part, size in _BATCHES if part in name), _OTHER_BATCH))
+    slots = batch if GatedDeltaNet in kinds else 0
+    if slots and backend == PYTORCH:
+        slots += _SPARE_SLOTS + _number(setup, "prefix_cache_state_budget", 0)
     count = options.get("cache_max_entry_count")
     entries = None if count is None else entry_count_option("cache_max_entry_count", count)
     if entries is not None and entries >= 1 and backend == PYTORCH:
@@ -235,8 +236,8 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
             "num_gpu_blocks is an option of the PyTorch back end.",
             hint=f"Leave it out, or use: --engine-option backend={PYTORCH}",
         )
+    blocks = _number(setup, "num_gpu_blocks", 0) if "num_gpu_blocks" in options else None
     window = _window(model) if backend == PYTORCH else 0
-    prefix_caching = is_on(options.get("enable_prefix_caching"))
     return LmdeploySettings(
         backend=backend,
         form=form,
@@ -246,10 +247,10 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
         block_size=block,
         kernel_block_size=kernel,
         ratio=0.8 if ratio is None else ratio,
-        max_batch_size=_batch(setup),
+        max_batch_size=batch,
         prefill_tokens=_number(setup, "max_prefill_token_num", 8192),
-        num_gpu_blocks=_fixed_blocks(setup, entries),
-        prefix_caching=prefix_caching and not window,
+        num_gpu_blocks=int(entries) if entries is not None and entries >= 1 else blocks,
+        prefix_caching=is_on(options.get("enable_prefix_caching")) and not window,
         window=window,
         sparse=sparse,
         slots=slots,
@@ -259,33 +260,6 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
 def _number(setup: Setup, name: str, default: int) -> int:
     value = setup.options.get(name)
     return default if value is None else int(str(OPTIONS[name].check(name, value)))
-
-
-def _fixed_blocks(setup: Setup, entries: Fraction | None) -> int | None:
-    """The number of blocks that the user sets; ``None`` if it follows from the memory."""
-    if entries is not None and entries >= 1:
-        return int(entries)
-    return _number(setup, "num_gpu_blocks", 0) if "num_gpu_blocks" in setup.options else None
-
-
-def _model_dtype(model: ModelSpec, gpu: Gpu | None) -> str:
-    """The dtype in which the model runs: bf16 for a model of bf16 on a GPU that has it; fp16 for all others, and for AWQ."""
-    method = str((model.quantization or {}).get("quant_method", "")).lower()
-    return "bf16" if model.dtype == "bf16" and method != "awq" and compute_capability(gpu) >= _AMPERE else "fp16"
-
-
-def _batch(setup: Setup) -> int:
-    """The sequences that run at once: by the name of the device; without a GPU those of an H100."""
-    gpu = setup.hardware.gpu
-    name = "h100" if gpu is None else f"{gpu.id} {gpu.name}".lower()
-    by_name = next((size for part, size in _BATCHES if part in name), _OTHER_BATCH)
-    return _number(setup, "max_batch_size", by_name)
-
-
-def _slots(setup: Setup, backend: str) -> int:
-    if backend == TURBOMIND:
-        return _batch(setup)
-    return _batch(setup) + _SPARE_SLOTS + _number(setup, "prefix_cache_state_budget", 0)
 
 
 def _window(model: ModelSpec) -> int:
@@ -319,14 +293,11 @@ def _blocks(model: ModelSpec, setup: Setup, backend: str, *, sparse: bool) -> tu
         if block_size != _MLA_BLOCK:
             raise UsageError(f"cache_block_seq_len={block_size:,}: flash_mla has blocks of 64.", hint="Leave it out.")
         return block_size, kernel
-    width = max((_key_width(group.kind) for group in model.stack.groups), default=0)
-    return (_WIDE_HEAD_BLOCK, _WIDE_HEAD_BLOCK) if width >= _WIDE_HEAD and block_size > _WIDE_HEAD_BLOCK else (block_size, kernel)
-
-
-def _key_width(kind: object) -> int:
-    if isinstance(kind, LatentAttention):
-        return kind.kv_lora_rank + kind.qk_rope_head_dim
-    return int(getattr(kind, "head_dim", 0) or 0)
+    widths = [kind.kv_lora_rank + kind.qk_rope_head_dim for kind in wide]
+    widths += [getattr(group.kind, "head_dim", 0) or 0 for group in model.stack.groups if group.kind not in wide]
+    if max(widths, default=0) >= _WIDE_HEAD and block_size > _WIDE_HEAD_BLOCK:
+        return _WIDE_HEAD_BLOCK, _WIDE_HEAD_BLOCK
+    return block_size, kernel
 
 
 def _has_flash_mla(setup: Setup) -> bool:

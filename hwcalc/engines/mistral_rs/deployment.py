@@ -9,28 +9,39 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.engines.forms import StagedCurve
 from hwcalc.engines.mistral_rs.layers import (
     MISTRAL_RS,
     RULES,
     as_built,
     check_model,
-    check_shared,
     counted_elements,
     is_state,
     layer_types,
     shard,
+    state_copies,
     words_of,
 )
-from hwcalc.engines.mistral_rs.pool import MistralPool, paged_parts, paged_slots, plan_budget, slots_curve, slots_for
+from hwcalc.engines.mistral_rs.pool import FIRST_SLOTS, MistralPool, SlotsCurve, paged_parts, plan_budget, slots_for
 from hwcalc.engines.models import known_dtype, model_dtype
-from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
+from hwcalc.engines.options import AUTO, integer_option, is_auto, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, stage_groups
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas import (
+    AttentionKind,
+    ChunkedAttention,
+    GatedDeltaNet,
+    LatentAttention,
+    LayerKind,
+    Role,
+    SharedCache,
+    SlidingAttention,
+)
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note, Noted
+from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 from hwcalc.units import MIB
 
@@ -45,20 +56,13 @@ if TYPE_CHECKING:
 FRACTION: Final = 0.9
 MOST_SEQUENCES: Final = 32
 ISQ: Final = {
-    "q8_0": "q8_0",
-    "q4_0": "q4_0",
-    "q4_k": "q4k",
-    "q4_k_m": "q4k",
-    "q5_k": "q5k",
-    "q6_k": "q6k",
-    "q3_k": "q3k",
-    "q2_k": "q2k",
-    "fp8": "fp8",
-}
+    "q8_0": "q8_0", "q4_0": "q4_0", "q4_k": "q4k", "q4_k_m": "q4k", "q5_k": "q5k", "q6_k": "q6k", "q3_k": "q3k", "q2_k": "q2k", "fp8": "fp8",
+}  # fmt: skip
 """A format of kvplan -> what ``--isq`` calls it; the weights are made so while they are loaded."""
 _FP8_SINCE: Final = 8
 """The major compute capability from which CUDA's kernels take f8e4m3."""
 _BLOCK: Final = 32
+_NUMBERS: Final = ("pa_memory_mb", "pa_context_len", "max_seqs")
 _FLOATS: Final = ("bf16", "fp16", "fp32")
 _FP8: Final = ("f8e4m3", "fp8", "fp8_e4m3")
 _OLDER: Final = {
@@ -93,18 +97,31 @@ class MistralDeployment(PooledDeployment):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the options come to. Raises :class:`~hwcalc.errors.UsageError` for what excludes each other."""
+        """What the options come to. Raises an error for what excludes each other, or what mistral.rs does not have."""
         options, setup = _by_newest_names(self.setup.options), self.setup
+        # PagedAttention is on with CUDA, off on Metal unless the user switches it on, and there is none elsewhere.
+        if self.vendor not in ("nvidia", "apple"):
+            raise UnsupportedError(
+                f"mistral.rs has no back end for {self.vendor} GPUs.", hint="It runs on CUDA and Metal: --gpu h100-sxm5-80gb"
+            )
+        mode, spelled = options.get("paged_attn", AUTO), (setup.dtype or AUTO).strip().lower()
+        numbers = {name: integer_option(1)(name, options[name]) for name in _NUMBERS if name in options}
+        share, utilization = options.get("pa_memory_fraction"), setup.hardware.memory_utilization
+        fraction = share_option("pa_memory_fraction", share, utilization, FRACTION)
+        if not is_auto(setup.dtype) and spelled not in (*_FLOATS, *_FP8):
+            raise UnknownNameError(
+                f"--dtype {brief(spelled, 40)}: mistral.rs keeps its cache in the model's dtype or in f8e4m3.",
+                option="dtype",
+                hint=f"Use: --dtype {', '.join((AUTO, *_FLOATS, 'fp8'))}",
+            )
         return Settings(
-            paged=self._is_paged(options.get("paged_attn", AUTO)),
+            paged=self.vendor == "nvidia" if mode == AUTO else mode == "on",
             block_size=int(options.get("pa_block_size", _BLOCK)),
-            memory_mb=_whole(options, "pa_memory_mb"),
-            context_tokens=_whole(options, "pa_context_len"),
-            fraction=share_option(
-                "pa_memory_fraction", options.get("pa_memory_fraction"), setup.hardware.memory_utilization, FRACTION
-            ),
-            most_sequences=_whole(options, "max_seqs") or MOST_SEQUENCES,
-            fp8=_is_fp8(setup.dtype, options.get("pa_cache_type")),
+            memory_mb=numbers.get("pa_memory_mb"),
+            context_tokens=numbers.get("pa_context_len"),
+            fraction=fraction,
+            most_sequences=numbers.get("max_seqs", MOST_SEQUENCES),
+            fp8=spelled in _FP8 or options.get("pa_cache_type") == "f8e4m3",
         )
 
     @cached_property
@@ -121,11 +138,7 @@ class MistralDeployment(PooledDeployment):
     def model_format(self) -> DType:
         """The dtype that the model runs in, in which a cache is kept by default."""
         requested = (self.setup.dtype or AUTO).strip().lower()
-        if requested in _FLOATS:
-            parsed = parse_kv_dtype(requested)
-            assert isinstance(parsed, tuple)
-            return parsed[0]
-        return model_dtype(self.model).value
+        return known_dtype(requested) if requested in _FLOATS else model_dtype(self.model).value
 
     @property
     def vendor(self) -> str:
@@ -143,10 +156,8 @@ class MistralDeployment(PooledDeployment):
         if not self.settings.paged:
             return None
         tp, settings = self.setup.parallel.tp, self.settings
-        shortest = self.at(Load(seq=1))
-        elements = sum(
-            group.count * counted_elements(shard(self.model, group.kind, tp), shortest, tp) for group in self.plain_stack.groups
-        )
+        shortest, groups = self.at(Load(seq=1)), self.plain_stack.groups
+        elements = sum(group.count * counted_elements(shard(self.model, group.kind, tp), shortest, tp) for group in groups)
         if not elements:
             return None
         item_bytes = shortest.dtypes.roles[Role.KEY].block_bytes
@@ -171,7 +182,7 @@ class MistralDeployment(PooledDeployment):
         pages: dict[LayerKind, int] = {}
         states: dict[LayerKind, int] = {}
         for group in self.plain_stack.groups:
-            tensors = shortest.layer_tensors(shard(self.model, group.kind, tp), tp)
+            tensors = shortest.tensors(shard(self.model, group.kind, tp), tp)
             states[group.kind] = sum(tensor.bytes for tensor in tensors if tensor.once)
             pages[group.kind] = bytes_of(tensors) - states[group.kind]
         return tuple(
@@ -194,9 +205,27 @@ class MistralDeployment(PooledDeployment):
     def accepted(self) -> bool:
         """That mistral.rs takes the model in this layout. Raises an error if it does not."""
         check_model(self.model)
-        check_shared(self)
+        settings, kinds, gpu = self.settings, [group.kind for group in self.plain_stack.groups], self.setup.hardware.gpu
+        shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
+        if settings.paged and len(shapes) > 1 and any(isinstance(kind, SharedCache) for kind in kinds):
+            raise UnsupportedError(
+                "mistral.rs pages the layers that share a cache too, and which of the model's two shapes each has is not planned.",
+                hint="Use: --engine-option paged_attn=off, or --engine reference",
+            )
         self._check_layout()
-        self._check_fp8()
+        # f8e4m3 is for pages (`PagedCacheType::validate`).
+        if settings.fp8 and not settings.paged:
+            raise UnsupportedError(
+                "mistral.rs keeps f8e4m3 in pages alone.", hint="Use: --engine-option paged_attn=on, or --dtype auto"
+            )
+        if settings.fp8 and any(isinstance(kind, LatentAttention) for kind in kinds):
+            raise UnsupportedError("mistral.rs: FP8 KV cache is not supported for MLA.", hint="Use: --dtype auto")
+        capability = None if gpu is None else gpu.compute_capability
+        if settings.fp8 and capability is not None and int(capability.partition(".")[0]) < _FP8_SINCE:
+            raise UnsupportedError(
+                f"mistral.rs: FP8 KV cache requires CUDA compute capability 8.0 or newer; this GPU has {capability}.",
+                hint="Use: --dtype auto",
+            )
         return True
 
     def expands_latents(self) -> bool:
@@ -204,14 +233,6 @@ class MistralDeployment(PooledDeployment):
 
     def weight_rules(self) -> Rules:
         return MISTRAL_RS
-
-    def _is_paged(self, mode: str) -> bool:
-        """PagedAttention is on with CUDA, off on Metal unless the user switches it on, and there is none elsewhere."""
-        if self.vendor not in ("nvidia", "apple"):
-            raise UnsupportedError(
-                f"mistral.rs has no back end for {self.vendor} GPUs.", hint="It runs on CUDA and Metal: --gpu h100-sxm5-80gb"
-            )
-        return self.vendor == "nvidia" if mode == AUTO else mode == "on"
 
     def _check_layout(self) -> None:
         """Raise an error for a layout that ``validate_tp_head_layout`` refuses (mistralrs-quant/src/distributed/layers.rs)."""
@@ -241,24 +262,6 @@ class MistralDeployment(PooledDeployment):
                     hint="Use another --tp.",
                 )
 
-    def _check_fp8(self) -> None:
-        """f8e4m3 is for pages (``PagedCacheType::validate``)."""
-        if not self.settings.fp8:
-            return
-        if not self.settings.paged:
-            raise UnsupportedError(
-                "mistral.rs keeps f8e4m3 in pages alone.", hint="Use: --engine-option paged_attn=on, or --dtype auto"
-            )
-        if any(isinstance(group.kind, LatentAttention) for group in self.plain_stack.groups):
-            raise UnsupportedError("mistral.rs: FP8 KV cache is not supported for MLA.", hint="Use: --dtype auto")
-        gpu = self.setup.hardware.gpu
-        capability = None if gpu is None else gpu.compute_capability
-        if capability is not None and int(capability.partition(".")[0]) < _FP8_SINCE:
-            raise UnsupportedError(
-                f"mistral.rs: FP8 KV cache requires CUDA compute capability 8.0 or newer; this GPU has {capability}.",
-                hint="Use: --dtype auto",
-            )
-
 
 class MistralOccupancy(PooledOccupancy):
     """What mistral.rs holds under one load."""
@@ -274,25 +277,28 @@ class MistralOccupancy(PooledOccupancy):
     def slots(self) -> int:
         """State slots of each layer with a state."""
         settings = self.deployment.settings
-        return paged_slots(settings.most_sequences) if settings.paged else slots_for(self.request.replica_batch)
+        # With pages nine at first, and one for every sequence that may run and one to pad.
+        return max(FIRST_SLOTS, settings.most_sequences + 1) if settings.paged else slots_for(self.request.replica_batch)
 
     def check(self) -> None:
         self.deployment.accepted  # noqa: B018
         if self.load.sharing.beams > 1:
             raise UnsupportedError("mistral.rs has no beam search.", hint="Leave out --beams, or use: --samples")
-        _check_weights(self.setup.weights)
+        name = format_name(self.setup.weights)
+        if name is not None and name not in (*_FLOATS, *ISQ):
+            raise UnsupportedError(
+                f"mistral.rs does not make {name} weights of the published ones.",
+                hint=f"Use --weights {', '.join(('bf16', *ISQ))}, or a model that is published so.",
+            )
         self.tell(*self._remarks())
 
-    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return self.layer_tensors(kind)
+    def tensors(self, kind: LayerKind, ranks: int = 1) -> tuple[StoredTensor, ...]:
+        """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
+        return RULES[type(kind)](kind, self, ranks)
 
     def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
         """The tensors of a layer on one rank; pages that the layer does not use are as narrow as the others of the rank."""
-        return self.layer_tensors(shard, self.setup.parallel.tp)
-
-    def layer_tensors(self, kind: LayerKind, ranks: int = 1) -> tuple[StoredTensor, ...]:
-        """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
-        return RULES[type(kind)](kind, self, ranks)
+        return self.tensors(shard, self.setup.parallel.tp)
 
     @cached_property
     def needed_bytes(self) -> int:
@@ -309,11 +315,10 @@ class MistralOccupancy(PooledOccupancy):
         assert isinstance(pool, MistralPool)
         info, branches = super().pool_info(pool, budget_bytes), self.load.sharing.branches
         assert info.needed_bytes is not None
+        longest = max(self.tokens, self.model.max_position_embeddings or 0)
         return replace(
             info,
-            max_seq=min(
-                max(self.tokens, self.model.max_position_embeddings or 0), pool.free(budget_bytes) // branches * pool.block_size
-            ),
+            max_seq=min(longest, pool.free(budget_bytes) // branches * pool.block_size),
             state_slots=self.slots if any(is_state(group.kind) for group in self.stack.groups) else None,
             needed_bytes=-(-info.needed_bytes // MIB) * MIB + pool.state_bytes,
         )
@@ -332,7 +337,20 @@ class MistralOccupancy(PooledOccupancy):
 
     def curve(self) -> Curve | None:
         curve = super().curve()
-        return curve if curve is None or self.deployment.settings.paged else slots_curve(self, curve)
+        if curve is None or self.deployment.settings.paged or not curve.total_once_bytes:
+            return curve
+        # Without pages, what the cache takes with the slots of the planned sequences tells the bytes of a slot.
+        copies = state_copies(self.model)
+        slots = self.slots + copies
+        once = curve.once_on if isinstance(curve, StagedCurve) else (curve.once_bytes,) * len(curve.gpus)
+        return SlotsCurve(
+            gpus=curve.gpus,
+            total=curve.total,
+            slot_bytes=tuple(size // slots for size in once),
+            all_slot_bytes=curve.total_once_bytes // slots,
+            copies=copies,
+            dp=self.setup.parallel.dp,
+        )
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.general_form import form_with
@@ -344,10 +362,9 @@ class MistralOccupancy(PooledOccupancy):
     @cached_property
     def sharing_support(self) -> Support:
         """Source: paged_attention/kv_cache_manager.rs get_computed_blocks; prefix_cacher.rs copies a cache without pages."""
+        how = "a kept prefix is copied for each sequence"
         if self.deployment.settings.paged:
             how = "blocks of finished prompts are found again by their hash; what requests that run at once share is not planned"
-        else:
-            how = "a kept prefix is copied for each sequence"
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
@@ -370,10 +387,9 @@ class MistralOccupancy(PooledOccupancy):
             )
             yield Note(code="window-not-honoured", message=message)
         if any(is_state(group.kind) for group in self.plain_stack.groups):
-            counted = f"9 at the start, {self.slots:,} " + (
-                "reserved for max_seqs and one to pad" if settings.paged else "in use"
-            )
-            yield Note(code="state-slots", message=f"States have {counted}, whether sequences run or not.")
+            use = "reserved for max_seqs and one to pad" if settings.paged else "in use"
+            message = f"States have 9 at the start, {self.slots:,} {use}, whether sequences run or not."
+            yield Note(code="state-slots", message=message)
         if not settings.paged and "prefix_cache_n" not in self.setup.options:
             message = "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."
             yield Note(code="kept-prefixes", message=message)
@@ -406,33 +422,3 @@ def _by_newest_names(options: Mapping[str, str]) -> dict[str, str]:
             hint=f"Give one: --engine-option {sizes[0]}={found[sizes[0]]}",
         )
     return found
-
-
-def _whole(options: dict[str, str], name: str) -> int | None:
-    return None if name not in options else integer_option(1)(name, options[name])
-
-
-def _is_fp8(dtype: str | None, named: str | None) -> bool:
-    spelled = (dtype or AUTO).strip().lower()
-    if not is_auto(dtype) and spelled not in (*_FLOATS, *_FP8):
-        raise UnknownNameError(
-            f"--dtype {brief(spelled, 40)}: mistral.rs keeps its cache in the model's dtype or in f8e4m3.",
-            option="dtype",
-            hint=f"Use: --dtype {', '.join((AUTO, *_FLOATS, 'fp8'))}",
-        )
-    return spelled in _FP8 or named == "f8e4m3"
-
-
-def _check_weights(requested: str | None) -> None:
-    """Raise an error for a weight format into which mistral.rs does not convert while loading."""
-    from hwcalc.quantization.planned import format_name
-
-    name = format_name(requested)
-    if name is None or name in ("bf16", "fp16", "fp32"):
-        return
-    if name in ISQ:
-        return
-    raise UnsupportedError(
-        f"mistral.rs does not make {name} weights of the published ones.",
-        hint=f"Use --weights {', '.join(('bf16', *ISQ))}, or a model that is published so.",
-    )

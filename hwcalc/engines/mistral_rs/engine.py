@@ -13,7 +13,7 @@ from hwcalc.engines.engine import EVERY_TOKEN
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mistral_rs.deployment import FRACTION, ISQ, MOST_SEQUENCES, MistralDeployment, MistralOccupancy
 from hwcalc.engines.mistral_rs.layers import RULES
-from hwcalc.engines.mistral_rs.pool import mapped_tokens
+from hwcalc.engines.mistral_rs.pool import SPARE_TOKENS
 from hwcalc.engines.options import (
     Choices,
     CommandInput,
@@ -41,23 +41,19 @@ def _block(name: str, value: str) -> int:
     return size
 
 
-def _share(name: str, value: str) -> float:
-    return number_option(1)(name, value)
-
-
 _MEMORY: Final = integer_option(1)
 
 _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
     ("paged_attn", "PagedAttention", "auto: with CUDA", choice_option("auto", "on", "off")),
     ("pa_context_len", "tokens for which the pool is made", "none", _MEMORY),
     ("pa_memory_mb", "MB (2^20 bytes) of the pool", "by pa_memory_fraction", _MEMORY),
-    ("pa_memory_fraction", "share of the GPU for weights and cache", str(FRACTION), _share),
+    ("pa_memory_fraction", "share of the GPU for weights and cache", str(FRACTION), number_option(1)),
     ("pa_block_size", "tokens in a block: 8, 16 or 32", "32", _block),
     ("pa_cache_type", "format of the pool", "auto", choice_option("auto", "f8e4m3")),
     ("max_seqs", "sequences at once", str(MOST_SEQUENCES), integer_option(1, 2**20)),
     ("prefix_cache_n", "prefixes kept where there is no pool", "16", integer_option(0, 2**20)),
     ("pa_gpu_mem", "pa_memory_mb in the Python package", "none", _MEMORY),
-    ("pa_gpu_mem_usage", "pa_memory_fraction in the Python package", "none", _share),
+    ("pa_gpu_mem_usage", "pa_memory_fraction in the Python package", "none", number_option(1)),
     ("pa_ctxt_len", "pa_context_len in older servers", "none", _MEMORY),
     ("pa_blk_size", "pa_block_size in older servers", "none", _block),
 )
@@ -111,7 +107,7 @@ class MistralRs(GeneralEngine):
             # NCCL takes all GPUs that it sees. With pipeline stages it is off, and layers are mapped to GPUs.
             seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
             words = ["env", seen, *(["MISTRALRS_NO_NCCL=1"] if parallel.pp > 1 else []), *words]
-        tokens = mapped_tokens(planned.seq, paged=planned.options.get("paged_attn") == "on")
+        tokens = planned.seq + (SPARE_TOKENS if planned.options.get("paged_attn") == "on" else 0)
         words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch)]
         if parallel.pp > 1:
             stages = pipeline_stages(planned.layers, parallel.pp)
@@ -154,6 +150,4 @@ _FLOATS: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
 def _kv_dtype(name: str) -> list[str]:
-    if name in _FLOATS:
-        return ["--dtype", _FLOATS[name]]
-    return ["--pa-cache-type", "f8e4m3"]
+    return ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--pa-cache-type", "f8e4m3"]

@@ -39,7 +39,7 @@ from hwcalc.formulas.tensor import Once
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.deployment import MistralDeployment, MistralOccupancy
+    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.formulas.weights import Weight
     from hwcalc.model import ModelSpec
@@ -59,9 +59,6 @@ class Rotating(Span):
     """
 
     __slots__ = ()
-
-    def __init__(self, window: int) -> None:
-        super().__init__(window)
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         (window,) = self.numbers
@@ -94,27 +91,14 @@ def check_model(model: ModelSpec) -> None:
         raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
     if "hidden_over_heads" in words_of(model) and model.hidden_size is not None:
         for group in model.stack.groups:
-            if (
-                isinstance(group.kind, AttentionKind)
-                and group.kind.head_dim * group.kind.num_attention_heads != model.hidden_size
-            ):
+            kind = group.kind
+            if isinstance(kind, AttentionKind) and kind.head_dim * kind.num_attention_heads != model.hidden_size:
                 raise UnsupportedError(
                     f"mistral.rs takes hidden_size / num_attention_heads for the head width of {name}, which is not head_dim here.",
                     hint="Use: --engine reference",
                 )
     if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
         raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
-
-
-def check_shared(deployment: MistralDeployment) -> None:
-    """Refuse pages of layers that share a cache where it is not planned how wide they are."""
-    kinds = [group.kind for group in deployment.plain_stack.groups]
-    shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
-    if deployment.settings.paged and len(shapes) > 1 and any(isinstance(kind, SharedCache) for kind in kinds):
-        raise UnsupportedError(
-            "mistral.rs pages the layers that share a cache too, and which of the model's two shapes each has is not planned.",
-            hint="Use: --engine-option paged_attn=off, or --engine reference",
-        )
 
 
 def layer_types(model: ModelSpec) -> tuple[str, ...]:
@@ -220,17 +204,10 @@ def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[S
     # Short convolutions have a state of a single number.
     for tensor in (columns, *(rest or (state_tensor(kind, "1"),))):
         size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
-        stored.append(
-            replace(
-                occupancy.store(tensor),
-                bytes=number * size,
-                position_bytes=number * size,
-                once=True,
-                rule=f"{number:,} x {size:,} B: slots of the pool of states",
-                why=f"state x {number:,} slots",
-            )
-        )
-    return (*stored, *_nothing_in(_unused(kind, occupancy, ranks), occupancy))
+        rule, why = f"{number:,} x {size:,} B: slots of the pool of states", f"state x {number:,} slots"
+        more = {"bytes": number * size, "position_bytes": number * size, "once": True, "rule": rule, "why": why}
+        stored.append(replace(occupancy.store(tensor), **more))
+    return (*stored, *_shared(kind, occupancy, ranks))
 
 
 def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[CacheTensor, ...]:
@@ -248,19 +225,9 @@ def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[C
     return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in part.tensors())
 
 
-def _shared(kind: SharedCache, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+def _shared(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
-    if not occupancy.deployment.settings.paged:
-        return ()
-    return _nothing_in(_unused(kind, occupancy, ranks), occupancy)
-
-
-def _nothing_in(tensors: Iterable[CacheTensor], occupancy: MistralOccupancy) -> tuple[StoredTensor, ...]:
-    return tuple(replace(tensor, why="unused pages") for tensor in occupancy.store_all(tensors))
-
-
-def _nothing(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
-    return ()
+    return tuple(replace(tensor, why="unused pages") for tensor in occupancy.store_all(_unused(kind, occupancy, ranks)))
 
 
 RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
@@ -273,7 +240,7 @@ RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] 
         Mamba2: _states,
         ShortConvolution: _states,
         SharedCache: _shared,
-        NoCache: _nothing,
+        NoCache: _shared,
     }
 )
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.forms import ENDS, Amount, Curve, OwnAmount, PartForm, StagedCurve, passed_tokens
+from hwcalc.engines.forms import ENDS, OPPOSITE, Curve, OwnAmount, PartForm, passed_tokens
 from hwcalc.engines.general_form import growing_parts
 from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, chunk_tokens, forward, loaded, outside
-from hwcalc.engines.mistral_rs.layers import state_copies, words_of
+from hwcalc.engines.mistral_rs.layers import words_of
 from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas.arithmetic import larger, largest, mapped, smaller
@@ -38,10 +38,9 @@ _SCORES: Final = 1024
 _LEAST_FREE: Final = 512 * MIB
 _ONE_IN_FREE: Final = 50
 _SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 % of what is available, at least 512 MiB"
-_OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
-_FIRST_SLOTS: Final = 9
-_PAD_SLOTS: Final = 1
-_SPARE_TOKENS: Final = 2048
+FIRST_SLOTS: Final = 9
+SPARE_TOKENS: Final = 2048
+"""What ``--max-seq-len``, by which layers are placed, is longer on Metal where the user switches pages on."""
 
 
 def slots_for(sequences: int) -> int:
@@ -50,23 +49,10 @@ def slots_for(sequences: int) -> int:
     >>> [slots_for(sequences) for sequences in (1, 9, 10, 20)]
     [9, 9, 18, 36]
     """
-    slots = _FIRST_SLOTS
+    slots = FIRST_SLOTS
     while slots < sequences:
         slots *= 2
     return slots
-
-
-def paged_slots(most_sequences: int) -> int:
-    """State slots with pages: nine at first, and one for every sequence that may run and one to pad."""
-    return max(_FIRST_SLOTS, most_sequences + _PAD_SLOTS)
-
-
-def mapped_tokens(seq: int, *, paged: bool) -> int:
-    """``--max-seq-len``, by which layers are placed.
-
-    On Metal, where the user has to switch pages on, the pool has no more tokens: the null block and a part of a MB are needed besides.
-    """
-    return seq + _SPARE_TOKENS if paged else seq
 
 
 class MistralPool(BlockPool):
@@ -88,7 +74,8 @@ class MistralPool(BlockPool):
         """The pool where so many sequences of so many tokens are planned."""
         if not self.is_metal:
             return self
-        cap = mapped_tokens(tokens, paged=True) * sequences * self.item_bytes * self.elements // MIB
+        # The null block and a part of a MB are needed besides the longest context.
+        cap = (tokens + SPARE_TOKENS) * sequences * self.item_bytes * self.elements // MIB
         return replace(self, cap_mb=cap)
 
     def free_mb(self, budget_bytes: int, steps: list[Step] | None = None) -> int:
@@ -165,31 +152,23 @@ class SlotsCurve(Curve):
         return super().total_bytes(tokens, sequences) + self._slots(-(-sequences // self.dp)) * self.all_slot_bytes
 
 
-def slots_curve(occupancy: MistralOccupancy, curve: Curve) -> Curve:
-    """The cache without pages, from what it takes with the slots of the planned sequences."""
-    if not curve.total_once_bytes:
-        return curve
-    copies = state_copies(occupancy.model)
-    slots = occupancy.slots + copies
-    once = curve.once_on if isinstance(curve, StagedCurve) else (curve.once_bytes,) * len(curve.gpus)
-    return SlotsCurve(
-        gpus=curve.gpus,
-        total=curve.total,
-        slot_bytes=tuple(size // slots for size in once),
-        all_slot_bytes=curve.total_once_bytes // slots,
-        copies=copies,
-        dp=occupancy.setup.parallel.dp,
-    )
-
-
 class Scores(OwnAmount, Record):
-    """Attention scores of each sequence: ``square_bytes`` for each pair of its tokens, of which there are at most 1,024."""
+    """Attention scores of each sequence, for each head and each pair of its tokens, of which there are at most 1,024."""
 
-    square_bytes: int
+    heads: int
+    element_bytes: int
 
     def at(self, tokens: int, sequences: int) -> int:
-        size: int = sequences * self.square_bytes * smaller(tokens, _SCORES) ** 2
+        size: int = sequences * self.heads * self.element_bytes * smaller(tokens, _SCORES) ** 2
         return size
+
+
+def predicted(occupancy: MistralOccupancy) -> Scores | None:
+    """What the loader of text models predicts for activations; ``None`` for models that see pictures."""
+    if "text" not in words_of(occupancy.model):
+        return None
+    heads = max(getattr(group.kind, "num_attention_heads", 0) for group in occupancy.plain_stack.groups)
+    return Scores(heads=heads, element_bytes=occupancy.deployment.model_format.block_bytes)
 
 
 def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
@@ -209,58 +188,24 @@ def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
     if any(more):
         # What must stay free is a part where the share is nearly the whole GPU. The low end of what is left is the high end of a part.
         expected, low, high = more[1], min(more[1:]), max(more[:2])
-        part = BudgetPart(name=_KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
+        part = BudgetPart.of(_KEPT_FREE, Section.OVERHEAD, (low, expected, high), _SOURCE)
         left = {"low": budget.low - high, "expected": budget.expected - expected, "high": budget.high - low}
         budget = replace(budget, parts=(*budget.parts, part), **left)
     return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
 
-def predicted_activations(occupancy: MistralOccupancy) -> int | None:
-    """The bytes that its loader predicts, as the log has them in whole MB; ``None`` for models that see pictures."""
-    scores = _scores(occupancy)
-    return None if scores is None else scores.at(occupancy.tokens, occupancy.request.replica_batch)
-
-
-def _scores(occupancy: MistralOccupancy) -> Scores | None:
-    """What the loader of text models predicts."""
-    if "text" not in words_of(occupancy.model):
-        return None
-    return Scores(square_bytes=_heads(occupancy) * occupancy.deployment.model_format.block_bytes)
-
-
-def _heads(occupancy: MistralOccupancy) -> int:
-    return max(getattr(group.kind, "num_attention_heads", 0) for group in occupancy.plain_stack.groups)
-
-
 def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
     """What is set aside for activations. The loaders of models that see pictures count those too: the general estimate stands for them."""
-    parallel, scores = occupancy.setup.parallel, _scores(occupancy)
+    parallel, scores, tokens = occupancy.setup.parallel, predicted(occupancy), min(occupancy.tokens, _SCORES)
     if parallel.tp * parallel.pp > 1:
         return ()
     if scores is None:
         return (forward(occupancy, chunk_tokens(), rows),)
-    count = scores.at(occupancy.tokens, rows)
-    made = step(
-        "activations",
-        "batch x heads x tokens x tokens x element_bytes",
-        count,
-        batch=rows,
-        heads=_heads(occupancy),
-        tokens=min(occupancy.tokens, _SCORES),
-        element_bytes=occupancy.deployment.model_format.block_bytes,
-    )
-    return (
-        BudgetPart(
-            name="activations",
-            section=Section.ACTIVATIONS,
-            low=count,
-            expected=count,
-            high=count,
-            source="mistral.rs 0.9.2 auto_device_map.rs: what it predicts and reserves",
-            steps=(made,),
-            grows=(scores,) * 3,
-        ),
-    )
+    formula = "batch x heads x tokens x tokens x element_bytes"
+    made = step("activations", formula, batch=rows, heads=scores.heads, tokens=tokens, element_bytes=scores.element_bytes)
+    count, source = int(made.expected), "mistral.rs 0.9.2 auto_device_map.rs: what it predicts and reserves"
+    sizes, grows = (count, count, count), (scores, scores, scores)
+    return (BudgetPart.of("activations", Section.ACTIVATIONS, sizes, source, steps=(made,), grows=grows),)
 
 
 def kept_free(left: int, total: int, usable: int) -> int:
@@ -284,13 +229,13 @@ class KeptFree(OwnAmount, Record):
         if self.end == "expected":
             return more
         # The low end of what is left is the high end of a part.
-        other = self._of(_OPPOSITE[self.end], tokens, sequences)
+        other = self._of(OPPOSITE[self.end], tokens, sequences)
         size: int = smaller(more, other) if self.end == "low" else larger(more, other)
         return size
 
     def _of(self, end: str, tokens: int, sequences: int) -> int:
         place = ENDS.index(end)
-        used = sum(getattr(part, _OPPOSITE[end]).at(tokens, sequences) for part in self.parts)
+        used = sum(getattr(part, OPPOSITE[end]).at(tokens, sequences) for part in self.parts)
         return kept_free(self.usable[place] - used, self.totals[place], self.usable[place])
 
 
@@ -304,10 +249,6 @@ def paged_parts(occupancy: MistralOccupancy, chunk: int | None) -> tuple[PartFor
     if not any(kept_free(usable, total, usable) for usable, total in zip(budget.usable, totals, strict=True)):
         return parts
 
-    def kept(end: str) -> Amount:
-        return KeptFree(parts=parts, usable=budget.usable, totals=totals, end=end)
-
-    free = PartForm(
-        name=_KEPT_FREE, section=Section.OVERHEAD.value, low=kept("low"), expected=kept("expected"), high=kept("high")
-    )
+    low, expected, high = (KeptFree(parts=parts, usable=budget.usable, totals=totals, end=end) for end in ENDS)
+    free = PartForm(name=_KEPT_FREE, section=Section.OVERHEAD.value, low=low, expected=expected, high=high)
     return (*parts, free)

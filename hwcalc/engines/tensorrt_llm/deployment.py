@@ -26,9 +26,9 @@ from hwcalc.engines.stored import (
     check_heads,
     held_blocks,
 )
-from hwcalc.engines.tensorrt_llm.layout import Layout, Piece, Stage, pieces_of
-from hwcalc.engines.tensorrt_llm.pool import Needs
-from hwcalc.engines.tensorrt_llm.settings import Settings, check_supported, is_attention_dp, read_settings, runs_states
+from hwcalc.engines.tensorrt_llm.layout import RULES, Layout, Piece, Stage
+from hwcalc.engines.tensorrt_llm.pool import Needs, plan_pool
+from hwcalc.engines.tensorrt_llm.settings import Settings, check_supported, class_words, is_attention_dp, read_settings
 from hwcalc.engines.tensorrt_llm.storage import FOREVER, in_pages, page_bytes
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, LayerNumbers, Role, SlidingAttention, Stack
@@ -98,17 +98,6 @@ class TensorrtDeployment(GeneralDeployment):
             return frozenset((group.kind.window,))
         return frozenset()
 
-    def _window(self, group: Group, length: int) -> int | None:
-        """The window of the layers of one kind, cut to the longest sequence; ``None`` keeps all tokens."""
-        windows = {min(length, window) for window in self._windows_of(group)} or {length}
-        if len(windows) > 1:
-            raise UsageError(
-                f"max_attention_window gives layers of one kind ({group.kind.title}) different windows.",
-                hint="Give one window for all layers, or one for each kind.",
-            )
-        (window,) = windows
-        return None if window == length else window
-
     @cached_property
     def most_tokens(self) -> int | None:
         """The longest sequence in which the layers of every kind have one window; ``None`` if any length will do."""
@@ -117,9 +106,19 @@ class TensorrtDeployment(GeneralDeployment):
 
     def pieces(self, stack: Stack, length: int) -> dict[LayerKind, tuple[Piece, ...]]:
         """The buffers of one layer of each kind where sequences have so many tokens, each with its window."""
-        groups = stack.groups
-        windows = [self._window(group, length) for group in groups]
-        return {group.kind: pieces_of(group.kind, self.settings, window) for group, window in zip(groups, windows, strict=True)}
+        pieces = {}
+        for group in stack.groups:
+            windows = {min(length, window) for window in self._windows_of(group)} or {length}
+            if len(windows) > 1:
+                raise UsageError(
+                    f"max_attention_window gives layers of one kind ({group.kind.title}) different windows.",
+                    hint="Give one window for all layers, or one for each kind.",
+                )
+            (window,) = windows
+            # A window as long as the sequence keeps all tokens.
+            rule = RULES[type(group.kind)]
+            pieces[group.kind] = rule(group.kind, self.settings, None if window == length else window)
+        return pieces
 
     @cached_property
     def layouts(self) -> tuple[tuple[int | None, Layout], ...]:
@@ -175,24 +174,19 @@ class TensorrtDeployment(GeneralDeployment):
     @cached_property
     def remarks(self) -> tuple[Note, ...]:
         """Notes on the settings."""
-        return tuple(self._remarks())
-
-    def _remarks(self) -> Iterator[Note]:
-        settings = self.settings
-        windows = any(group.kind.numbers().get("window") for group in self.plain_stack.groups)
-        if (
-            windows
-            and settings.window_pattern is None
-            and not (settings.v2 and settings.derives_windows)
-            and not settings.scratch
-        ):
-            message = "Windowed layers keep all tokens: TensorRT-LLM cuts them only with --engine-option max_attention_window."
-            yield Note(code="window-not-honoured", message=message)
+        settings, messages = self.settings, {}
+        cut = settings.window_pattern is not None or (settings.v2 and settings.derives_windows) or settings.scratch
+        if not cut and any(group.kind.numbers().get("window") for group in self.plain_stack.groups):
+            messages["window-not-honoured"] = (
+                "Windowed layers keep all tokens: TensorRT-LLM cuts them only with --engine-option max_attention_window."
+            )
         if settings.host_bytes:
-            message = "host_cache_size keeps blocks of finished requests in host memory; the pool on the GPU stays as it is."
-            yield Note(code="host-memory", message=message)
+            messages["host-memory"] = (
+                "host_cache_size keeps blocks of finished requests in host memory; the pool on the GPU stays as it is."
+            )
         if self.setup.parallel.dp > 1:
-            yield Note(code="per-replica", message=f"The pool is that of one of {self.setup.parallel.dp} replicas.")
+            messages["per-replica"] = f"The pool is that of one of {self.setup.parallel.dp} replicas."
+        return tuple(Note(code=code, message=message) for code, message in messages.items())
 
 
 class TensorrtOccupancy(GeneralOccupancy):
@@ -210,7 +204,9 @@ class TensorrtOccupancy(GeneralOccupancy):
         check_supported(self.model, self.setup)
         for group in self.plain_stack.groups:
             check_heads("TensorRT-LLM", group.kind, self.settings.tp)
-        if any(piece.state for pieces in self.pieces.values() for piece in pieces) and not runs_states(self.model):
+        has_states = any(piece.state for pieces in self.pieces.values() for piece in pieces)
+        # A model without a named class may be any.
+        if has_states and self.model.architecture is not None and "states" not in class_words(self.model):
             raise UnsupportedError(
                 f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}.",
                 hint="Plan it with --engine vllm or transformers.",
@@ -309,13 +305,8 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
-        replica, settings, given, sizes = (
-            self.replica,
-            self.settings,
-            self.setup.hardware.kv_memory,
-            dict[str, tuple[int, ...]](),
-        )
-        layout, needs = replica.layout, replica.needs
+        settings, given, sizes = self.settings, self.setup.hardware.kv_memory, dict[str, tuple[int, ...]]()
+        layout, needs = self.replica.layout, self.replica.needs
         if settings.v2:
             # Each size of a slot has a pool of its own in whole pages; there are pages of the quota that no pool can use.
             storage, quota = needs.storages[stage], layout.quotas(needs.least_budget if given is None else given)[stage]
@@ -347,35 +338,27 @@ class TensorrtOccupancy(GeneralOccupancy):
         for group in self.stack.groups:
             for piece in self.pieces[group.kind]:
                 (states if piece.state else windows.setdefault(piece.window, [])).extend(group.layers)
-        rows = [
-            (
-                "full" if window is None else "window",
-                layers,
-                size * max(layout.rows(stage, window) for stage in layout.stages),
-                layout.blocks(window, self.tokens),
-            )
-            for window, layers in windows.items()
-        ]
+        rows = []
+        for window, layers in windows.items():
+            block_bytes = size * max(layout.rows(stage, window) for stage in layout.stages)
+            rows.append(("full" if window is None else "window", layers, block_bytes, layout.blocks(window, self.tokens)))
         if states:
             rows.append(("state", states, max(stage.state for stage in layout.stages), 1))
-        for kind, layers, block, blocks in rows:
+        for kind, layers, block_bytes, blocks in rows:
             numbers = LayerNumbers(sorted(dict.fromkeys(layers)))
-            infos.append(
-                PoolGroup(
-                    kind=kind,
-                    count=len(numbers),
-                    layers=numbers,
-                    block_size=size,
-                    page_bytes=None,
-                    block_bytes=block,
-                    blocks_per_request=blocks,
-                )
+            info = PoolGroup(
+                kind=kind,
+                count=len(numbers),
+                layers=numbers,
+                block_size=size,
+                page_bytes=None,
+                block_bytes=block_bytes,
+                blocks_per_request=blocks,
             )
+            infos.append(info)
         return tuple(infos)
 
     def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
-        from hwcalc.engines.tensorrt_llm.pool import plan_pool
-
         return Noted(plan_pool(self, budget_bytes))
 
     def holds(self, budget_bytes: int) -> bool:
@@ -397,10 +380,9 @@ class TensorrtOccupancy(GeneralOccupancy):
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""
         from hwcalc.engines.tensorrt_llm.memory import PoolCurve
 
-        server, parallel = self.deployment, self.deployment.setup.parallel
         if not self.request.is_plain:
             return None
-        return PoolCurve(gpus=(), total=(), most_tokens=server.most_tokens, deployment=server, dp=parallel.dp, tp=parallel.tp)
+        return PoolCurve(gpus=(), total=(), most_tokens=self.deployment.most_tokens, deployment=self.deployment)
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.tensorrt_llm.memory import plan_form
@@ -437,10 +419,8 @@ class TensorrtOccupancy(GeneralOccupancy):
             yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
             yield Saving(Cost.WEIGHTS, "a checkpoint in fp8", {"weights": "fp8"})
         if settings.batched_tokens > _SMALL_BATCH:
-            size = str(_SMALL_BATCH)
-            yield Saving(
-                Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"max_num_tokens": size}}
-            )
+            options = {"engine_options": {"max_num_tokens": str(_SMALL_BATCH)}}
+            yield Saving(Cost.SPEED, f"batches of {_SMALL_BATCH}, which read prompts slower", options)
         few = "nvfp4" if computes_fp4(gpu) else "awq"
         yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
         if computes_fp4(gpu):

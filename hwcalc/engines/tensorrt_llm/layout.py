@@ -68,11 +68,6 @@ class Piece(Record):
     key: tuple[object, ...] = ()
 
 
-def pieces_of(kind: LayerKind, settings: Settings, window: int | None) -> tuple[Piece, ...]:
-    """The buffers of one layer on a rank."""
-    return RULES[type(kind)](kind, settings, window)
-
-
 def _attention(kind: AttentionKind, settings: Settings, window: int | None) -> tuple[Piece, ...]:
     """Keys and values, which are as wide as keys; with more ranks than heads each rank has a head."""
     if settings.kv_dtype == "fp8_ds_mla":
@@ -108,18 +103,15 @@ def _latent(kind: LatentAttention, settings: Settings, window: int | None) -> tu
     return (Piece(name="latent", role=Role.LATENT, dtype=settings.kv_dtype, row=row, window=window, key=(window, row)),)
 
 
-def _index_row(width: int, settings: Settings) -> int:
-    """Bytes of an indexer's key of ``width`` numbers, with a scale for each 128 of them, whatever the KV dtype."""
-    return (width // 2 if settings.index_fp4 else width) + width // _INDEX_SCALE_EVERY * 4
-
-
 def _indexer(kind: SparseIndexer, settings: Settings, window: int | None) -> tuple[Piece, ...]:
     if not kind.index_quantized or kind.index_extra_elements:
         raise UnsupportedError(
             "TensorRT-LLM keeps this indexer's keys in pools of their own, whose rows are not known.",
             hint="Plan it with --engine vllm.",
         )
-    row = _index_row(kind.index_head_dim, settings)
+    # With a scale for each 128 numbers, whatever the KV dtype.
+    width = kind.index_head_dim
+    row = (width // 2 if settings.index_fp4 else width) + width // _INDEX_SCALE_EVERY * 4
     return (Piece(name="indexer_keys", role=Role.INDEX, dtype="fp4" if settings.index_fp4 else "fp8", row=row),)
 
 
@@ -132,18 +124,14 @@ def _compressed(kind: CompressedAttention, settings: Settings, window: int | Non
     halves = 2 if kind.overlap else 1
     reach = halves * ratio
     held.append(Piece(name="compressed_latent", role=Role.LATENT, dtype=dtype, row=kind.head_dim * item // ratio))
-    held += [
-        _sliding(name, Role.STATE, "fp32", halves * kind.head_dim * _STATE, reach, ratio)
-        for name in ("compressor_value", "compressor_gate")
-    ]
+    state = halves * kind.head_dim * _STATE
+    held += [_sliding(name, Role.STATE, "fp32", state, reach, ratio) for name in ("compressor_value", "compressor_gate")]
     if kind.index_head_dim is not None:
         width = kind.index_head_dim
         row = width // 2 + width // 32 if settings.index_fp4 else width + width // _INDEX_SCALE_EVERY * 4
         held.append(Piece(name="indexer_keys", role=Role.INDEX, dtype="fp8", row=row // ratio))
-        held += [
-            _sliding(name, Role.STATE, "fp32", halves * width * _STATE, reach, ratio)
-            for name in ("indexer_value", "indexer_gate")
-        ]
+        state = halves * width * _STATE
+        held += [_sliding(name, Role.STATE, "fp32", state, reach, ratio) for name in ("indexer_value", "indexer_gate")]
     return tuple(held)
 
 
@@ -153,13 +141,9 @@ def _sliding(name: str, role: Role, dtype: str, row: int, window: int, ratio: in
 
 def _state(conv: int, columns: int, matrix: int, settings: Settings) -> tuple[Piece, ...]:
     """The convolution's last columns in the model's dtype, and the recurrence in that of states."""
+    columns_bytes = conv // settings.tp * columns * ITEM_BYTES[settings.model_dtype]
     return (
-        Piece(
-            name="conv_state",
-            role=Role.CONV,
-            dtype=settings.model_dtype,
-            state=conv // settings.tp * columns * ITEM_BYTES[settings.model_dtype],
-        ),
+        Piece(name="conv_state", role=Role.CONV, dtype=settings.model_dtype, state=columns_bytes),
         Piece(name="state", role=Role.STATE, dtype=settings.state_dtype, state=matrix * ITEM_BYTES[settings.state_dtype]),
     )
 
@@ -286,7 +270,7 @@ class Layout(Record):
 
     @cached_property
     def _usual_storages(self) -> tuple[Storage, ...]:
-        return tuple(storage_of(stage.kinds, self.settings, 1, compressed=self.compressed) for stage in self.stages)
+        return tuple(storage_of(stage.kinds, self.settings, compressed=self.compressed) for stage in self.stages)
 
     def rows(self, stage: Stage, window: int | None) -> int:
         """Bytes for each token of the layers of a stage with this window."""
@@ -375,20 +359,23 @@ class Layout(Record):
 
     def _window_blocks(self, budget: int, steps: list[Step] | None) -> dict[int | None, int]:
         """V1 with several windows, each of which has an equal share of the budget."""
-        size, share, pools = self.settings.block, 1.0 / len(self.windows), {}
-        if self.settings.most_tokens is not None or self.settings.kv_dtype == "nvfp4":
+        size, share, scaled = self.settings.block, 1.0 / len(self.windows), self.settings.kv_dtype == "nvfp4"
+        pools: dict[int | None, int] = {}
+        if self.settings.most_tokens is not None or scaled:
             steps = None
         for number, window in enumerate(self.windows, start=1):
-            row = max(self.rows(stage, window) for stage in self.stages)
+            rows = [self.rows(stage, window) for stage in self.stages]
+            # V1 counts in floating point. Its figure for NVFP4 leaves out the scales, as the manager does.
+            counted = [row * 8 // 9 if scaled else row for row in rows]
             pools[window] = figure(
                 steps,
                 f"window_blocks_{number}",
                 "floor(budget / windows / window_block_bytes)",
-                min(self._shared(stage, window, budget, share) for stage in self.stages),
+                min(int(budget * share / row // size) if row else FOREVER for row in counted),
                 unit="blocks",
                 budget=budget,
                 windows=len(self.windows),
-                window_block_bytes=row * size,
+                window_block_bytes=max(rows) * size,
             )
         names = {f"window_blocks_{number}": blocks for number, blocks in enumerate(pools.values(), start=1)}
         figure(steps, "blocks", f"min({', '.join(names)})", unit="blocks", **names)
@@ -397,13 +384,6 @@ class Layout(Record):
         terms = {longest: names[longest], "tokens_per_block": size}
         figure(steps, "tokens", f"{longest} x tokens_per_block", unit="tokens", **terms)
         return pools
-
-    def _shared(self, stage: Stage, window: int | None, budget: int, share: float) -> int:
-        """V1 counts in floating point. Its figure for NVFP4 leaves out the scales, as the manager does."""
-        row = self.rows(stage, window)
-        if self.settings.kv_dtype == "nvfp4":
-            row = row * 8 // 9
-        return int(budget * share / row // self.settings.block) if row else FOREVER
 
     def needed(self, stage: Stage, blocks: Mapping[int | None, int]) -> int:
         """V1: the budget that holds so many blocks in each pool."""

@@ -86,18 +86,12 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
     # What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``.
     formula, left = (
         "left - floor(left x free_gpu_memory_fraction)",
-        [max(0, size) for size in (whole.low, whole.expected, whole.high)],
+        (max(0, whole.low), max(0, whole.expected), max(0, whole.high)),
     )
-    made = step(KEPT_FREE, formula, left=(left[0], left[1], left[2]), free_gpu_memory_fraction=settings.fraction)
-    kept = BudgetPart(
-        name=KEPT_FREE,
-        section=Section.OVERHEAD,
-        low=int(made.low),
-        expected=int(made.expected),
-        high=int(made.high),
-        source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {settings.fraction:g} of what is left",
-        steps=(made,),
-    )
+    made = step(KEPT_FREE, formula, left=left, free_gpu_memory_fraction=settings.fraction)
+    source = f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {settings.fraction:g} of what is left"
+    size = int(made.low), int(made.expected), int(made.high)
+    kept = BudgetPart.of(KEPT_FREE, Section.OVERHEAD, size, source, steps=(made,))
     margin = occupancy.setup.hardware.margin or 0
     return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*memory_and_weights.notes, *extra.notes, *notes))
 
@@ -154,8 +148,6 @@ class PoolCurve(Curve):
     """The cache: the smallest budget whose pools hold the sequences."""
 
     deployment: TensorrtDeployment
-    dp: int
-    tp: int
 
     def needs(self, tokens: int, sequences: int) -> AllNeeds:
         """What so many sequences of a replica need."""
@@ -169,27 +161,27 @@ class PoolCurve(Curve):
         return self.needs(tokens, sequences).needed_bytes()
 
     def total_bytes(self, tokens: int, sequences: int) -> int:
-        return self.total_of(self.needs(tokens, -(-sequences // self.dp)), sequences)
-
-    def total_of(self, needs: AllNeeds, sequences: int) -> int:
-        """Bytes of the cache on all GPUs for ``sequences`` sequences; ``needs`` are those of a replica."""
-        return self.tp * needs.total_bytes(sequences, self.dp)
+        parallel = self.deployment.setup.parallel
+        return parallel.tp * self.needs(tokens, -(-sequences // parallel.dp)).total_bytes(sequences, parallel.dp)
 
 
 class PoolForm(MemoryForm):
     """The memory equation, where pools of the left bytes must hold the sequences."""
 
+    curve: PoolCurve
+
     def at(self, tokens: int, sequences: int) -> Memory:
-        assert isinstance(self.curve, PoolCurve)
-        return _PoolMemory(self, self.curve, tokens, sequences)
+        return _PoolMemory(self, tokens, sequences)
 
 
 class _PoolMemory(Memory):
     """What the form says of some sequences, whose needs are worked out once."""
 
-    def __init__(self, form: PoolForm, curve: PoolCurve, tokens: int, sequences: int) -> None:
-        super().__init__(form, tokens, sequences)
-        self._curve, self._needs = curve, curve.needs(tokens, self._own)
+    form: PoolForm
+
+    @cached_property
+    def _needs(self) -> AllNeeds:
+        return self.form.curve.needs(self.tokens, self._own)
 
     @cached_property
     def needed_bytes(self) -> int:
@@ -197,7 +189,8 @@ class _PoolMemory(Memory):
 
     @cached_property
     def total_bytes(self) -> int:
-        return self._curve.total_of(self._needs, self.sequences)
+        parallel = self.form.curve.deployment.setup.parallel
+        return parallel.tp * self._needs.total_bytes(self.sequences, parallel.dp)
 
     def _pool_holds(self, end: str) -> bool:
         left = self.left(end)

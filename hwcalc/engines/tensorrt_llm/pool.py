@@ -311,14 +311,12 @@ def _tell_slots(storage: Dealt, quota: int, steps: list[Step]) -> None:
             continue
         mine, unit = f"{name}pages", "slots" if name else "blocks"
         size = f"{name}slot_bytes" if name else "bytes_per_block"
-        dealt, terms = (
-            f"round(ceil(quota / page_bytes) x {name}usual_pages / all_usual_pages)",
-            {f"{name}usual_pages": usual[number]},
-        )
         if len(slots) == 1:
             count = figure(steps, mine, "ceil(quota / page_bytes)", unit="pages", **in_all)
         elif round(ceil_div(quota, page) * usual[number] / sum(usual)) == pages[number]:
-            count = figure(steps, mine, dealt, unit="pages", **in_all, **terms, all_usual_pages=sum(usual))
+            formula = f"round(ceil(quota / page_bytes) x {name}usual_pages / all_usual_pages)"
+            terms = {f"{name}usual_pages": usual[number], "all_usual_pages": sum(usual)}
+            count = figure(steps, mine, formula, unit="pages", **in_all, **terms)
         else:
             count = figure(steps, mine, "pages_of_this_pool", unit="pages", pages_of_this_pool=pages[number])
         formula, terms = f"floor({mine} x page_bytes / {size})", {mine: count, "page_bytes": page, size: sizes[0]}

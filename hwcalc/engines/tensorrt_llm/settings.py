@@ -165,7 +165,7 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         derives_windows=len({kind.window for kind in kinds if isinstance(kind, SlidingAttention)}) == 1
         and any(isinstance(kind, FullAttention) for kind in kinds),
         attention_dp=is_attention_dp(options),
-        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else "no_reuse" not in _words(model),
+        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else "no_reuse" not in class_words(model),
         host_bytes=_number(options, "host_cache_size", 0, least=0),
         interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
         index_fp4=options.get("indexer_k_dtype") == "fp4",
@@ -204,7 +204,7 @@ def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int)
         )
     if manager is not None:
         return manager == "v2" and beams == 1
-    return needs or ("v2" in _words(model) and beams == 1)
+    return needs or ("v2" in class_words(model) and beams == 1)
 
 
 def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
@@ -234,7 +234,7 @@ def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
 def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str) -> str:
     """The format of recurrent states: what the user names, what the config says of the cache, or that of the model; Kimi's are fp32."""
     requested = options.get("mamba_ssm_cache_dtype", AUTO)
-    if "kimi" in _words(model):
+    if "kimi" in class_words(model):
         return "fp32"
     if requested != AUTO:
         return _FLOATS[requested]
@@ -282,14 +282,9 @@ def _published(model: ModelSpec) -> str | None:
     return None
 
 
-def _words(model: ModelSpec) -> Mapping[str, str]:
+def class_words(model: ModelSpec) -> Mapping[str, str]:
     """The columns of the model's class in ``profiles/engines/tensorrt-llm/classes.yaml``."""
     return model_classes("tensorrt-llm").row(model).words
-
-
-def runs_states(model: ModelSpec) -> bool:
-    """Whether the back end has a manager for the recurrent states of this model; one without a named class may be any."""
-    return model.architecture is None or "states" in _words(model)
 
 
 def check_supported(model: ModelSpec, setup: Setup) -> None:
@@ -300,7 +295,7 @@ def check_supported(model: ModelSpec, setup: Setup) -> None:
             f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
         )
     check_generation(gpu, _OLDEST_GPU, "TensorRT-LLM runs on Ampere and later.")
-    if gpu is not None and "hopper_rows" in _words(model) and (gpu.compute_capability or "").startswith("9."):
+    if gpu is not None and "hopper_rows" in class_words(model) and (gpu.compute_capability or "").startswith("9."):
         raise UnsupportedError(
             "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know.",
             hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.",

@@ -238,13 +238,14 @@ class Storage(Dealt, Record):
     @cached_property
     def by_page(self) -> tuple[Division, ...]:
         """How pages of each size are divided."""
-        return tuple(self._division(PAGE << doubled) for doubled in range(_WIDEST + 1))
-
-    def _division(self, page: int) -> Division:
-        weights = self.usual_pages(page)
-        ratio = tuple(weight / sum(weights) for weight in weights)
-        order = tuple(sorted(range(len(ratio)), key=ratio.__getitem__))
-        return Division(sum(self.pages(self.floor, page)), order, ratio, _shares(order, ratio, [1] * len(order)))
+        made = []
+        for doubled in range(_WIDEST + 1):
+            weights = self.usual_pages(PAGE << doubled)
+            ratio = tuple(weight / sum(weights) for weight in weights)
+            order = tuple(sorted(range(len(ratio)), key=ratio.__getitem__))
+            shares = _shares(order, ratio, [1] * len(order))
+            made.append(Division(sum(self.pages(self.floor, PAGE << doubled)), order, ratio, shares))
+        return tuple(made)
 
     def divisions(self, doubled: int) -> Iterable[tuple[Division, bool]]:
         return ((self.by_page[doubled], True),) if isinstance(doubled, int) else self._divisions.at(doubled)
@@ -304,12 +305,10 @@ class _Divisions:
     def at(self, doubled: int, place: int = 0) -> Iterator[tuple[Division, bool]]:
         """A division for each order in which pools get their pages, with where it applies."""
         at = doubled * self._width + place
-        least, ratio, shares = self._least.at(at), self._columns(self._ratios, at), self._columns(self._shares, at)
+        least = self._least.at(at)
+        ratio, shares = (tuple(table.at(at) for table in tables) for tables in (self._ratios, self._shares))
         for number, order in enumerate(self._orders):
             yield Division(least, order, ratio, shares), len(self._orders) == 1 or self._order.at(at) == number
-
-    def _columns(self, tables: Sequence[Table], at: int) -> tuple[float, ...]:
-        return tuple(table.at(at) for table in tables)
 
 
 def _pages(slots: int, sizes: tuple[int, ...], page: int) -> int:
@@ -328,8 +327,8 @@ def _slots(pages: int, sizes: tuple[int, ...], page: int) -> int:
     return held
 
 
-def storage_of(kinds: Sequence[tuple[tuple[Piece, ...], int]], settings: Settings, length: int, *, compressed: bool) -> Storage:
-    """The pools of the layers of a stage, so many of each kind, for a longest sequence of so many tokens."""
+def storage_of(kinds: Sequence[tuple[tuple[Piece, ...], int]], settings: Settings, *, compressed: bool) -> Storage:
+    """The pools of the layers of a stage, so many of each kind, for sequences of one token; :meth:`Storage.sized` is of longer ones."""
     from fractions import Fraction
 
     buffers: dict[tuple[int | None, bool], Counter[int]] = defaultdict(Counter)
@@ -346,7 +345,7 @@ def storage_of(kinds: Sequence[tuple[tuple[Piece, ...], int]], settings: Setting
         slot = tuple(sorted((size * count for size, count in sizes.items()), reverse=True))
         pools[slot].append(Cycle(window=key[0], state=key[1], sizes=slot, alone=most))
     states = any(state for _, state in buffers)
-    typical, least = _batches(settings, length, states=states, compressed=compressed)
+    typical, least = _batches(settings, 1, states=states, compressed=compressed)
     return Storage(
         pools=tuple((sizes, tuple(cycles)) for sizes, cycles in pools.items()),
         block=settings.block,
@@ -372,10 +371,7 @@ def _batches(
     if expected is not None:
         others = one.sequences - 1
         typical = (Sequences(one.batched_tokens, 0), Sequences(expected, max(0, expected - 1), others))
-        least = (
-            (Sequences(length, length - 1), Sequences(1, 0, others)),
-            (Sequences(one.batched_tokens, 0),),
-        )
+        least = ((Sequences(length, length - 1), Sequences(1, 0, others)), (Sequences(one.batched_tokens, 0),))
     if states:
         resident, half = one.sequences * one.pp, expected or max(1, length // 2)
         typical = (Sequences(half, half - 1, resident), dummies)

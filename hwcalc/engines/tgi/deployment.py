@@ -25,7 +25,6 @@ from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, integer_option, is_auto, is_on, number_option, share_option
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
@@ -69,11 +68,8 @@ QUANTIZED: Final = {"fp8": "fp8", "bnb8": "bitsandbytes", "bnb4": "bitsandbytes-
 _FLOATS: Final = ("bf16", "fp16")
 _OLDEST_GPU: Final = 75
 _AMPERE: Final = 8
-_LAUNCHER_ROOM: Final = 0.95
-_FLASHINFER_WIDTHS: Final = (64, 128, 256)
 _FP16_METHODS: Final = frozenset({"awq", "exl2", "gptq", "marlin"})
 _NOT_FOR_AUTO: Final = frozenset({"awq", "gptq", "exl2"})
-_SHORT: Final = "Not enough memory to handle {tokens} prefill tokens. You need to decrease `--max-batch-prefill-tokens`"
 
 
 class Settings(Record):
@@ -94,28 +90,33 @@ class TgiDeployment(PooledDeployment):
     reserved_for = "health_block"
     budget_is_fixed = True
 
-    def at(self, load: Load) -> TgiOccupancy:
-        return TgiOccupancy(self, load)
-
     @cached_property
     def settings(self) -> Settings:
         """The settings that follow from the options."""
-        options, setup = self.setup.options, self.setup
+        options, setup, model = self.setup.options, self.setup, self.model
+        # By the width of a head as the launcher reads it; dimensions by hand have no config that it could read.
+        widths = {head_width(model.config)}
+        if model.architecture is None:
+            widths = {group.kind.head_dim for group in self.plain_stack.groups if isinstance(group.kind, AttentionKind)}
+        flashinfer = widths <= {64, 128, 256}
         attention = options.get("attention", AUTO)
         if attention == AUTO:
-            attention = self._chosen_attention()
-        cached, named = options.get("prefix_caching"), options.get("wiggle_room")
-        fraction = share_option(
-            "cuda_memory_fraction", options.get("cuda_memory_fraction"), setup.hardware.memory_utilization, FRACTION
-        )
-        room = None if named is None else wiggle_room("wiggle_room", named)
+            attention = self._chosen_attention(flashinfer=flashinfer)
+        # Prefix caching is on with flashinfer, unless there are adapters or the model sees pictures.
+        pictures = model.facts is not None and "vision_config" in model.config
+        caches_prefixes = flashinfer and attention != "paged" and setup.lora is None and not pictures
+        cached, room = options.get("prefix_caching"), options.get("wiggle_room")
+        utilization = setup.hardware.memory_utilization
+        fraction = share_option("cuda_memory_fraction", options.get("cuda_memory_fraction"), utilization, FRACTION)
+        # The launcher leaves a twentieth free, and the server a tenth.
+        launcher, server = (0.95, WIGGLE_ROOM) if room is None else (wiggle_room("wiggle_room", room),) * 2
         return Settings(
             attention=attention,
             block_size=BLOCKS[attention],
-            share=fraction * (room or WIGGLE_ROOM),
-            prefix_caching=self._caches_prefixes(attention) if cached is None else is_on(cached),
+            share=fraction * server,
+            prefix_caching=caches_prefixes if cached is None else is_on(cached),
             prefill_tokens=_whole(options, "max_batch_prefill_tokens")
-            or prefill_tokens(self.model, setup.hardware.gpu, setup.parallel.tp, fraction * (room or _LAUNCHER_ROOM)),
+            or prefill_tokens(model, setup.hardware.gpu, setup.parallel.tp, fraction * launcher),
             most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
         )
 
@@ -149,24 +150,6 @@ class TgiDeployment(PooledDeployment):
         return str((self.model.quantization or {}).get("quant_method", "")).lower()
 
     @property
-    def model_format(self) -> str:
-        """The dtype that TGI loads a model in without ``--dtype``, whatever its config says (``default_dtype`` in models/__init__.py)."""
-        return "bf16" if "bf16" in self.words and self.quantization_method not in _FP16_METHODS else "fp16"
-
-    @property
-    def published_format(self) -> str | None:
-        """The format of the cache that the checkpoint names: an fp8 ``kv_cache_scheme`` of compressed-tensors.
-
-        TGI heeds it with flashinfer on CUDA, and in its own classes.
-        """
-        scheme = (self.model.quantization or {}).get("kv_cache_scheme")
-        if self.settings.attention != "flashinfer" or self.vendor != "nvidia" or not self.is_native:
-            return None
-        if self.quantization_method != "compressed-tensors" or not isinstance(scheme, dict):
-            return None
-        return "fp8_e4m3" if (scheme.get("type"), scheme.get("num_bits")) == ("float", 8) else None
-
-    @property
     def prompt_window(self) -> int | None:
         """The window that limits a prompt: ROCm's attention has no windows. ``None`` if none does."""
         window = self.model.config.get("sliding_window")
@@ -175,13 +158,16 @@ class TgiDeployment(PooledDeployment):
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
-        dtype, published = known_dtype(self.model_format), self.published_format
-        kept = dtype if published is None else known_dtype(published)
-        why = (
-            "in which TGI loads this model, whatever its config says"
-            if kept is dtype
-            else "the kv_cache_scheme of the checkpoint"
-        )
+        # The dtype of a model without `--dtype`, whatever its config says (`default_dtype` in models/__init__.py).
+        bf16 = "bf16" in self.words and self.quantization_method not in _FP16_METHODS
+        dtype = kept = known_dtype("bf16" if bf16 else "fp16")
+        why = "in which TGI loads this model, whatever its config says"
+        # An fp8 kv_cache_scheme of compressed-tensors counts with flashinfer on CUDA, and in TGI's own classes.
+        scheme = (self.model.quantization or {}).get("kv_cache_scheme")
+        is_fp8 = isinstance(scheme, dict) and (scheme.get("type"), scheme.get("num_bits")) == ("float", 8)
+        heeded = self.settings.attention == "flashinfer" and self.vendor == "nvidia" and self.is_native
+        if heeded and is_fp8 and self.quantization_method == "compressed-tensors":
+            kept, why = known_dtype("fp8_e4m3"), "the kv_cache_scheme of the checkpoint"
         message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
         notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
         if not is_auto(self.setup.dtype):
@@ -199,18 +185,10 @@ class TgiDeployment(PooledDeployment):
         roles |= {Role.STATE: dtype, Role.CONV: dtype}
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
-    def check_hardware(self) -> None:
-        """Raise an error for GPUs, or a layout of them, on which TGI does not run."""
-        for name in ("pp", "dcp", "ep"):
-            if getattr(self.setup.parallel, name) > 1:
-                raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
-        gpu = self.setup.hardware.gpu
-        check_generation(gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention.")
-
     @cached_property
     def accepted(self) -> tuple[Note, ...]:
         """Notes on what TGI makes of the model. Raises an error for a model and options that it refuses under every load."""
-        self._check_weights(format_name(self.setup.weights))
+        self._check_weights()
         check_layers(self)
         self._check_fp8()
         if self.settings.prefix_caching and self.settings.attention == "paged":
@@ -227,12 +205,7 @@ class TgiDeployment(PooledDeployment):
         """16 bits, whatever the checkpoint has."""
         return BF16.name
 
-    @cached_property
-    def budget_without_draft(self) -> Noted[Budget | None]:
-        """The bytes that each GPU has left for blocks, which is the same under every load: the warm-up has one long prompt."""
-        return self.at(Load(seq=max(self.settings.prefill_tokens, 1))).warm_budget()
-
-    def _chosen_attention(self) -> str:
+    def _chosen_attention(self, *, flashinfer: bool) -> str:
         """The back end that the launcher chooses: flashinfer, or another where the width of a head or the model is none of its."""
         if self.vendor == "amd":
             # The images for ROCm set ATTENTION=paged.
@@ -241,27 +214,14 @@ class TgiDeployment(PooledDeployment):
             return "flashdecoding-ipex"
         if self.vendor != "nvidia":
             raise UnsupportedError(f"TGI has no back end for {self.vendor} GPUs.", hint="Use: --gpu h100-sxm5-80gb")
-        if self._has_flashinfer() and "no_flashinfer" not in self.words:
+        if flashinfer and "no_flashinfer" not in self.words:
             return "flashinfer"
         gpu = self.setup.hardware.gpu
         capability = None if gpu is None else gpu.compute_capability
         return "paged" if capability is not None and int(capability.partition(".")[0]) < _AMPERE else "flashdecoding"
 
-    def _caches_prefixes(self, attention: str) -> bool:
-        """Prefix caching is on with flashinfer, unless there are adapters or the model sees pictures."""
-        pictures = self.model.facts is not None and "vision_config" in self.model.config
-        if attention == "paged" or self.setup.lora is not None or pictures:
-            return False
-        return self._has_flashinfer()
-
-    def _has_flashinfer(self) -> bool:
-        """By the width of a head as the launcher reads it; dimensions by hand have no config that it could read."""
-        if self.model.architecture is None:
-            widths = {group.kind.head_dim for group in self.plain_stack.groups if isinstance(group.kind, AttentionKind)}
-            return widths <= set(_FLASHINFER_WIDTHS)
-        return head_width(self.model.config) in _FLASHINFER_WIDTHS
-
-    def _check_weights(self, named: str | None) -> None:
+    def _check_weights(self) -> None:
+        named = format_name(self.setup.weights)
         if named is not None and named not in _FLOATS and named not in QUANTIZED:
             raise UnsupportedError(
                 f"TGI does not make {named} weights of the published ones.",
@@ -324,7 +284,11 @@ class TgiOccupancy(PooledOccupancy):
     deployment: TgiDeployment
 
     def check(self) -> None:
-        self.deployment.check_hardware()
+        for name in ("pp", "dcp", "ep"):
+            if getattr(self.setup.parallel, name) > 1:
+                raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
+        gpu = self.setup.hardware.gpu
+        check_generation(gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention.")
         if self.load.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
         accepted = self.deployment.accepted
@@ -347,10 +311,11 @@ class TgiOccupancy(PooledOccupancy):
     def _plan_budget(self) -> Noted[Budget | None]:
         if self.deployment.block_pool is None:
             return super()._plan_budget()
-        # The cache of a draft is as long as the planned sequences.
-        return self.deployment.budget_without_draft if self.setup.draft is None else self.warm_budget()
+        # The cache of a draft is as long as the planned sequences; all else is the same under every load: the warm-up has one long prompt.
+        key = ("budget", self.setup.parallel.dp)
+        return self._warm_budget() if self.setup.draft is not None else self.shared(key, self._warm_budget)
 
-    def warm_budget(self) -> Noted[Budget | None]:
+    def _warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""
         from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
 
@@ -358,16 +323,17 @@ class TgiOccupancy(PooledOccupancy):
         if memory_and_weights.value is None:
             return Noted(None, memory_and_weights.notes)
         gpu, memory, weights = memory_and_weights.value
-        extra, tokens = beside(self), self.deployment.settings.prefill_tokens
-        warm = self.deployment.at(Load(seq=max(tokens, 1))).replica
-        activations = forward(warm, (tokens, tokens, tokens), 1)
+        extra, settings = beside(self), self.deployment.settings
+        tokens = settings.prefill_tokens
+        activations = forward(self.replica.sized(seq=max(tokens, 1), batch=1), (tokens, tokens, tokens), 1)
         parts: tuple[BudgetPart, ...] = (*weights, *extra.value, activations, *outside(self, gpu))
-        budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=self.deployment.settings.share)
+        budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=settings.share)
         return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
 
     def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
         if not pool.blocks(budget_bytes):
-            return _SHORT.format(tokens=self.deployment.settings.prefill_tokens)
+            tokens = self.deployment.settings.prefill_tokens
+            return f"Not enough memory to handle {tokens} prefill tokens. You need to decrease `--max-batch-prefill-tokens`"
         return None if requests else f"Not enough memory to handle `max_total_tokens={self.tokens}`"
 
     def most_sequences(self) -> tuple[int, str]:
@@ -426,12 +392,8 @@ class TgiRules(Rules):
             return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
         if not isinstance(kind, AttentionKind) or keeps_whole_heads(model):
             return kind
-        heads = kind.num_key_value_heads
-        return replace(
-            kind,
-            num_attention_heads=max(1, kind.num_attention_heads // tp),
-            num_key_value_heads=max(1, heads // tp),
-        )
+        heads, kv_heads = max(1, kind.num_attention_heads // tp), max(1, kind.num_key_value_heads // tp)
+        return replace(kind, num_attention_heads=heads, num_key_value_heads=kv_heads)
 
 
 TGI: Final = TgiRules()
@@ -553,39 +515,28 @@ def head_width(config: Mapping[str, Any]) -> int | None:
 def prefill_tokens(model: ModelSpec, gpu: Gpu | None, shards: int, share: float) -> int:
     """The default of ``max_batch_prefill_tokens``: by the speed of a GPU that it knows, at most the model's length and what memory holds.
 
-    ``share`` is that of all memory; without ``TGI_WIGGLE_ROOM`` the launcher leaves a twentieth free, and the server a tenth.
+    ``share`` is that of all memory.
     """
-    config = model.config
-    tokens = _optimal(config, gpu, shards) or int(model_classes("tgi").row(model).words.get("prefill_tokens", _DEFAULT))
-    limits = [tokens, model.max_position_embeddings, _held(config, gpu, shards, share)]
+    config, named = model.config, model_classes("tgi").row(model).words.get("prefill_tokens", _DEFAULT)
+    limits, sizes = [int(named), model.max_position_embeddings], _sizes(config)
+    flops = None if gpu is None else _FLOPS.get(gpu.id)
+    if gpu is None or flops is None or sizes is None:
+        return min(limit for limit in limits if limit is not None)
+    heads, kv_heads, width, hidden, inner, layers = sizes
+    if "vision_config" not in config:
+        used = _number(config, "num_experts_per_tok", 1) + _number(config, "n_shared_experts", 0)
+        attention = 2 * (3 * heads + 2 * kv_heads) * width * hidden
+        optimal = flops * shards // ((attention + 6 * hidden * inner * used) * layers)
+        limits[0] = optimal if optimal > _LEAST else limits[0]
+    vocabulary = config.get("vocab_size")
+    if gpu.memory_total_mib is not None and isinstance(vocabulary, int) and not config.get("quantization_config"):
+        experts = _number(config, "num_local_experts", 1)
+        layer = 3 * inner * experts * hidden + (heads + 2 * kv_heads) * width + heads * width * hidden
+        weights = _ITEM_BYTES * (layer * layers + 2 * hidden * vocabulary)
+        token = 4 * kv_heads * width * layers + 3 * _ITEM_BYTES * (inner + inner // 2) * experts
+        left = int(gpu.memory_total_mib * MIB * share) * shards - weights
+        limits += [left // token] if left > 0 else []
     return min(limit for limit in limits if limit is not None)
-
-
-def _optimal(config: Mapping[str, Any], gpu: Gpu | None, shards: int) -> int | None:
-    flops, sizes = None if gpu is None else _FLOPS.get(gpu.id), _sizes(config)
-    if flops is None or sizes is None or "vision_config" in config:
-        return None
-    heads, kv_heads, width, hidden, inner, layers = sizes
-    used = _number(config, "num_experts_per_tok", 1) + _number(config, "n_shared_experts", 0)
-    attention = 2 * (3 * heads + 2 * kv_heads) * width * hidden
-    each = (attention + 6 * hidden * inner * used) * layers
-    most_tokens = flops * shards // each
-    return most_tokens if most_tokens > _LEAST else None
-
-
-def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, share: float) -> int | None:
-    sizes, vocabulary = _sizes(config), config.get("vocab_size")
-    if gpu is None or gpu.id not in _FLOPS or gpu.memory_total_mib is None or sizes is None:
-        return None
-    if not isinstance(vocabulary, int) or config.get("quantization_config"):
-        return None
-    heads, kv_heads, width, hidden, inner, layers = sizes
-    experts = _number(config, "num_local_experts", 1)
-    layer = 3 * inner * experts * hidden + (heads + 2 * kv_heads) * width + heads * width * hidden
-    weights = _ITEM_BYTES * (layer * layers + 2 * hidden * vocabulary)
-    token = 4 * kv_heads * width * layers + 3 * _ITEM_BYTES * (inner + inner // 2) * experts
-    left = int(gpu.memory_total_mib * MIB * share) * shards - weights
-    return left // token if left > 0 else None
 
 
 def _sizes(config: Mapping[str, Any]) -> tuple[int, int, int, int, int, int] | None:

@@ -96,6 +96,7 @@ class Tgi(GeneralEngine):
     def command(self, planned: CommandInput) -> list[str]:
         """The words for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the launcher cannot be told."""
         from hwcalc.engines.options import check_one_replica
+        from hwcalc.quantization.planned import format_name
 
         for name in ("draft", "kv_memory"):
             if getattr(planned, name) is not None:
@@ -109,7 +110,10 @@ class Tgi(GeneralEngine):
         words += ["--sharded", "true", "--num-shard", str(planned.parallel.tp)] if planned.parallel.tp > 1 else []
         words += ["--max-total-tokens", str(planned.seq), "--max-input-tokens", str(max(1, planned.seq - 1))]
         words += _kv_dtype(planned.kv_dtype) if planned.kv_dtype_named else []
-        words += _weights(planned.weights) if planned.weights is not None else []
+        if planned.weights is not None:
+            # The deployment has refused all others.
+            name = format_name(planned.weights) or ""
+            words += ["--dtype", _DTYPES[name]] if name in _DTYPES else ["--quantize", QUANTIZED[name]]
         if planned.memory_utilization is not None and "cuda_memory_fraction" not in planned.options:
             words += ["--cuda-memory-fraction", str(planned.memory_utilization)]
         for name, value in planned.options.items():
@@ -121,11 +125,3 @@ class Tgi(GeneralEngine):
 
 def _kv_dtype(name: str) -> list[str]:
     return ["--kv-cache-dtype", KV_NAMES[name]] if name in KV_NAMES else ["--dtype", _DTYPES[name]]
-
-
-def _weights(requested: str) -> list[str]:
-    """The flag of weights that :class:`TgiDeployment` has not refused."""
-    from hwcalc.quantization.planned import format_name
-
-    name = format_name(requested) or ""
-    return ["--dtype", _DTYPES[name]] if name in _DTYPES else ["--quantize", QUANTIZED[name]]

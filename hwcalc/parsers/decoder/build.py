@@ -17,18 +17,7 @@ from hwcalc.formulas import ChunkedAttention, Layer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
-from hwcalc.parsers.blocks import (
-    Switch,
-    Weighed,
-    attention_of,
-    head_block,
-    in_layers,
-    norm,
-    repeated,
-    rms_norms,
-    switched,
-    tied_head,
-)
+from hwcalc.parsers.blocks import Switch, Weighed, attention_of, norm, output_head, repeated, rms_norms, switched, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import (
     AttentionDims,
@@ -290,7 +279,8 @@ class Decoder(Record):
             out.append(Block(kind="norm", weights=norm(spec.norm, "model.norm", hidden)))
         if spec.outer is not None:
             out.append(Block(kind="extra", weights=spec.outer(config)))
-        out += head_block(config, tied=spec.tied(config, top), bias=switched(config, spec.head_bias), width=embedded)
+        tied, bias = spec.tied(config, top), switched(config, spec.head_bias)
+        out += output_head("lm_head", embedded, config.integer("vocab_size"), tied=tied, bias=bias)
         modules = 0 if spec.mtp is None else config.maybe_integer("num_nextn_predict_layers", minimum=0)
         if spec.mtp is not None and modules:
             out.append(Block(kind="mtp", weights=spec.mtp(config, spec, layers[0]), part=Part.MTP, count=modules))
@@ -305,13 +295,14 @@ def _layers(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bloc
     else:
         weigh = spec.attention or attention_weights
         out = attention_blocks(layers, lambda layer: weigh(config, spec, layer))
-    out.append(in_layers("norm", _scales(config, spec), count))
+    everywhere = tuple(range(count))
+    out.append(Block(kind="norm", weights=_scales(config, spec), count=count, layers=everywhere))
     if extra is not None:
         out += repeated(layers, lambda layer: (("extra", extra(config, layer)),))
     if spec.mlps is not None:
         return out + spec.mlps(config, spec, layers)
     if mixture is None:
-        return [*out, in_layers("mlp", mlp_weights(config, spec), count)]
+        return [*out, Block(kind="mlp", weights=mlp_weights(config, spec), count=count, layers=everywhere)]
     sparse = [True] * count if mixture.sparse is None else mixture.sparse(config, count)
     blocks = mlp_blocks(sparse, lambda routed: moe_weights(config, mixture) if routed else mlp_weights(config, spec))
     return out + sorted(blocks, key=lambda block: block.kind == "mlp")

@@ -33,7 +33,7 @@ from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, SparseIn
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Named, Weighed, attention_of, gated_experts, head_block, repeated, rms_norms, tied_head
+from hwcalc.parsers.blocks import Named, Weighed, attention_of, gated_experts, output_head, repeated, rms_norms, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.decoder import build
 from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, Experts, attention_weights, mlp_blocks, mlp_weights
@@ -153,7 +153,7 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
         Block(kind="embedding", weights=w.embedding("model.embed_tokens", config.integer("vocab_size"), hidden)),
         *repeated(kinds, weigh),
         Block(kind="norm", weights=w.rms_norm("model.norm", hidden)),
-        *head_block(config, tied=tied_head(config, top)),
+        *output_head("lm_head", hidden, config.integer("vocab_size"), tied=tied_head(config, top)),
     ]
 
 
@@ -191,7 +191,8 @@ def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | No
     out = [Block(kind="embedding", weights=w.embedding("transformer.token_embeddings", config.integer("vocab_size"), hidden))]
     out += repeated(zip(map(dims_of, reading.layers), multipliers, strict=True), weigh)
     out.append(Block(kind="norm", weights=w.rms_norm("transformer.norm", hidden)))
-    return [*out, *head_block(config, tied=config.flag("share_input_output_layers", default=True))]
+    tied = config.flag("share_input_output_layers", default=True)
+    return out + output_head("lm_head", hidden, config.integer("vocab_size"), tied=tied)
 
 
 def _hunyuan_layers(config: Config) -> Reading:

@@ -123,23 +123,18 @@ def _davit(vision: Config, path: str) -> tuple[Block, ...]:
         down += layer_norm(f"{path}.convs.{i}.norm", inputs if before[i] else width)
         out.append(Block(kind="patches", weights=down, part=Part.VISION))
         if depth:
-            both = _davit_pair(vision, width, f"{path}.blocks.{i}")
+            both: Weighed = ()
+            inner = vision.checked_integer("mlp_ratio", int(width * vision.number("mlp_ratio", 4.0)))
+            for name, attention in (("spatial_block", "window_attn"), ("channel_block", "channel_attn")):
+                base = f"{path}.blocks.{i}.{name}"
+                both += linear(f"{base}.{attention}.qkv", width, 3 * width, bias=vision.flag("qkv_bias"))
+                both += linear(f"{base}.{attention}.proj", width, width, bias=True)
+                both += plain_mlp(width, inner, path=f"{base}.ffn")
+                for number in (1, 2):
+                    both += conv(f"{base}.conv{number}", width, 1, 3, 3) + layer_norm(f"{base}.norm{number}", width)
             out.append(Block(kind="encoder_layer", weights=both, part=Part.VISION, count=min(depth, MAX_LAYERS)))
         inputs = width
     return tuple(out)
-
-
-def _davit_pair(vision: Config, width: int, path: str) -> Weighed:
-    weights: Weighed = ()
-    inner = vision.checked_integer("mlp_ratio", int(width * vision.number("mlp_ratio", 4.0)))
-    for name, attention in (("spatial_block", "window_attn"), ("channel_block", "channel_attn")):
-        base = f"{path}.{name}"
-        weights += linear(f"{base}.{attention}.qkv", width, 3 * width, bias=vision.flag("qkv_bias"))
-        weights += linear(f"{base}.{attention}.proj", width, width, bias=True)
-        weights += plain_mlp(width, inner, path=f"{base}.ffn")
-        for number in (1, 2):
-            weights += conv(f"{base}.conv{number}", width, 1, 3, 3) + layer_norm(f"{base}.norm{number}", width)
-    return weights
 
 
 def _formulanet(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:

@@ -79,25 +79,19 @@ def split_width(config: Config, width: int, heads: int) -> int:
     return width // heads
 
 
-def _dims(config: Config, style: Style, width: int, heads: int | None) -> tuple[int, int, int]:
-    """Widths of all queries, of all keys, and of one head."""
-    if not style.heads:
-        return width, width, 0
-    heads = heads or config.integer("num_attention_heads")
-    kv_heads = (config.maybe_integer("num_key_value_heads") or heads) if style.kv_heads else heads
-    given = config.maybe_integer("head_dim") if style.heads == "own" else None
-    size = given or split_width(config, width, heads)
-    if style.heads == "split" and not style.kv_heads:
-        return width, width, size
-    return heads * size, kv_heads * size, size
-
-
 def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width: int, *, heads: int | None = None) -> Weighed:
     """The tensors of one layer. ``heads`` is for a config that has another key than ``num_attention_heads``.
 
     A layer of width 4 with an MLP of 8 and biases: 4 x (16 + 4) + (32 + 8) + (32 + 4) + 2 x 8 = 172.
     """
-    query, key, head = _dims(config, style, width, heads)
+    query, key, head = width, width, 0
+    if style.heads:
+        count = heads or config.integer("num_attention_heads")
+        kv_heads = (config.maybe_integer("num_key_value_heads") or count) if style.kv_heads else count
+        given = config.maybe_integer("head_dim") if style.heads == "own" else None
+        head = given or split_width(config, width, count)
+        if style.heads == "own" or style.kv_heads:
+            query, key = count * head, kv_heads * head
     bias = [switched(config, switch) for switch in style.bias]
     base = f"{path}.{style.attention}" if style.attention else path
     if len(style.names) == 2:

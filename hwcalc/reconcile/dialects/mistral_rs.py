@@ -75,14 +75,15 @@ class MistralRsLog(Dialect):
 
     def compare(self, occupancy: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have."""
-        from hwcalc.engines.mistral_rs.pool import predicted_activations
+        from hwcalc.engines.mistral_rs.pool import predicted as predicted_scores
 
         stated = self.facts.number("pool_mb")
         rows, pool, notes = budget_rows(self.facts, occupancy, tolerance, None if stated is None else int(stated) * MIB)
         if pool is not None:
             slots, meaning = self.facts.last("state_slots"), "slots of every layer with a state"
             rows += compared("state slots", slots, pool.state_slots, 0.0, "engine", meaning)
-        size = predicted_activations(occupancy)
+        scores = predicted_scores(occupancy)
+        size = None if scores is None else scores.at(occupancy.tokens, occupancy.request.replica_batch)
         predicted, meaning = None if size is None else size // MIB, "what the loader predicts for activations, in whole MB"
         rows += compared("predicted MB", self.facts.last("predicted_mb"), predicted, 0.0, "engine", meaning)
         return rows, notes
