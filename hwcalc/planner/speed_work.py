@@ -299,13 +299,8 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
     in_32_bits = find_engine(load.engine)[0].sums_in_32_bits
     passed = {Use.LAST: 1, Use.ENCODER: prefill.encoder_tokens}
     shares = [(share, passed.get(share.use, prefill.seq)) for share in counted]
-    read, flops = _of_weights(shares, parallel)
-    prompt = Pass(
-        weights_read=read,
-        sequences=1,
-        cache_bytes_each=0,
-        flops=_with_attention(flops, prefill.roles, prefill.flops(prefill_flops), in_32_bits=in_32_bits),
-    )
+    read, flops = _rank_work(shares, prefill, parallel, prefill.flops(prefill_flops), in_32_bits=in_32_bits)
+    prompt = Pass(weights_read=read, sequences=1, cache_bytes_each=0, flops=flops)
     return Work(_decode_step(counted, caches, load.batch, parallel, in_32_bits=in_32_bits), prompt, stack, caches)
 
 
@@ -425,46 +420,38 @@ def _decode_step(shares: Iterable[WeightShare], caches: _Caches, batch: int, par
     each = max(1.0, batch / replicas / parallel.pp)
     routed = each * (replicas if parallel.expert_ranks > parallel.tp else 1)
     used = [(share, routed if share.use is Use.CHOSEN else each) for share in shares if share.use is not Use.ENCODER]
-    read, flops = _of_weights(used, parallel)
+    read, flops = _rank_work(used, caches, parallel, each * caches.flops(decode_flops), in_32_bits=in_32_bits)
     reads = caches.reads
-    return Pass(
-        weights_read=read,
-        sequences=each,
-        cache_bytes_each=sum(read.bytes for read in reads) / parallel.dcp,
-        flops=_with_attention(flops, caches.roles, each * caches.flops(decode_flops), in_32_bits=in_32_bits),
-        cache_reads=reads,
-    )
+    cache_bytes = sum(read.bytes for read in reads) / parallel.dcp
+    return Pass(weights_read=read, sequences=each, cache_bytes_each=cache_bytes, flops=flops, cache_reads=reads)
 
 
-def _of_weights(shares: Iterable[tuple[WeightShare, float]], parallel: Parallel) -> tuple[tuple[tuple[Use, float], ...], Flops]:
-    """The bytes of weights that a rank reads, by their use, and the operations with them, for so many tokens of each share."""
-    flops: Flops = {}
-    read = []
-    for share, tokens in shares:
-        ranks = parallel.expert_ranks if share.use is Use.CHOSEN else parallel.tp
-        rates = RATES.get(share.format, ANY_RATE)
-        flops[rates] = flops.get(rates, 0) + tokens * share.flops_per_token / ranks
-        read.append((share.use, share.touched_bytes(tokens) / ranks))
-    return tuple(read), flops
-
-
-def _with_attention(flops: Flops, roles: Mapping[Role, DType], attention: float, *, in_32_bits: bool) -> Flops:
-    """Operations with weights and of attention: 16 bits, or 8 bits if its keys have 8 bits, which are up to 8.5 with scales.
+def _rank_work(
+    shares: Iterable[tuple[WeightShare, float]], caches: _Caches, parallel: Parallel, attention: float, *, in_32_bits: bool
+) -> tuple[tuple[tuple[Use, float], ...], Flops]:
+    """The bytes of weights that a rank reads, by their use, for so many tokens of each share, and its operations with those of attention.
 
     Kernels that add up products ``in_32_bits`` never reach the rate of 16-bit sums. llama.cpp tells cuBLAS to add in 16 bits
     (ggml-cuda.cu).
     """
-    # A packed layout has no keys beside its latents.
-    keys = roles.get(Role.KEY) or roles[Role.LATENT]
-    rates = ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
-    flops[rates] = flops.get(rates, 0) + attention
+    read, operations = [], list[tuple[tuple[str, ...], float]]()
+    for share, tokens in shares:
+        ranks = parallel.expert_ranks if share.use is Use.CHOSEN else parallel.tp
+        read.append((share.use, share.touched_bytes(tokens) / ranks))
+        operations.append((RATES.get(share.format, ANY_RATE), tokens * share.flops_per_token / ranks))
+    # Attention has 16 bits, or 8 if its keys have 8, which are up to 8.5 with scales. A packed layout has no keys beside its latents.
+    keys = caches.roles.get(Role.KEY) or caches.roles[Role.LATENT]
+    operations.append((("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN, attention))
+    flops: Flops = {}
+    for names, count in operations:
+        flops[names] = flops.get(names, 0) + count
     if not in_32_bits:
-        return flops
-    out: Flops = {}
+        return tuple(read), flops
+    reached: Flops = {}
     for names, count in flops.items():
-        reached = tuple(name for name in names if name != HALF_SUMS)
-        out[reached] = out.get(reached, 0) + count
-    return out
+        without = tuple(name for name in names if name != HALF_SUMS)
+        reached[without] = reached.get(without, 0) + count
+    return tuple(read), reached
 
 
 def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0) -> int:
