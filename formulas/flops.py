@@ -233,7 +233,7 @@ def _terms(kind: Any, selected: int | None, *, prefill: bool) -> tuple[Term, ...
             if kind.index_n_heads is not None and kind.index_head_dim is not None:
                 terms.append((groups, None, 2 * kind.index_n_heads * kind.index_head_dim))
         return tuple(terms)
-    # Every token multiplies a state and adds to it. A state with heads is also multiplied with a query and summed. This is a lower
-    # bound: gates, decays and delta rules come on top.
+    # Every token multiplies a state and adds to it. A state with heads is also multiplied with a query and summed. This is a
+    # lower bound: gates, decays and delta rules come on top.
     states = (tensor for tensor in kind.tensors() if tensor.role is Role.STATE and isinstance(tensor.span, Once))
     return tuple((tensor.span, None, (4 if len(tensor.shape) > 1 else 2) * tensor.elements_per_position) for tensor in states)

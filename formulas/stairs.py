@@ -68,10 +68,10 @@ def stairs_at(stairs: Iterable[Stair], tokens: int) -> int:
 def stairs_sum(stairs: Iterable[Stair], tokens: int) -> int:
     """The sum of :func:`stairs_at` over 1, 2, ... ``tokens`` tokens.
 
-    >>> stairs_sum([Stair()], 4), stairs_sum([Stair(most=2)], 4), stairs_sum([Stair(per=2)], 5), stairs_sum([Stair(per=2, add=1)], 3)
-    (10, 7, 6, 4)
+    >>> [stairs_sum([stair], 4) for stair in (Stair(), Stair(most=2), Stair(per=2), Stair(per=2, add=1))]
+    [10, 7, 4, 6]
 
-    1 + 2 + 3 + 4; 1 + 2 + 2 + 2; 0 + 1 + 1 + 2 + 2; 1 + 1 + 2.
+    1 + 2 + 3 + 4; 1 + 2 + 2 + 2; 0 + 1 + 1 + 2; 1 + 1 + 2 + 2.
     """
     total = 0
     for times, per, add, most in stairs:

@@ -5,25 +5,35 @@ A state is large: a matrix or a vector per head instead of a row per token, and 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Once, Role
 
 
-def conv_tensor(kind: LayerKind, axis: str, kernel: int) -> CacheTensor:
-    """The inputs that a causal convolution of ``kernel`` taps needs for its next output: the last ``kernel`` - 1.
+class StateKind(LayerKind):
+    """What has one size for a sequence of any length: states that every token updates in place, and the last inputs of a convolution."""
 
-    After ABCD, a kernel of 4 computes its next output from [BCD] and the new token.
-    """
-    return kind.tensor("conv_state", axis, role=Role.CONV, span=Fixed(kernel - 1))
+    _convolved: ClassVar[str] = ""
+    """The channels of a causal convolution, as an axis. It needs its last ``d_conv`` - 1 inputs: after ABCD, a kernel of 4 computes
+    its next output from [BCD] and the new token."""
+    _states: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """The name of each state, and its axes."""
 
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution."""
+        return self.size(self._convolved)
 
-def state_tensor(kind: LayerKind, *axes: str, name: str = "recurrent_state") -> CacheTensor:
-    """A state that every token updates in place. The axes name their sizes in fields of the kind."""
-    return kind.tensor(name, *axes, role=Role.STATE, span=Once())
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        states = (self.tensor(name, *axes, role=Role.STATE, span=Once()) for name, *axes in self._states)
+        if not self._convolved:
+            return tuple(states)
+        return self.tensor("conv_state", self._convolved, role=Role.CONV, span=Fixed(self.size("d_conv") - 1)), *states
 
 
 @register
-class Mamba1(LayerKind):
+class Mamba1(StateKind):
     """A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution.
 
     Bytes = d_inner x d_state x 4 (fp32) + d_inner x (d_conv - 1) x bytes of the model dtype.
@@ -40,17 +50,16 @@ class Mamba1(LayerKind):
     keeps = "A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution."
     source = "Gu and Dao 2023, arXiv:2312.00752"
     _divided = ("d_inner",)
+    _convolved = "d_inner"
+    _states = (("recurrent_state", "d_inner", "d_state"),)
 
     d_inner: int
     d_state: int
     d_conv: int
 
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        return conv_tensor(self, "d_inner", self.d_conv), state_tensor(self, "d_inner", "d_state")
-
 
 @register
-class Mamba2(LayerKind):
+class Mamba2(StateKind):
     """A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C.
 
     Bytes = num_heads x head_dim x d_state x 4 (fp32)
@@ -70,6 +79,8 @@ class Mamba2(LayerKind):
     source = "Dao and Gu 2024, arXiv:2405.21060"
     _may_be_0 = ("n_groups",)
     _divided = ("num_heads", "n_groups")
+    _convolved = "num_heads x head_dim + 2 x n_groups x d_state"
+    _states = (("recurrent_state", "num_heads", "head_dim", "d_state"),)
 
     num_heads: int
     head_dim: int
@@ -77,18 +88,9 @@ class Mamba2(LayerKind):
     n_groups: int
     d_conv: int
 
-    @property
-    def conv_dim(self) -> int:
-        """Channels of the convolution: x of every head, B and C of every group."""
-        return self.num_heads * self.head_dim + 2 * self.n_groups * self.d_state
-
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        axis = "num_heads x head_dim + 2 x n_groups x d_state"
-        return conv_tensor(self, axis, self.d_conv), state_tensor(self, "num_heads", "head_dim", "d_state")
-
 
 @register
-class GatedDeltaNet(LayerKind):
+class GatedDeltaNet(StateKind):
     """A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values.
 
     >>> [t.shape for t in GatedDeltaNet(num_key_heads=16, num_value_heads=32, key_head_dim=128, value_head_dim=128,
@@ -103,6 +105,8 @@ class GatedDeltaNet(LayerKind):
     keeps = "A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values."
     source = "Yang et al. 2024, arXiv:2412.06464"
     _divided = ("num_key_heads", "num_value_heads")
+    _convolved = "2 x num_key_heads x key_head_dim + num_value_heads x value_head_dim"
+    _states = (("recurrent_state", "num_value_heads", "key_head_dim", "value_head_dim"),)
 
     num_key_heads: int
     num_value_heads: int
@@ -110,18 +114,9 @@ class GatedDeltaNet(LayerKind):
     value_head_dim: int
     d_conv: int
 
-    @property
-    def conv_dim(self) -> int:
-        """Channels of the convolution: queries and keys of every key head, values of every value head."""
-        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
-
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        axis = "2 x num_key_heads x key_head_dim + num_value_heads x value_head_dim"
-        return conv_tensor(self, axis, self.d_conv), state_tensor(self, "num_value_heads", "key_head_dim", "value_head_dim")
-
 
 @register
-class KimiDeltaAttention(LayerKind):
+class KimiDeltaAttention(StateKind):
     """A square matrix per head, and the last inputs of three convolutions: queries, keys and values.
 
     >>> [t.shape for t in KimiDeltaAttention(num_heads=32, head_dim=128, d_conv=4).tensors()]
@@ -135,23 +130,16 @@ class KimiDeltaAttention(LayerKind):
     keeps = "A square matrix per head, and the last inputs of three convolutions: queries, keys and values."
     source = "Kimi Team 2025, arXiv:2510.26692"
     _divided = ("num_heads",)
+    _convolved = "3 x num_heads x head_dim"
+    _states = (("recurrent_state", "num_heads", "head_dim", "head_dim"),)
 
     num_heads: int
     head_dim: int
     d_conv: int
 
-    @property
-    def conv_dim(self) -> int:
-        """Channels of the three convolutions together."""
-        return 3 * self.num_heads * self.head_dim
-
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        axis = "3 x num_heads x head_dim"
-        return conv_tensor(self, axis, self.d_conv), state_tensor(self, "num_heads", "head_dim", "head_dim")
-
 
 @register
-class LightningAttention(LayerKind):
+class LightningAttention(StateKind):
     """A square matrix per head and no convolution.
 
     >>> LightningAttention(num_heads=64, head_dim=128).tensors()[0].shape
@@ -166,16 +154,14 @@ class LightningAttention(LayerKind):
     keeps = "A square matrix per head and no convolution."
     source = "MiniMax 2025, arXiv:2501.08313"
     _divided = ("num_heads",)
+    _states = (("recurrent_state", "num_heads", "head_dim", "head_dim"),)
 
     num_heads: int
     head_dim: int
 
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        return (state_tensor(self, "num_heads", "head_dim", "head_dim"),)
-
 
 @register
-class RealGatedLRU(LayerKind):
+class RealGatedLRU(StateKind):
     """One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution.
 
     >>> [t.shape for t in RealGatedLRU(lru_width=2560, d_conv=4).tensors()]
@@ -190,12 +176,11 @@ class RealGatedLRU(LayerKind):
     keeps = "One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution."
     source = "De et al. 2024, arXiv:2402.19427"
     _divided = ("lru_width",)
+    _convolved = "lru_width"
+    _states = (("recurrent_state", "lru_width"),)
 
     lru_width: int
     d_conv: int
-
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        return conv_tensor(self, "lru_width", self.d_conv), state_tensor(self, "lru_width")
 
 
 def _token_shifts(kind: LayerKind) -> list[CacheTensor]:
@@ -205,7 +190,7 @@ def _token_shifts(kind: LayerKind) -> list[CacheTensor]:
 
 
 @register
-class Rwkv4(LayerKind):
+class Rwkv4(StateKind):
     """Three numbers per channel (numerator, denominator, running maximum) and two token shifts.
 
     >>> [t.name for t in Rwkv4(hidden_size=4096, attention_hidden_size=4096).tensors()]
@@ -219,17 +204,17 @@ class Rwkv4(LayerKind):
     keeps = "Three numbers per channel (numerator, denominator, running maximum) and two token shifts."
     source = "Peng et al. 2023, arXiv:2305.13048"
     _divided = ("attention_hidden_size",)
+    _states = tuple((name, "attention_hidden_size") for name in ("numerator", "denominator", "maximum"))
 
     hidden_size: int
     attention_hidden_size: int
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        states = (state_tensor(self, "attention_hidden_size", name=name) for name in ("numerator", "denominator", "maximum"))
-        return (*_token_shifts(self), *states)
+        return (*_token_shifts(self), *super().tensors())
 
 
 @register
-class RwkvMatrix(LayerKind):
+class RwkvMatrix(StateKind):
     """RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts.
 
     >>> [t.shape for t in RwkvMatrix(hidden_size=2560, num_heads=40, head_dim=64).tensors()]
@@ -244,6 +229,7 @@ class RwkvMatrix(LayerKind):
     keeps = "RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts."
     source = "Peng et al. 2024, arXiv:2404.05892"
     _divided = ("num_heads",)
+    _states = (("recurrent_state", "num_heads", "head_dim", "head_dim"),)
 
     hidden_size: int
     num_heads: int
@@ -252,11 +238,11 @@ class RwkvMatrix(LayerKind):
     """1 for a model whose feed-forward part shifts nothing; ``None`` is both."""
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return (*_token_shifts(self)[: self.token_shifts], state_tensor(self, "num_heads", "head_dim", "head_dim"))
+        return (*_token_shifts(self)[: self.token_shifts], *super().tensors())
 
 
 @register
-class MatrixLSTM(LayerKind):
+class MatrixLSTM(StateKind):
     """mLSTM: per head a matrix memory, a normaliser and a running maximum.
 
     >>> [t.shape for t in MatrixLSTM(num_heads=8, qk_head_dim=256, v_head_dim=512).tensors()]
@@ -270,21 +256,19 @@ class MatrixLSTM(LayerKind):
     keeps = "mLSTM: per head a matrix memory, a normaliser and a running maximum."
     source = "Beck et al. 2024, arXiv:2405.04517"
     _divided = ("num_heads",)
+    _states = (
+        ("memory", "num_heads", "qk_head_dim", "v_head_dim"),
+        ("normalizer", "num_heads", "qk_head_dim"),
+        ("maximum", "num_heads", "1"),
+    )
 
     num_heads: int
     qk_head_dim: int
     v_head_dim: int
 
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        return (
-            state_tensor(self, "num_heads", "qk_head_dim", "v_head_dim", name="memory"),
-            state_tensor(self, "num_heads", "qk_head_dim", name="normalizer"),
-            state_tensor(self, "num_heads", "1", name="maximum"),
-        )
-
 
 @register
-class ShortConvolution(LayerKind):
+class ShortConvolution(StateKind):
     """The last d_conv - 1 inputs of one short causal convolution, and nothing else.
 
     In LFM2 it is a layer of its own. Other models use it beside attention, on keys, values or hidden states.
@@ -301,9 +285,7 @@ class ShortConvolution(LayerKind):
     keeps = "The last d_conv - 1 inputs of one short causal convolution, and nothing else."
     source = "transformers, modeling_lfm2.py"
     _divided = ("channels",)
+    _convolved = "channels"
 
     channels: int
     d_conv: int
-
-    def tensors(self) -> tuple[CacheTensor, ...]:
-        return (conv_tensor(self, "channels", self.d_conv),)

@@ -106,20 +106,10 @@ def _named() -> re.Pattern[str]:
     )
 
 
-@cache
-def _nothing() -> re.Pattern[str]:
-    return re.compile(r"(?:None|null|true|false|''|\"\")(?=[\s,;)}\]]|$)", re.IGNORECASE)
-
-
-@cache
-def _opened() -> re.Pattern[str]:
-    return re.compile(r"[bru]{0,2}\\{0,4}['\"`\[({]", re.IGNORECASE)
-
-
-@cache
-def _shaped() -> re.Pattern[str]:
-    """What tokens look like, more widely than in other output, and what stands before the host in an address."""
-    return re.compile(rf"\b(?:{'|'.join(map(re.escape, _SERVICES))})[\w.-]{{8,}}|(?<=://)[^\s/@]+@")
+_NOTHING: Final = r"(?i)(?:None|null|true|false|''|\"\")(?=[\s,;)}\]]|$)"
+_OPENED: Final = r"(?i)[bru]{0,2}\\{0,4}['\"`\[({]"
+_SHAPED: Final = rf"\b(?:{'|'.join(map(re.escape, _SERVICES))})[\w.-]{{8,}}|(?<=://)[^\s/@]+@"
+"""What tokens look like, more widely than in other output, and what stands before the host in an address."""
 
 
 def masked(text: str) -> str:
@@ -144,7 +134,7 @@ def masked(text: str) -> str:
             out += [text[place:start], _STARS]
         place = max(place, end)
     out.append(text[place:])
-    return without_tokens(_shaped().sub(_STARS, "".join(out)))
+    return without_tokens(re.sub(_SHAPED, _STARS, "".join(out)))
 
 
 def _secrets(text: str) -> Iterator[tuple[int, int]]:
@@ -156,8 +146,8 @@ def _secrets(text: str) -> Iterator[tuple[int, int]]:
     found = _named().search(text)
     while found is not None and end < len(text):
         start = found.end()
-        if _nothing().match(text, start) is None:
-            opened = _opened().match(text, start) is not None
+        if re.match(_NOTHING, text[start:]) is None:
+            opened = re.match(_OPENED, text[start:]) is not None
             end = len(text) if found["header"] and not opened and not found["blank"] else _value_end(text, start)
             # The name of an option is one, such as --api-key.
             flag = text[: found.start()].rpartition(" ")[2].lstrip("'\"[(").startswith("-")

@@ -172,7 +172,9 @@ def lines_for(text: str, *, color: bool = False, commands: bool = False) -> str:
     ``color`` keeps the codes of colours, ``commands`` the lines that are meant for a runner.
     """
     if not _is_plain(text):
-        text = "\n".join(_colored(line) if color else _harmless(line) for line in text.split("\n"))
+        # The parts at odd places are codes of colours.
+        lines = (re.split(_COLOR, line) if color else [line] for line in text.split("\n"))
+        text = "\n".join("".join(part if place % 2 else _harmless(part) for place, part in enumerate(line)) for line in lines)
     if "##" in text:
         text = re.sub(_ANYWHERE, "#?", text)
     if not commands and any(mark in text for mark in ("::", "---", "+++", "~~~", "^^^")):
@@ -196,10 +198,6 @@ def json_for(text: str) -> str:
 
 def _is_plain(text: str) -> bool:
     return text.isascii() and text.replace("\n", "").isprintable()
-
-
-def _colored(line: str) -> str:
-    return "".join(part if place % 2 else _harmless(part) for place, part in enumerate(re.split(_COLOR, line)))
 
 
 def csv_cell(text: str) -> str:

@@ -83,9 +83,12 @@ def read_tree(text: str) -> Node:
         raise TreeError(f"is larger than {LARGEST_FILE // 1024**2} MiB")
     if text.count("%") > MAX_DIRECTIVES and sum(1 for _ in _DIRECTIVE.finditer(text)) > MAX_DIRECTIVES:
         raise TreeError(f"has more than {MAX_DIRECTIVES} lines that begin with % (directives)")
+    if "\\u" in text and text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        # JSON escapes some characters as a pair (\ud83d\ude00), and YAML has an escape for each.
+        text = _QUOTED.sub(lambda quoted: _ESCAPE.sub(_whole, quoted[0]), text)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _Builder(yaml).build(yaml.parse(_with_whole_pairs(text), Loader=loader))
+        return _Builder(yaml).build(yaml.parse(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
         problem, mark = printable(error.problem or "it ends too early"), error.problem_mark
         line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
@@ -98,24 +101,10 @@ def read_tree(text: str) -> Node:
         raise TreeError(f"not YAML: {reason}") from error
 
 
-def _with_whole_pairs(text: str) -> str:
-    r"""The text of a JSON document with YAML's escape for each character that JSON escapes as a pair (``\ud83d\ude00``)."""
-    if "\\u" not in text or not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
-        return text
-    return _QUOTED.sub(lambda quoted: _ESCAPE.sub(_whole, quoted[0]), text)
-
-
 def _whole(escape: re.Match[str]) -> str:
     if escape["high"] is None:
         return escape[0]
     return f"\\U{0x10000 + ((int(escape['high'], 16) - 0xD800) << 10) + int(escape['low'], 16) - 0xDC00:08X}"
-
-
-def _number(text: str) -> str | int | float:
-    """The number that a text is, or else the text."""
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 class _Builder:
@@ -169,7 +158,12 @@ class _Builder:
             raise self._error(event, "half of a UTF-16 pair is no character")
         value: Any = text
         if event.style is None or event.style == "":
-            value = _WORDS[text] if text in _WORDS else _number(text)
+            if text in _WORDS:
+                value = _WORDS[text]
+            elif _INTEGER.fullmatch(text):
+                value = int(text)
+            elif _DECIMAL.fullmatch(text):
+                value = float(text)
         return self._node(event, value, text=text)
 
     def _add(self, event: Any, node: Node) -> None:

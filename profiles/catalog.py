@@ -110,12 +110,6 @@ def find_entry(model_id: str) -> CatalogEntry | None:
     return None
 
 
-def find_model(model_id: str) -> Mapping[str, Any] | None:
-    """The content of the file for this id, or ``None``; see :func:`find_entry`."""
-    entry = find_entry(model_id)
-    return None if entry is None else entry.data
-
-
 def list_models() -> tuple[str, ...]:
     """All ids in alphabetical order, with the user's own. Only folders are listed; no file is opened."""
     ids = {*own_models(), *_listed(built_in("models"))}

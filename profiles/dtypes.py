@@ -21,7 +21,8 @@ class PackedDType(Record):
 
 
 @lru_cache(maxsize=1)
-def _file() -> Mapping[str, Any]:
+def dtype_file() -> Mapping[str, Any]:
+    """The file: under ``dtypes`` and ``packed`` the facts of each format by its name."""
     data: Mapping[str, Any] = json.loads(data_file(__file__, "dtypes.json").read_text("utf-8"))
     return data
 
@@ -29,7 +30,7 @@ def _file() -> Mapping[str, Any]:
 @lru_cache(maxsize=1)
 def _by_name() -> Mapping[str, DType]:
     table: dict[str, DType] = {}
-    for name, entry in _file()["dtypes"].items():
+    for name, entry in dtype_file()["dtypes"].items():
         dtype = DType(name=name, block_elements=entry["block_elements"], block_bytes=entry["block_bytes"])
         for spelling in (name, *entry["aliases"]):
             table[spelling] = dtype
@@ -38,23 +39,12 @@ def _by_name() -> Mapping[str, DType]:
 
 def dtype_names() -> tuple[str, ...]:
     """Canonical names in the order of the file."""
-    return tuple(_file()["dtypes"])
+    return tuple(dtype_file()["dtypes"])
 
 
 def packed_names() -> tuple[str, ...]:
     """Names of the packed layouts."""
-    return tuple(_file()["packed"])
-
-
-def dtype_aliases() -> Mapping[str, tuple[str, ...]]:
-    """Other spellings of each format."""
-    return {name: tuple(entry["aliases"]) for name, entry in _file()["dtypes"].items()}
-
-
-def dtype_sources() -> Mapping[str, str]:
-    """The source that defines each format."""
-    entries = {**_file()["dtypes"], **_file()["packed"]}
-    return {name: entry["source"] for name, entry in entries.items()}
+    return tuple(dtype_file()["packed"])
 
 
 def find_dtype(name: str) -> DType | None:
@@ -64,7 +54,7 @@ def find_dtype(name: str) -> DType | None:
 
 def find_packed(name: str) -> PackedDType | None:
     """The packed layout of this name, or ``None``. Capitals do not matter."""
-    entry = _file()["packed"].get(name.lower())
+    entry = dtype_file()["packed"].get(name.lower())
     if entry is None:
         return None
     roles = {Role(role): _by_name()[dtype] for role, dtype in entry["roles"].items()}

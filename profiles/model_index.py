@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -46,36 +47,29 @@ class IndexedModel(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _parts() -> tuple[str, str, str]:
-    """The models, the names of formats and the shapes as they stand."""
+def _index() -> Mapping[str, Any]:
+    """The rows of models, the names of formats and the shapes."""
     with open(INDEX, encoding="utf-8") as file:
-        models, _, rest = file.read().removeprefix('{"models":').partition(',"formats":')
-    names, _, shapes = rest.partition(',"shapes":')
-    return models, names, shapes.removesuffix("}\n")
+        found: dict[str, Any] = json.load(file)
+    return found
 
 
 @lru_cache(maxsize=1)
 def model_index() -> Mapping[str, IndexedModel]:
     """The models of the built-in catalog, by id."""
-    return MappingProxyType({row[0]: IndexedModel(*row) for row in json.loads(_parts()[0])})
+    return MappingProxyType({row[0]: IndexedModel(*row) for row in _index()["models"]})
 
 
-@lru_cache(maxsize=1)
 def shapes() -> Sequence[Mapping[str, Any]]:
     """What a list needs of each shape to say whether it fits: its layers, and which formats it has with their bytes."""
-    found: list[dict[str, Any]] = json.loads(_parts()[2])
-    return found
-
-
-@lru_cache(maxsize=1)
-def _names() -> Sequence[Sequence[str]]:
-    found: list[list[str]] = json.loads(_parts()[1])
+    found: list[dict[str, Any]] = _index()["shapes"]
     return found
 
 
 def format_names(number: int) -> Sequence[str]:
     """The formats of a shape, the largest first. Most shapes have the same."""
-    return _names()[shapes()[number]["formats"]]
+    found: list[str] = _index()["formats"][shapes()[number]["formats"]]
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -91,14 +85,8 @@ def weights(number: int, name: str) -> Sequence[Any]:
     return found
 
 
-def placing(row: IndexedModel) -> Mapping[str, Any]:
-    """What it takes to place the layers of a model that has a shape: its hyperparameters, and the tensors of its smallest format."""
-    assert row.placed is not None
-    return placing_at(*row.placed)
-
-
-def placing_at(start: int, length: int) -> Mapping[str, Any]:
-    """The same by its place in the file."""
+def placing(start: int, length: int) -> Mapping[str, Any]:
+    """What it takes to place the layers of a model: its hyperparameters, and the tensors of its smallest format."""
     found: dict[str, Any] = json.loads(_text(start, length))
     return found
 
@@ -121,13 +109,7 @@ def packed(values: Iterable[int]) -> list[int]:
     >>> packed([8, 8, 8, 0, 8])
     [8, 3, 0, 1, 8, 1]
     """
-    out: list[int] = []
-    for value in values:
-        if out and out[-2] == value:
-            out[-1] += 1
-        else:
-            out += (value, 1)
-    return out
+    return [number for value, same in groupby(values) for number in (value, len(list(same)))]
 
 
 def unpacked(numbers: Sequence[int]) -> list[int]:
@@ -136,7 +118,4 @@ def unpacked(numbers: Sequence[int]) -> list[int]:
     >>> unpacked([8, 3, 0, 1])
     [8, 8, 8, 0]
     """
-    out: list[int] = []
-    for value, count in zip(numbers[::2], numbers[1::2], strict=True):
-        out += [value] * count
-    return out
+    return [value for value, count in zip(numbers[::2], numbers[1::2], strict=True) for _ in range(count)]

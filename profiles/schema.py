@@ -1,4 +1,4 @@
-"""The forms of fact files in YAML, as pydantic models: what they share, those of hardware, and the error for a file of another form.
+"""The forms of fact files in YAML, as pydantic models: what they share, those of hardware, and the error for a wrong file.
 
 The built-in files are checked when they are compiled (``scripts/build_profiles.py``), a file of the user's own when it is read. Nothing else
 imports pydantic, which takes longer than most plans.
@@ -21,15 +21,11 @@ from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tr
 
 
 class YamlFile(Record):
-    """A document whose top level is a mapping, and the line of each key."""
+    """A document whose top level is a mapping, and the line of each key, from 1. Names of nested keys and of items have dots."""
 
     path: Path
     data: Mapping[str, Any]
     lines: Mapping[str, int]
-
-    def line(self, key: str) -> int | None:
-        """The line of a key or of an item of a list. The name of a nested key has dots."""
-        return self.lines.get(key)
 
 
 def read_yaml(path: Path) -> YamlFile:
@@ -46,11 +42,6 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
         raise ProfileError(path, said, line=error.line, key=error.key) from error
     if not isinstance(root.value, dict):
         raise ProfileError(path, "must be a mapping of keys and values", line=1)
-    return YamlFile(path=path, data=plain_value(root), lines=_lines(root))
-
-
-def _lines(root: Node) -> dict[str, int]:
-    """Dotted key -> its line, counted from 1."""
     lines: dict[str, int] = {}
     waiting: list[tuple[str, Node]] = [("", root)]
     while waiting:
@@ -62,7 +53,7 @@ def _lines(root: Node) -> dict[str, int]:
             for index, item in enumerate(node.value):
                 lines[f"{prefix}{index}"] = item.line
                 waiting.append((f"{prefix}{index}.", item))
-    return lines
+    return YamlFile(path=path, data=plain_value(root), lines=lines)
 
 
 _LARGEST: Final = 2**40
@@ -143,35 +134,33 @@ def check(file: YamlFile, form: type[BaseModel]) -> None:
     try:
         content = form.model_validate(file.data)
     except ValidationError as error:
-        raise _first(file, form, error) from error
+        # An unknown key comes first, because it often is the missing one, misspelled.
+        errors = error.errors(include_url=False, include_input=False)
+        mappings = ((), errors[0]["loc"][:-1])
+        unknown = [one for one in errors if one["type"] == "extra_forbidden" and one["loc"][:-1] in mappings]
+        first = min(unknown, key=lambda one: len(one["loc"]), default=errors[0])
+        path = tuple(part for part in first["loc"] if part != "[key]")
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, WrongKeyError):
+            path, problem = (*path, cause.key), str(cause)
+        elif cause is not None:
+            problem = str(cause)
+        elif first["type"] == "extra_forbidden":
+            problem = f"is not known. Allowed: {', '.join(_keys(_value_at(form, path[:-1])[0]))}"
+        else:
+            missing, allowed = first["type"] == "missing", _value_at(form, path)[1]
+            problem = f"is missing: it must be {allowed}" if missing else f"must be {allowed}"
+        raise _wrong(file, path, problem) from error
     place = content.place() if isinstance(content, FactFile) else ()
     found = file.path.parts[len(file.path.parts) - len(place) :]
     if found != place:
         raise _wrong(file, ("id",), f"belongs in {'/'.join(place)}, but the file is {'/'.join(found)}")
 
 
-def _first(file: YamlFile, form: type[BaseModel], error: ValidationError) -> ProfileError:
-    """The error to show of all that pydantic found: an unknown key comes first, because it often is the missing one, misspelled."""
-    errors = error.errors(include_url=False, include_input=False)
-    mappings = ((), errors[0]["loc"][:-1])
-    unknown = [one for one in errors if one["type"] == "extra_forbidden" and one["loc"][:-1] in mappings]
-    first = min(unknown, key=lambda one: len(one["loc"]), default=errors[0])
-    path = tuple(part for part in first["loc"] if part != "[key]")
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, WrongKeyError):
-        return _wrong(file, (*path, cause.key), str(cause))
-    if cause is not None:
-        return _wrong(file, path, str(cause))
-    if first["type"] == "extra_forbidden":
-        return _wrong(file, path, f"is not known. Allowed: {', '.join(_keys(_value_at(form, path[:-1])[0]))}")
-    allowed = _value_at(form, path)[1]
-    return _wrong(file, path, f"is missing: it must be {allowed}" if first["type"] == "missing" else f"must be {allowed}")
-
-
 def _wrong(file: YamlFile, path: Sequence[int | str], problem: str) -> ProfileError:
     """An error with the line of the key, or of the mapping in which it is missing."""
     key = ".".join(map(str, path))
-    line = file.line(key) or file.line(key.rpartition(".")[0])
+    line = file.lines.get(key) or file.lines.get(key.rpartition(".")[0])
     return ProfileError(file.path, problem, line=line, key=key or None)
 
 

@@ -267,21 +267,14 @@ def dtypes(*, name: str | None, **output: Any) -> Answer:
 
 def _dtype_infos(name: str | None) -> list[DTypeInfo]:
     """All formats, or the one with this name or alias. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
-    from hwcalc.profiles.dtypes import dtype_aliases, dtype_names, dtype_sources, find_dtype, find_packed, packed_names
+    from hwcalc.profiles.dtypes import dtype_file
     from hwcalc.report.records import DTypeInfo
 
-    sources, aliases = dtype_sources(), dtype_aliases()
-    out = []
-    for known in dtype_names():
-        dtype = find_dtype(known)
-        assert dtype is not None
-        block = {"block_elements": dtype.block_elements, "block_bytes": dtype.block_bytes}
-        out.append(DTypeInfo(name=known, aliases=aliases[known], **block, parts={}, source=sources[known]))
-    for known in packed_names():
-        packed = find_packed(known)
-        assert packed is not None
-        parts = {role.value: dtype.name for role, dtype in packed.roles.items()}
-        out.append(DTypeInfo(name=known, aliases=(), block_elements=None, block_bytes=None, parts=parts, source=sources[known]))
+    out, file = [], dtype_file()
+    for known, facts in {**file["dtypes"], **file["packed"]}.items():
+        block = {size: facts.get(size) for size in ("block_elements", "block_bytes")}
+        aliases, parts = tuple(facts.get("aliases", ())), facts.get("roles", {})
+        out.append(DTypeInfo(name=known, aliases=aliases, **block, parts=parts, source=facts["source"]))
     if name is None:
         return out
     lowered = name.strip().lower()

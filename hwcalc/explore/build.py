@@ -21,9 +21,8 @@ from msgspec.structs import asdict, replace
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.errors import UsageError
-from hwcalc.explore.encode import Pools, title_of
 from hwcalc.explore.hand import Changed, hand_of
-from hwcalc.explore.runs import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, choices_of, runs_of
+from hwcalc.explore.runs import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout, Pools, choices_of, runs_of, title_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words

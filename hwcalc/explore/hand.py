@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of
-from hwcalc.explore.runs import AS_PUBLISHED, usual_request
+from hwcalc.explore.runs import AS_PUBLISHED, Place, Pools, cell_of, drawn_form, every, grid_of, numbered, rule_of, usual_request
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
-from hwcalc.explore.encode import LARGEST, Pools, drawn_form
-from hwcalc.explore.runs import LEAST_TOKENS, MOST_TOKENS, accepted, plan_options, sentence
+from hwcalc.explore.runs import LARGEST, LEAST_TOKENS, MOST_TOKENS, Pools, accepted, drawn_form, plan_options, sentence
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.host import EXAMPLE, this_machine
 from hwcalc.model import Note
 from hwcalc.text import printable
 from hwcalc.unfinished import Unfinished
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,10 @@ _NAME: Final = 96
 _LARGEST_MIB: Final = 2**30
 _MIB: Final = 1024**2
 _SYS: Final = "/sys"
+EXAMPLE: Final = "cpu-32gb"
+"""A machine without a GPU, as people name it."""
+_DRIVERS_SHARE: Final = 16
+"""Of a machine's memory, firmware and drivers keep at most one part in so many from the operating system."""
 
 
 _DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
@@ -51,6 +55,17 @@ def gpu_in_sight() -> bool:
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
     return any(os.access(path, os.F_OK) for path in _DEVICES)
+
+
+def this_machine() -> str | None:
+    """The name of this machine without its GPU, with the memory that it was sold with; ``None`` if the system does not say how much."""
+    with suppress(AttributeError, ValueError, OSError):
+        seen = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        whole = -(-seen // GIB)
+        even = -(-whole // 8) * 8
+        # 62.7 GiB are a machine with 64.
+        return f"cpu-{even if (even * GIB - seen) * _DRIVERS_SHARE <= even * GIB else seen // GIB or 1}gb"
+    return None
 
 
 class FoundGpu(Record):
@@ -149,8 +164,8 @@ def nvml() -> list[FoundGpu]:
             # Devices that share the memory of the system give no answer.
             size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
             known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
-            more = {"through": "NVML", "capability": (major.value, minor.value) if known else None}
-            gpus += _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", **more)
+            capability, text = (major.value, minor.value) if known else None, name.value.decode("utf-8", "replace")
+            gpus += _found(text, size or None, vendor="nvidia", through="NVML", capability=capability)
     except AttributeError:
         return []
     else:
@@ -258,8 +273,8 @@ def torch() -> list[FoundGpu]:
         for index in range(min(devices.device_count(), _MOST)):
             about = devices.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "nvidia" else None
-            more = {"through": "torch", "by_torch": True, "capability": capability}
-            gpus += _found(str(about.name), int(about.total_memory) // _MIB, vendor=vendor, **more)
+            name, mib = str(about.name), int(about.total_memory) // _MIB
+            gpus += _found(name, mib, vendor=vendor, through="torch", by_torch=True, capability=capability)
     except Exception:  # noqa: BLE001 - a broken installation may raise anything
         return []
     return gpus

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import own
@@ -27,6 +26,7 @@ LOCAL = "local"
 """The name that means the accelerator of this machine."""
 MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
+_HOST_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?"
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
@@ -135,8 +135,8 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
 def instance_device(instance: Instance) -> Gpu:
     """One accelerator of the instance as a program sees it. Raises :class:`~hwcalc.errors.ConfigError`.
 
-    A virtual GPU has its share of the memory, or the memory that the cloud reports. Its speed is unknown, because other users share the
-    same device.
+    A virtual GPU has its share of the memory, or the memory that the cloud reports. Its speed is unknown, because other users share
+    the same device.
     """
     gpu = _whole(instance)
     if instance.fraction is None:
@@ -205,3 +205,30 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
             size = human_bytes(visible.expected_bytes)
             message = f"The GPU of {gpu.id} may use about {size} ({visible.basis})."
             notes.append(Note(code="metal-limit", message=message))
+
+
+def host_named(name: str) -> Gpu | None:
+    """The machine without a GPU that this name means, of which only the size is known, if the name has it; ``None`` for other names.
+
+    >>> host_named("cpu-32gb").id, host_named("CPU 64").memory_marketing_gb, host_named("none").torch_total_mib, host_named("l4")
+    ('cpu-32gb', 64, None, None)
+    """
+    spoken = name.strip().lower()
+    found = re.fullmatch(_HOST_NAME, spoken) if spoken.startswith(("cpu", "no")) else None
+    if found is None:
+        return None
+    from hwcalc.profiles.hardware_file import HOST, Gpu
+
+    size = None if found[1] is None else int(found[1])
+    mib = None if size is None else size * 1024
+    return Gpu(
+        id="cpu" if size is None else f"cpu-{size}gb",
+        name="No GPU" if size is None else f"No GPU, {size:,} GB of memory",
+        vendor="host",
+        category=HOST,
+        memory_marketing_gb=size,
+        # What is said is what programs may use: the verdict is strict.
+        torch_total_mib=mib,
+        torch_total_basis=None if mib is None else "as its name says",
+        source="as its name says",
+    )

@@ -19,8 +19,7 @@ from hwcalc.engines import AT_HOME
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.candidates import Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
-from hwcalc.library.fit_quick import Quick, quick
-from hwcalc.library.indexing import placed_model
+from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Note, Parameters
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
@@ -36,7 +35,6 @@ from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.library.fit_quick import Whole
     from hwcalc.profiles.model_index import IndexedModel
 
 LOCAL: Final = "local"
@@ -135,7 +133,7 @@ def _gpu(name: str, notes: list[Note]) -> Gpu:
         return load_gpu(name, notes)
     except UsageError as error:
         if name.strip().lower() == LOCAL:
-            from hwcalc.hardware.host import EXAMPLE, this_machine
+            from hwcalc.hardware.local import EXAMPLE, this_machine
 
             error.hint = f"Without one: kvplan fit --gpu {this_machine() or EXAMPLE}. With one: kvplan fit --gpu rtx-4060-ti; a Mac: --gpu m4-24gb."
         raise

@@ -1,12 +1,13 @@
 """Models of the catalog as the index has them: what their contexts and weights take under llama.cpp, worked out before.
 
-``scripts/build_model_index.py`` writes the index with the functions of this module, and ``kvplan fit`` reads it with them.
+``scripts/build_model_index.py`` writes the index with :func:`shape_of`, and ``kvplan fit`` reads it: :class:`Quick` has the figures of plans
+on one GPU with the default settings of llama.cpp from the index alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,31 +16,39 @@ from msgspec.structs import asdict, fields
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.layers import weigh
+from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes, weigh
+from hwcalc.engines.llamacpp.layout import host_room, rooms_of
+from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options
 from hwcalc.engines.llamacpp.tensors import groups_key, loaded_groups, weight_groups
-from hwcalc.engines.setup import Request
+from hwcalc.engines.memory import Section
+from hwcalc.engines.setup import Parallel, Request, Setup
 from hwcalc.formulas import Stack
+from hwcalc.formulas.arithmetic import last_good
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams, hparams_of
-from hwcalc.planner.speed_work import Use, WeightShare, weight_shares
+from hwcalc.planner.speed import known_bandwidth
+from hwcalc.planner.speed_work import Use, WeightShare, decode_of, weight_shares
+from hwcalc.planner.values import is_auto
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.model_index import (
+    ENGINE,
     IndexedModel,
     details,
     format_names,
     packed,
     placing,
-    placing_at,
     shapes,
     unpacked,
     weights,
 )
 from hwcalc.quantization.gguf import published_formats
+from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.layers import Weighed
+    from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.llamacpp.tensors import WeightGroup
-    from hwcalc.engines.setup import Setup
     from hwcalc.formulas.hybrid import Layer
+    from hwcalc.planner.fitting import Hosting
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
@@ -71,32 +80,16 @@ def _model_at(start: int, length: int) -> ModelSpec:
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
     )
-    read = _indexed_hparams(placing_at(start, length))
+    read = _indexed_hparams(placing(start, length)["hparams"])
     model.once(HPARAMS, lambda: read)
     model.once(groups_key(None), lambda: None)
     return model
-
-
-def deployment_at(row: IndexedModel, setup: Setup) -> LlamacppDeployment:
-    """The deployment of a model that has a shape. The bytes of its file are in :func:`formats_at`."""
-    assert row.placed is not None
-    return LlamacppDeployment(Llamacpp(), _model_at(*row.placed), setup)
 
 
 def formats_at(number: int) -> Formats:
     """The formats of a shape."""
     shape = shapes()[number]
     return Formats(format_names(number), shape["gpu"], shape["host"])
-
-
-def step_at(number: int, name: str) -> int:
-    """At most the bytes of one layer of a shape in the format ``name``."""
-    return int(details(number)["steps"][format_names(number).index(name)])
-
-
-def layers_at(number: int) -> int:
-    """The layers of a shape, as llama.cpp counts them: its blocks and the output."""
-    return int(shapes()[number]["layers"])
 
 
 def shares_at(number: int, name: str) -> tuple[WeightShare, ...]:
@@ -117,7 +110,8 @@ def stack_at(number: int) -> Stack:
 
 def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
-    made = placing(row)
+    assert row.placed is not None
+    made = placing(*row.placed)
     if name != made["format"]:
         return None
     assert row.shape is not None
@@ -132,17 +126,15 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
         max_position_embeddings=row.max_position_embeddings,
         **details(row.shape)["spec"],
     )
-    read = _indexed_hparams(made)
+    read = _indexed_hparams(made["hparams"])
     model.once(HPARAMS, lambda: read)
     groups = tuple(_indexed_group(*group) for group in made["groups"])
     model.once(groups_key(name), lambda: groups)
     return model
 
 
-def _indexed_hparams(made: Mapping[str, Any]) -> Hparams:
-    read: dict[str, Any] = {
-        key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made["hparams"].items()
-    }
+def _indexed_hparams(made: dict[str, Any]) -> Hparams:
+    read: dict[str, Any] = {key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made.items()}
     return Hparams(**read)
 
 
@@ -167,6 +159,203 @@ def _indexed_group(stem: str, runs: Sequence[int], type_: str, size: int, elemen
     return WeightGroup(stem=stem, first=first, layers=tuple(layers))
 
 
+_USUAL: Final = frozenset({"seq", "batch", "dtype", "weights", "engine", "gpu", "gpus", "margin", "memory_utilization"})
+"""Options that leave a context as the index has it, with one sequence, one GPU and the default format of the cache."""
+_SIXTEEN: Final = (None, "auto", "f16", "fp16")
+
+
+class Whole(NamedTuple):
+    """A model that surely fits as a whole, in the format that is planned."""
+
+    weights: str
+    weights_bytes: int
+    cache_bytes: int
+    needed_bytes: int
+    host_bytes: int
+
+
+class Quick:
+    """The hardware and the length that were asked for, and which models of the index fit there."""
+
+    def __init__(self, host: Hosting, setup: Setup, named: str | None) -> None:
+        self._host = host
+        # Without a GPU, the buffers of a GPU and its host are a bound on those of the host alone.
+        self._setup = Setup() if host.gpu.is_host else setup
+        self._named = named
+        options = place_options(setup.options)
+        self._rooms = rooms_of(setup.hardware, options)
+        self._likely_host = host_room(setup, options, "expected")
+        self._room = self._rooms["low"] or 0
+        self._most_room = self._rooms["high"] or 0
+        self.usable_bytes = self._rooms["expected"] or 0
+        """Bytes of the GPU that may be used, by the expected value."""
+        self.dtypes = dtypes_of(*ContextOptions.of(setup).types)
+        """The format of the cache."""
+        self.without_gpu = host.gpu.is_host
+        """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
+        self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
+        self._whole: dict[tuple[object, int], Whole | None] = {}
+        self._layouts: dict[tuple[object, int], Layout] = {}
+
+    def knows(self, row: IndexedModel) -> bool:
+        """Whether the index has what is asked for."""
+        if row.shape is None or self._rooms["low"] is None:
+            return False
+        return self._named is None or self._named in formats_at(row.shape).names
+
+    def layout(self, row: IndexedModel, tokens: int) -> Layout:
+        """A context of one sequence with all layers on the GPU, without the bytes of the weights."""
+        key = (tuple(row.placed or ()), tokens)
+        if key not in self._layouts:
+            assert row.placed is not None
+            deployment = LlamacppDeployment(Llamacpp(), _model_at(*row.placed), self._setup)
+            self._layouts[key] = deployment.layout_at(tokens, 1)
+        return self._layouts[key]
+
+    def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
+        """The model in the largest format that surely fits as a whole; ``None`` if none does."""
+        assert row.shape is not None
+        key = ((row.shape, *(row.placed or ())), tokens)
+        if key in self._whole:
+            return self._whole[key]
+        self._whole[key] = None
+        for name, gpu, host in zip(*formats_at(row.shape), strict=True):
+            # No context is laid out of a model that is too large by its weights alone.
+            if self._named not in (None, name) or gpu > self._room or gpu + self.layout(row, tokens).cache_on(0) > self._room:
+                continue
+            made = self.layout(row, tokens).with_file({0: gpu, ON_HOST: host})
+            if self._surely_holds(made):
+                self._whole[key] = Whole(
+                    weights=name,
+                    weights_bytes=gpu,
+                    cache_bytes=made.cache_on(0),
+                    needed_bytes=made.needed_on(0, "expected"),
+                    host_bytes=host,
+                )
+                break
+        return self._whole[key]
+
+    def _surely_holds(self, made: Layout) -> bool:
+        return made.hold(made.main, self._room, "low") and made.host_holds("low")
+
+    def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
+        """The most tokens with which a model surely fits as a whole, as it does with ``tokens``."""
+        bound, sizes = max(tokens, row.max_position_embeddings or UNLIMITED), {0: whole.weights_bytes, ON_HOST: whole.host_bytes}
+        low, high = tokens // CELLS, -(-bound // CELLS)
+
+        def holds(cells: int) -> bool:
+            return self._surely_holds(self.layout(row, cells * CELLS).with_file(sizes))
+
+        if holds(high):
+            return bound
+        more: int = last_good(high - 1 - low, lambda more: holds(low + more))
+        return min(bound, (low + more) * CELLS)
+
+    def reads_as_planned(self, row: IndexedModel, whole: Whole) -> bool:
+        """Whether what the index says a pass reads is what is loaded: a file may keep tensors in a smaller format of the checkpoint."""
+        assert row.shape is not None
+        read = sum(share.bytes for share in shares_at(row.shape, whole.weights) if share.use is not Use.ROW)
+        return read <= whole.weights_bytes
+
+    def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> tuple[float | None, str | None]:
+        """The bound on tokens per second of a model that fits as a whole, and what bounds them."""
+        assert row.shape is not None
+        key = (row.shape, whole.weights, tokens)
+        if key not in self._speeds:
+            shares, engine = shares_at(row.shape, whole.weights), self._host.engine.name
+            step = decode_of(stack_at(row.shape), shares, tokens, self.dtypes.roles, engine)
+            seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
+            self._speeds[key] = None if seconds is None else 1 / seconds, bound_by
+        return self._speeds[key]
+
+    @cached_property
+    def _bandwidth(self) -> float | None:
+        return known_bandwidth(self._host.gpu)
+
+    def smallest(self, row: IndexedModel) -> str:
+        """The format in which a part of the model stays on the host."""
+        assert row.shape is not None
+        return self._named or formats_at(row.shape).names[-1]
+
+    def layers(self, row: IndexedModel) -> int:
+        """The layers of a model, the output counted as one."""
+        assert row.shape is not None
+        return int(shapes()[row.shape]["layers"])
+
+    def weights_bytes(self, row: IndexedModel) -> int:
+        """Bytes of the smallest format, with all layers on the GPU."""
+        assert row.shape is not None
+        return formats_at(row.shape).sizes(self.smallest(row)).gpu
+
+    def hosted(self, row: IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
+        """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
+
+        The index counts a table twice that is the embedding and the output.
+        """
+        assert row.shape is not None
+        made, found = self.layout(row, tokens), list[tuple[str, int]]()
+        cache = made.cache_on(0)
+        for name, gpu, host in zip(*formats_at(row.shape), strict=True):
+            if self._named not in (None, name) or gpu + cache > self._most_room:
+                continue
+            needed = gpu + host + cache + _buffers(made)
+            found.append((name, needed))
+            if needed <= self._room:
+                break
+        return tuple(found)
+
+    def apart(self, row: IndexedModel, tokens: int) -> bool | None:
+        """Whether it runs with a part on the host; ``None`` if only a plan can say."""
+        assert row.shape is not None
+        name, host, room = self.smallest(row), self._likely_host, self._most_room
+        sizes = formats_at(row.shape).sizes(name)
+        if sizes.gpu > room + host:
+            return False
+        made = self.layout(row, tokens)
+        if sizes.gpu + made.cache_on(0) > room + host:
+            return False
+        if self._host.gpu.shares_host_memory:
+            return None
+        # With nothing at all on the GPU, or with as much as it has room for.
+        alone = sizes.gpu + sizes.host + made.cache_on(0) + _buffers(made)
+        if alone > host and sizes.gpu + made.cache_on(0) > room:
+            step = int(details(row.shape)["steps"][format_names(row.shape).index(name)])
+            alone -= self._held_apart(step, made)
+        return True if alone <= host else None
+
+    def _held_apart(self, step: int, made: Layout) -> int:
+        """A lower bound on the bytes of weights and cache on the GPU where not all of them fit: with a layer more, they would be too many.
+
+        ``step`` is at most the bytes of the weights of a layer. Beside weights and cache the GPU has the buffers of a pass, and in these what
+        it copies of a layer that lies on the host: taken twice, for the high end.
+        """
+        layers, settings = made.layers, made.settings
+        caches = [
+            cache_bytes({Unit(size): each for kind in layer for size, each in layers.units[kind].items()}, settings, settings)
+            for layer in {*layers.stack.layers}
+        ]
+        layer = step + max(caches) + cache_bytes(layers.extras, settings, settings)
+        process = made.part_bytes(0, "high", Section.OVERHEAD)
+        other_bytes = process + _buffers(made) + made.part_bytes(0, "high", Section.ACTIVATIONS) + 2 * layer
+        return max(0, self._room - other_bytes - layer)
+
+
+def _buffers(made: Layout) -> int:
+    """Bytes of the buffers of a pass on GPU and host at most."""
+    return made.part_bytes(0, "high", Section.ACTIVATIONS) + made.part_bytes(ON_HOST, "high", Section.ACTIVATIONS)
+
+
+def quick(host: Hosting) -> Quick | None:
+    """The quick way, where the request is one that the index has."""
+    asked = host.asked
+    usual = asked.given <= _USUAL and (asked.gpus or 1) == asked.batch == 1 and asked.dtype in _SIXTEEN
+    if host.engine.name != ENGINE or not usual:
+        return None
+    # The hardware is the same for all models, and so is the format of the cache.
+    request = host.request_for(host.seq, Parallel(), None)
+    return Quick(host, request.setup, None if is_auto(asked.weights) else format_name(asked.weights))
+
+
 _SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
 
 
@@ -176,42 +365,43 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
     Raises the error of llama.cpp for a model that it refuses.
     """
     Llamacpp().open(model, Request.of(seq=2048))
-    blocks = hparams_of(model).n_layer_all
+    read = hparams_of(model)
+    blocks = read.n_layer_all
     sizes, steps, used = dict[str, Sizes](), dict[str, int](), dict[str, Any]()
     for name in published_formats(model):
         if name is None:
             return None
         groups, shares = weight_groups(model, name), weight_shares(model, name)
-        if groups is not None and shares is not None:
-            weighed = weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks)
-            sizes[name], steps[name] = _sizes_of(weighed)
-            used[name] = _shares(shares)
+        if groups is None or shares is None:
+            continue
+        # All layers are on one GPU; a step is at most the bytes of one layer.
+        weighed = weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks)
+        each = [experts + rest for experts, rest in weighed.blocks]
+        sizes[name] = Sizes(weighed.output + weighed.tied + weighed.copied + sum(each), weighed.input)
+        steps[name] = max(weighed.output + weighed.tied, weighed.copied + max(each, default=0))
+        used[name] = [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]
     if not sizes:
         return None
-    spec = {name: getattr(model, name) for name in _SPEC}
     largest_first = sorted(sizes, key=lambda name: -sizes[name].gpu)
     gpu, host = ([sizes[name][end] for name in largest_first] for end in (0, 1))
     head = {"layers": blocks + 1, "formats": largest_first, "gpu": gpu, "host": host}
-    smallest = largest_first[-1]
-    placed = {"format": smallest, "hparams": _hparams(model), "groups": [*map(_group, weight_groups(model, smallest) or ())]}
-    about = {"spec": spec, "stack": _stack(model.stack), "steps": [steps[name] for name in largest_first]}
-    details = {"about": about, "weights": [used[name] for name in largest_first]}
-    return head, details, placed
-
-
-def _sizes_of(weights: Weighed) -> tuple[Sizes, int]:
-    """The bytes with all layers on one GPU, and at most the bytes of one layer."""
-    blocks = [experts + rest for experts, rest in weights.blocks]
-    on_gpu = weights.output + weights.tied + weights.copied + sum(blocks)
-    return Sizes(on_gpu, weights.input), max(weights.output + weights.tied, weights.copied + max(blocks, default=0))
-
-
-def _hparams(model: ModelSpec) -> dict[str, Any]:
-    """The hyperparameters that are not as their defaults. Those by layer are packed."""
-    read = hparams_of(model)
+    # The hyperparameters that are not as their defaults. Those by layer are packed.
     defaults = {each.name: each.default for each in fields(read)}
     given = {name: value for name, value in asdict(read).items() if value != defaults[name]}
-    return {name: packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    hparams = {name: packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    smallest = largest_first[-1]
+    placed = {"format": smallest, "hparams": hparams, "groups": [*map(_group, weight_groups(model, smallest) or ())]}
+    # Kinds, layers as lists of kinds, and which layers follow each other.
+    kinds = [group.kind for group in model.stack.groups]
+    different = list(dict.fromkeys(model.stack.layers))
+    stack = {
+        "kinds": [[type(kind).__name__, kind.dims()] for kind in kinds],
+        "different": [[kinds.index(kind) for kind in layer] for layer in different],
+        "layers": packed(map(different.index, model.stack.layers)),
+    }
+    spec = {name: getattr(model, name) for name in _SPEC}
+    about = {"spec": spec, "stack": stack, "steps": [steps[name] for name in largest_first]}
+    return head, {"about": about, "weights": [used[name] for name in largest_first]}, placed
 
 
 def _group(group: WeightGroup) -> list[Any]:
@@ -225,18 +415,3 @@ def _group(group: WeightGroup) -> list[Any]:
     one = group.first
     words = [one.role, *(name for name in WORDS if getattr(one, name))]
     return [group.stem, runs, one.type, one.bytes, one.elements, one.columns, " ".join(words)]
-
-
-def _stack(stack: Stack) -> dict[str, Any]:
-    """Kinds, layers as lists of kinds, and which layers follow each other."""
-    kinds = [group.kind for group in stack.groups]
-    different = list(dict.fromkeys(stack.layers))
-    return {
-        "kinds": [[type(kind).__name__, kind.dims()] for kind in kinds],
-        "different": [[kinds.index(kind) for kind in layer] for layer in different],
-        "layers": packed(map(different.index, stack.layers)),
-    }
-
-
-def _shares(shares: Iterable[WeightShare]) -> list[list[Any]]:
-    return [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]

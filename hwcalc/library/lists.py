@@ -72,19 +72,17 @@ def _add_numbers(found: dict[int, None], text: str, what: str) -> None:
         if start > end:
             raise UsageError(f"{what} {shown(word, 40)} ends before it begins.", hint=f"Write: --{what} 1k..128k, or 1k..128k:1k")
         stride = parse_tokens(step, f"the step of {what}") if colon else None
-        values = range(start, end + 1, stride) if stride else _doubled(start, end)
+        values: Sequence[int] = [start]
+        if stride:
+            values = range(start, end + 1, stride)
+        else:
+            while 2 * values[-1] <= end:
+                values = [*values, 2 * values[-1]]
         if len(values) + len(found) > MOST_VALUES:
             raise UsageError(
                 f"{what} {shown(word, 40)} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step."
             )
         found.update(dict.fromkeys(values))
-
-
-def _doubled(start: int, end: int) -> list[int]:
-    values = [start]
-    while 2 * values[-1] <= end:
-        values.append(2 * values[-1])
-    return values
 
 
 def policies_of(given: object) -> tuple[Chosen | None, ...]:
@@ -116,7 +114,12 @@ def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
         if name.startswith("@"):
             found.update(dict.fromkeys(model_names(_lines(name[1:]), every=False)))
         elif any(sign in name for sign in "*?["):
-            found.update(dict.fromkeys(_matching(name)))
+            from fnmatch import fnmatchcase
+
+            matching = [model_id for model_id in _catalog() if fnmatchcase(model_id.lower(), name.lower())]
+            if not matching:
+                raise ModelNotFoundError(f"no model of the catalog matches {shown(name, 60)}.", hint="See: kvplan models")
+            found.update(dict.fromkeys(matching))
         else:
             found[name] = None
     if every:
@@ -136,38 +139,24 @@ def _catalog() -> tuple[str, ...]:
         return list_models()
 
 
-def _matching(pattern: str) -> list[str]:
-    from fnmatch import fnmatchcase
-
-    lowered = pattern.lower()
-    found = [model_id for model_id in _catalog() if fnmatchcase(model_id.lower(), lowered)]
-    if not found:
-        raise ModelNotFoundError(f"no model of the catalog matches {shown(pattern, 60)}.", hint="See: kvplan models")
-    return found
-
-
 def _lines(name: str) -> list[str]:
     """The names in a file. A file cannot name another file: ``@`` at the start of a line is an error."""
-    path = name or "the file after @"
+    path, hint = name or "the file after @", "Write one model on each line."
     try:
         with open(name, encoding="utf-8-sig") as file:  # noqa: PTH123 - a name as the user wrote it
             text = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ModelNotFoundError(f"{brief(path, 80)} cannot be read: {reason}.", hint="Write one model on each line.") from error
+        raise ModelNotFoundError(f"{brief(path, 80)} cannot be read: {reason}.", hint=hint) from error
     if len(text) > _LARGEST_FILE:
-        raise ModelNotFoundError(
-            f"{brief(path, 80)} is larger than {_LARGEST_FILE // 1024**2} MiB.", hint="Write one model on each line."
-        )
+        raise ModelNotFoundError(f"{brief(path, 80)} is larger than {_LARGEST_FILE // 1024**2} MiB.", hint=hint)
     # A comment begins at the start of a line or after a blank, because a folder's name may hold # too.
     stripped = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
     names = list(islice((line for line in stripped if line), MOST_VALUES))
     if not names:
-        raise ModelNotFoundError(f"{brief(path)} names no model.", hint="Write one model on each line.")
+        raise ModelNotFoundError(f"{brief(path)} names no model.", hint=hint)
     if any(len(line) > _LONGEST_NAME for line in names):
-        raise ModelNotFoundError(
-            f"{brief(path)} has a line of more than {_LONGEST_NAME:,} characters.", hint="Write one model on each line."
-        )
+        raise ModelNotFoundError(f"{brief(path)} has a line of more than {_LONGEST_NAME:,} characters.", hint=hint)
     if any(line.startswith("@") for line in names):
-        raise ModelNotFoundError(f"{brief(path, 80)} names a file of models itself.", hint="Write one model on each line.")
+        raise ModelNotFoundError(f"{brief(path, 80)} names a file of models itself.", hint=hint)
     return names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -76,7 +76,12 @@ def load(
     try:
         return parse(raw, assume=assume)
     except ConfigError as error:
-        raise _in_its_file(error, raw) from error.__cause__
+        named = isinstance(error, (UnknownArchitectureError, UnreadKeysError)) or error.message.startswith("--")
+        if raw.source in ("local", "gguf", "stdin") and raw.location and not named:
+            # The file is at fault.
+            error.message = safe_message(f"{raw.location}: {error.message}")
+            error.args = (error.message,)
+        raise error from error.__cause__
 
 
 def with_dimensions(
@@ -94,18 +99,6 @@ def with_dimensions(
 
     described = cache(lambda: _described(model, access, revision, headers=False))
     return lambda dimensions: changed_model(described(), {**given, **dimensions}, assume)
-
-
-def _in_its_file(error: ConfigError, raw: RawModel) -> ConfigError:
-    """The error with the name of the file that is at fault, unless it names the model itself."""
-    named = isinstance(error, (UnknownArchitectureError, UnreadKeysError)) or error.message.startswith("--")
-    if raw.source in _FILES and raw.location and not named:
-        error.message = safe_message(f"{raw.location}: {error.message}")
-        error.args = (error.message,)
-    return error
-
-
-_FILES = ("local", "gguf", "stdin")
 
 
 def _equation(dimensions: Mapping[str, int]) -> ModelSpec:
@@ -142,25 +135,19 @@ def load_each(given: Sequence[ModelLike | None], asked: Asked, *, keep_going: bo
 
     Raises the first error if no model can be read, unless ``keep_going`` is set.
     """
-    models = tuple(_each(given, asked))
+    models: list[ModelSpec | Missing] = []
+    for number, model in enumerate(given, 1):
+        tell(f"reading model {number:,} of {len(given):,}")
+        try:
+            models.append(load(model, asked.access, revision=asked.revision, assume=asked.assume, dimensions=asked.dimensions))
+        except KvplanError as error:
+            if isinstance(model, (str, os.PathLike)):
+                models.append(Missing(id=os.fspath(model), error=error))
+                continue
+            name = model.get("_name_or_path") if isinstance(model, Mapping) else getattr(model, "name", None)
+            models.append(Missing(id=name if isinstance(name, str) and name else "config", error=error))
     missing = [model for model in models if isinstance(model, Missing)]
     wrong = next((model.error for model in missing if isinstance(model.error, UsageError)), None)
     if missing and not keep_going and (wrong is not None or len(missing) == len(models)):
         raise wrong or missing[0].error
-    return models
-
-
-def _each(given: Sequence[ModelLike | None], asked: Asked) -> Iterator[ModelSpec | Missing]:
-    for number, model in enumerate(given, 1):
-        tell(f"reading model {number:,} of {len(given):,}")
-        try:
-            yield load(model, asked.access, revision=asked.revision, assume=asked.assume, dimensions=asked.dimensions)
-        except KvplanError as error:
-            yield Missing(id=_name_of(model), error=error)
-
-
-def _name_of(model: ModelLike | None) -> str:
-    if isinstance(model, (str, os.PathLike)):
-        return os.fspath(model)
-    name = model.get("_name_or_path") if isinstance(model, Mapping) else getattr(model, "name", None)
-    return name if isinstance(name, str) and name else "config"
+    return tuple(models)

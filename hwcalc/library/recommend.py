@@ -52,7 +52,9 @@ def recommend(
         words(texts(given, name), name) for given, name in ((gpu, "gpu"), (vendor, "vendor"), (category, "category"))
     )
     most, rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
-    wishes = Wishes(max_gpus=most, limit=rows, sort=_sort(sort))
+    if not isinstance(sort, str):
+        raise UsageError(f"sort must be a string (got {quoted(sort)}).", hint='Write sort="speed".')
+    wishes = Wishes(max_gpus=most, limit=rows, sort=sort.strip().lower())
     if instances is not None and not isinstance(instances, str):
         raise UsageError(f"instances must be a string (got {quoted(instances)}).", hint='Write instances="aws", or "all".')
     notes: list[Note] = []
@@ -64,9 +66,3 @@ def recommend(
     flags = {name: read_flag(value, name) for name, value in {"strict": strict, "every": every, "any_layout": any_layout}.items()}
     found = recommend_model(spec, candidates, replace(wishes, **flags), **request)
     return replace(found, notes=(*found.notes, *notes)) if notes else found
-
-
-def _sort(name: object) -> str:
-    if not isinstance(name, str):
-        raise UsageError(f"sort must be a string (got {quoted(name)}).", hint='Write sort="speed".')
-    return name.strip().lower()

@@ -123,8 +123,10 @@ def _order(wanted: Wanted, *, refresh: bool) -> tuple[str, ...]:
 
 
 def _answer(source: str, wanted: Wanted) -> RawModel | Absent:
-    """What one source has: the Hugging Face ``cache``, the ``catalog``, files and headers of GGUF files that are here (``header``), the
-    only model here that the ``name`` can mean, the ``hub``, or the model of the catalog that a GGUF repository was made from (``base``).
+    """What one source has.
+
+    It is the Hugging Face ``cache``, the ``catalog``, GGUF files and headers that are here (``header``), the only model here that the
+    ``name`` can mean, the ``hub``, or the model of the catalog that a GGUF repository was made from (``base``).
     """
     if source == "cache":
         return find_cached(wanted)
@@ -140,13 +142,13 @@ def _answer(source: str, wanted: Wanted) -> RawModel | Absent:
         return replace(raw, notes=(Note(code="model-name", message=found[1]), *raw.notes))
     if source == "hub" and wanted.offline:
         return Absent(place="the Hugging Face Hub, which was not asked (offline)")
-    if source == "hub" and wanted.file is None:
+    if source == "hub":
         from hwcalc.sources.hub import find_on_hub
 
         return find_on_hub(wanted)
-    from hwcalc.sources.gguf.hub import find_base, find_gguf_here, find_gguf_on_hub
+    from hwcalc.sources.gguf.hub import find_base, find_gguf_here
 
-    return {"hub": find_gguf_on_hub, "header": find_gguf_here, "base": find_base}[source](wanted)
+    return find_gguf_here(wanted) if source == "header" else find_base(wanted)
 
 
 def find_cached(wanted: Wanted) -> RawModel | Absent:
@@ -185,7 +187,7 @@ def _forbidden() -> bool:
 
 
 def _ask(wanted: Wanted, absent: list[Absent], *, refresh: bool) -> RawModel:
-    """The answer of the first source that has the model. ``absent`` are the places where it is not, to which sources add themselves."""
+    """The answer of the first source that has the model. ``absent`` are the places where it is not; sources add to them."""
     for source in _order(wanted, refresh=refresh):
         # The catalog describes the main branch, so it may replace a Hub that cannot be reached.
         instead = wanted.revision == "main" and absent and absent[-1].error is not None

@@ -28,6 +28,8 @@ from hwcalc.model import Note, WeightFacts
 
 _COMMIT: Final = r"[0-9A-Za-z_-]{1,128}"
 _COMMIT_START: Final = r"[0-9a-f]{4,64}"
+_REPOSITORY: Final = r"(?a)models--(?:([\w.-]+?)--)?([\w.-]+)"
+"""The folder of a repository, from which its id follows."""
 
 
 def cache_place() -> str:
@@ -43,6 +45,15 @@ def repository_folder(model_id: str) -> Path | None:
     """The folder of one repository; ``None`` if the cache does not have it."""
     place = os.path.join(cache_place(), f"models--{model_id.replace('/', '--')}")
     return Path(place) if os.path.isdir(place) else None
+
+
+def snapshot_of(path: Path) -> tuple[str, Path] | None:
+    """The id, and the folder of a commit, that a path in the cache lies in; ``None`` for a path elsewhere."""
+    for folder in Path(os.path.abspath(path)).parents:
+        match = re.fullmatch(_REPOSITORY, folder.parent.parent.name) if folder.parent.name == "snapshots" else None
+        if match is not None:
+            return f"{match[1]}/{match[2]}" if match[1] else match[2], folder
+    return None
 
 
 def snapshot(model_id: str, revision: str | None) -> tuple[Path, str] | None:

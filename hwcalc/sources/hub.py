@@ -49,7 +49,11 @@ def find_on_hub(wanted: Wanted) -> RawModel | Absent:
     client = HubClient(wanted.endpoint, wanted.token)
     tell(f"asking {client.name}")
     try:
-        return _read(client, wanted)
+        if wanted.file is None:
+            return _read(client, wanted)
+        from hwcalc.sources.gguf.hub import find_gguf_on_hub
+
+        return find_gguf_on_hub(client, wanted)
     except HubUnreachableError as error:
         return Absent(place=client.name, error=error)
 
@@ -94,11 +98,7 @@ def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
         config = parse_document(reply.body, f"config.json of {wanted.id} on {client.name}")
     else:
         raise client.refusal(reply, wanted.id)
-    return _raw(repository, wanted, config, documents)
-
-
-def _raw(repository: Repository, wanted: Wanted, config: dict[str, Any], documents: dict[str, bytes]) -> RawModel:
-    client, commit = repository.client, repository.commit
+    commit = repository.commit
     notes: list[Note] = []
     if repository.id != repository.asked:
         name = f"{client.name[:1].upper()}{client.name[1:]}"

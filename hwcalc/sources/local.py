@@ -1,25 +1,20 @@
-"""Read the config of a model from a path, a folder or a stream.
-
-Read a config and the files beside it: the headers of weight files, and a second file about quantisation.
-"""
+"""Read the config of a model from a path, a folder or a stream, and the files beside it: weights, and how they are quantised."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Note, RawModel, WeightFacts
 from hwcalc.profiles.catalog import is_model_id
-from hwcalc.sources.document import read_document
+from hwcalc.sources.caches import snapshot_of
+from hwcalc.sources.document import GGUF_MAGIC, config_from_params, read_document, read_start, read_stream, with_quantization
 from hwcalc.text import printable
-
-# The path of a file in the Hugging Face cache contains the id and the commit.
-_SNAPSHOT: Final = r"(?a)models--(?:([\w.-]+?)--)?([\w.-]+)"
 
 MODEL_FILES = ("config.json", "params.json")
 """A file with one of these names describes the model of its folder. Any other file describes only itself."""
@@ -39,12 +34,9 @@ def has_path_syntax(text: str) -> bool:
 
 
 def from_path(path: Path, *, weights: bool = False) -> RawModel:
-    """The model whose ``config.json`` is ``path`` or is in the folder ``path``.
+    """The model whose ``config.json``, or GGUF file, is ``path`` or is in the folder ``path``.
 
-    With ``weights``, the headers of the weight files beside it are read too.
-
-    A GGUF file, or a folder whose only description of a model is one, is read too.
-
+    With ``weights``, the headers of the weight files beside a config are read too.
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is none, and :class:`~hwcalc.errors.ConfigError` if it cannot be read.
     """
     name = printable(str(path))
@@ -59,9 +51,15 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
             from hwcalc.sources.gguf.local import from_folder
 
             found = from_folder(path)
-            if found is None:
-                raise ModelNotFoundError(f"the folder {name} has no config.json and no GGUF file.", hint=_what_else(path))
-            return found
+            if found is not None:
+                return found
+            inner: list[str] = []
+            with suppress(OSError):
+                inner = sorted(folder for folder in os.listdir(path) if os.path.isfile(path / folder / "config.json"))
+            hint = "Give the folder that holds the model's config.json or its GGUF file, or the file itself."
+            if inner:
+                hint = f"A folder in it has one: {printable(str(path / inner[0]))}"
+            raise ModelNotFoundError(f"the folder {name} has no config.json and no GGUF file.", hint=hint)
         file = path / "params.json"
 
     notes: list[Note] = []
@@ -78,32 +76,17 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
     )
 
 
-def _what_else(folder: Path) -> str:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        names = []
-    inner = sorted(name for name in names if os.path.isfile(folder / name / "config.json"))
-    if inner:
-        return f"A folder in it has one: {printable(str(folder / inner[0]))}"
-    return "Give the folder that holds the model's config.json or its GGUF file, or the file itself."
-
-
 def _identity(file: Path) -> tuple[str, str | None]:
     """The id and the commit. They come from the folder names of the cache, the name of the folder, or the name of the file."""
-    from pathlib import Path
-
-    where = Path(os.path.abspath(file))
-    folder = where.parent
-    if folder.parent.name == "snapshots" and (match := re.fullmatch(_SNAPSHOT, folder.parent.parent.name)):
-        return (f"{match[1]}/{match[2]}" if match[1] else match[2]), folder.name
-    return (folder.name if where.name in MODEL_FILES and folder.name else where.stem), None
+    where, found = Path(os.path.abspath(file)), snapshot_of(file)
+    if found is not None and found[1] == where.parent:
+        return found[0], found[1].name
+    folder = where.parent.name
+    return (folder if where.name in MODEL_FILES and folder else where.stem), None
 
 
 def from_standard_input() -> RawModel:
     """The config or the GGUF file on standard input."""
-    from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
-
     stream = sys.stdin
     if stream is None or stream.closed:
         raise UsageError("there is no standard input to read a config from.", hint="Pipe one in: kvplan - < config.json")
@@ -120,13 +103,11 @@ def from_standard_input() -> RawModel:
 
 
 def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
-    """The description in an open text or binary file, a config or a GGUF file. It is read to its end, or that of its header, and stays open."""
+    """The config or the GGUF file in an open text or binary file. It is read to its end, or that of its header, and stays open."""
     if not callable(getattr(stream, "read", None)):
         raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(stream).__name__}).")
     if stream is sys.stdin or stream is getattr(sys.stdin, "buffer", None):
         return from_standard_input()
-    from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
-
     opened: Any = stream
     name = getattr(opened, "name", None)
     path = name if isinstance(name, str) and not name.startswith("<") else None
@@ -139,8 +120,6 @@ def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
     config = read_stream(opened, called, start)
     if path is None:
         return RawModel(id=_own_name(config), config=config, source="local", location=OPEN_FILE)
-    from pathlib import Path
-
     model_id, revision = _identity(Path(path))
     return RawModel(id=printable(model_id), config=config, source="local", location=called, revision=revision)
 
@@ -158,13 +137,9 @@ def read_config(path: Path, notes: list[Note]) -> dict[str, Any]:
     """
     config = read_document(path)
     if path.name == "params.json":
-        from hwcalc.sources.document import config_from_params
-
         config = config_from_params(config, printable(str(path)))
     beside = path.with_name("hf_quant_config.json")
     if os.path.isfile(beside):
-        from hwcalc.sources.document import with_quantization
-
         try:
             config, more = with_quantization(config, read_document(beside))
         except KvplanError as error:

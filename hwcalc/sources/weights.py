@@ -284,8 +284,8 @@ class _Tally:
             return 0
         if self._firsts[0] == 0 and all(map(operator.eq, self._lasts, islice(self._firsts, 1, None))):
             return self._lasts[-1]
-        # The header does not list them in the order of the file. Tensors with bytes lie end to end if each begins where another ends,
-        # except the first. A tensor without any lies between two.
+        # The header does not list them in the order of the file. Tensors with bytes lie end to end if each but the first begins where
+        # another ends. A tensor without any lies between two.
         pairs = zip(self._firsts, self._lasts, strict=True)
         firsts = array("q", sorted(first for first, last in pairs if first < last))
         pairs = zip(self._firsts, self._lasts, strict=True)

@@ -26,31 +26,22 @@ _GROUP_ROWS: Final = 262_144
 
 def texts(format_: str, blocks: Iterable[RowBlock]) -> Iterator[str]:
     """The text in pieces: a header line and rows (``csv``), an object on each line (``jsonl``), or one document (``json``)."""
-    return TEXT_FORMATS[format_](blocks)
-
-
-def _csv(blocks: Iterable[RowBlock]) -> Iterator[str]:
-    yield ",".join(COLUMNS) + "\n"
-    line, cell = ",".join(["%s"] * len(COLUMNS)), lru_cache(maxsize=_KEPT_CELLS)(_csv_cell)
-    yield from _pieces(_rows(block, line, cell) for block in blocks)
-
-
-def _json_lines(blocks: Iterable[RowBlock]) -> Iterator[str]:
-    cell = lru_cache(maxsize=_KEPT_CELLS)(_json_cell)
-    return _pieces(_rows(block, _OBJECT, cell) for block in blocks)
-
-
-def _json(blocks: Iterable[RowBlock]) -> Iterator[str]:
+    if format_ == "csv":
+        yield ",".join(COLUMNS) + "\n"
+        line, cell = ",".join(["%s"] * len(COLUMNS)), lru_cache(maxsize=_KEPT_CELLS)(_csv_cell)
+    else:
+        line, cell = _OBJECT, lru_cache(maxsize=_KEPT_CELLS)(_json_cell)
+    pieces = _pieces(_rows(block, line, cell) for block in blocks)
+    if format_ != "json":
+        yield from pieces
+        return
     yield f'{{"schema_version": "{SCHEMA_VERSION}", "kvplan_version": "{__version__}", "points": ['
     between = "\n"
-    for piece in _json_lines(blocks):
+    for piece in pieces:
         yield between + piece.removesuffix("\n").replace("\n", ",\n")
         between = ",\n"
     yield "\n]}\n"
 
-
-TEXT_FORMATS: Final[dict[str, Callable[[Iterable[RowBlock]], Iterator[str]]]] = {"csv": _csv, "jsonl": _json_lines, "json": _json}
-"""Format -> writer, for formats that are text."""
 
 _OBJECT: Final = "{" + ", ".join(f'"{name}": %s' for name in COLUMNS) + "}"
 
@@ -79,7 +70,13 @@ def _rows(block: RowBlock, form: str, cell: Callable[[Value], str]) -> str:
             constants.append(cell(column).replace("%", "%%"))
             continue
         constants.append("%s")
-        varying.append(_cells(name, column, cell))
+        # Numbers stay as they are; text, and columns with unknown values, are written by the cell.
+        if isinstance(column, SharedNumbers):
+            varying.append(column.texts)
+        elif isinstance(column, list):
+            varying.append(column if name in NUMBERS and None not in column else list(map(cell, column)))
+        else:
+            varying.append(column.tolist())  # type: ignore[union-attr]
     line = form % tuple(constants) + "\n"
     if not varying:
         return line % () * block.size
@@ -91,16 +88,6 @@ def _rows(block: RowBlock, form: str, cell: Callable[[Value], str]) -> str:
             cells[place::width] = values[first : first + count]
         parts.append(line * count % tuple(cells))
     return "".join(parts)
-
-
-def _cells(name: str, column: Any, cell: Callable[[Value], str]) -> Sequence[Any]:
-    """The cells of a column. Numbers stay as they are; text, and columns with unknown values, are written by ``cell``."""
-    if not isinstance(column, list):
-        values: Sequence[Any] = column.tolist()
-        return values
-    if isinstance(column, SharedNumbers):
-        return column.texts
-    return column if name in NUMBERS and None not in column else list(map(cell, column))
 
 
 def _csv_cell(value: Value) -> str:

@@ -21,12 +21,12 @@ from hwcalc.profiles.catalog import (
     ProfileError,
     built_in,
     find_entry,
-    find_model,
     is_model_id,
     list_models,
     parse_entry,
     user_folder,
 )
+from tests.catalog import find_model
 from tests.paths import ROOT
 
 BUILT_IN: Final = Path(built_in("models"))

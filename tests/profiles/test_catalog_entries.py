@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import list_models
+from tests.catalog import find_model
 
 
 @pytest.mark.parametrize("model", [name for name in list_models() if re.search(r"Llama-3\.[123]-\d+B", name)])

@@ -405,4 +405,4 @@ def test_lines_of_nested_keys() -> None:
     """A nested key is written with dots."""
     file = parse_yaml("a:\n  b: 1\nc:\n- d: 2\n", Path("x.yaml"))
 
-    assert (file.line("a"), file.line("a.b"), file.line("c.0.d"), file.line("z")) == (1, 2, 4, None)
+    assert (file.lines.get("a"), file.lines.get("a.b"), file.lines.get("c.0.d"), file.lines.get("z")) == (1, 2, 4, None)

@@ -40,7 +40,7 @@ def test_values_and_lines() -> None:
     file = parse_yaml("a: 1\nb: {c: 0.5, d: [x, '7']}\ne:\n  - null\n  - true\n", Path("own.yaml"))
 
     assert file.data == {"a": 1, "b": {"c": 0.5, "d": ["x", "7"]}, "e": [None, True]}
-    assert [file.line(key) for key in ("a", "b", "b.c", "b.d.1", "e.1", "f")] == [1, 2, 2, 2, 5, None]
+    assert [file.lines.get(key) for key in ("a", "b", "b.c", "b.d.1", "e.1", "f")] == [1, 2, 2, 2, 5, None]
 
 
 def test_a_file_is_read_up_to_its_limit(tmp_path: Path) -> None:

@@ -34,8 +34,7 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.stairs import Stair
-from hwcalc.formulas.states import state_tensor
-from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.tensor import Once, Role
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[S
     number = occupancy.slots + state_copies(occupancy.model)
     stored: list[StoredTensor] = []
     # Short convolutions have a state of a single number.
-    for tensor in (columns, *(rest or (state_tensor(kind, "1"),))):
+    for tensor in (columns, *(rest or (kind.tensor("recurrent_state", "1", role=Role.STATE, span=Once()),))):
         size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
         rule, why = f"{number:,} x {size:,} B: slots of the pool of states", f"state x {number:,} slots"
         more = {"bytes": number * size, "position_bytes": number * size, "once": True, "rule": rule, "why": why}

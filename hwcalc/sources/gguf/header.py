@@ -202,7 +202,14 @@ def read_header(window: Window, name: str) -> Header:
     try:
         return reader.header()
     except EndsError as error:
-        raise reader.ended(error) from None
+        # The file, or the limit, cuts it off.
+        offset, size = window.offset, window.size
+        if offset + error.wanted > LARGEST_HEADER and (size is None or offset + error.wanted <= size):
+            most = f"{LARGEST_HEADER // 1024**2} MiB"
+            raise ConfigError(f"the header of {name} takes more than {most}, with {reader.where}.", hint=_AGAIN) from None
+        left = max(0, error.left)
+        message = f"{name} ends within its header: from byte {offset:,} on it has {left:,} more for {reader.where}."
+        raise ConfigError(message, hint=_CUT) from None
 
 
 class _Reader:
@@ -227,47 +234,54 @@ class _Reader:
             self.where = f"the {count:,} {what} that it names"
             self.window.must_have(least * count)
         keys, types = self._keys(key_count)
-        alignment = self._alignment(keys, types)
+        alignment, key = _DEFAULT_ALIGNMENT, "general.alignment"
+        if key in types:
+            given = keys.get(key)
+            if types[key] != _UINT32 or not isinstance(given, int) or given <= 0 or given & (given - 1):
+                self.fail(f"{shown(key)} is {shown(str(given))}, and it must be a power of two in 32 bits without a sign")
+            alignment = given
         rows = self._tensors(tensor_count)
         data_offset = -(-self.window.offset // alignment) * alignment if rows else self.window.offset
-        end = self._placed(rows, alignment)
-        file_bytes = data_offset + end
-        size = self.window.size
+        # Each tensor begins where the one before ends, rounded up.
+        expected = end = 0
+        for tensor, offset in rows:
+            if offset != expected:
+                reason = "overlaps another" if offset < expected else "leaves a gap"
+                if offset % alignment:
+                    reason = f"is not a multiple of {alignment:,}"
+                self.fail(f"the tensor {shown(tensor.name)} has the offset {offset:,}, which {reason}; expected is {expected:,}")
+            end = expected + tensor.bytes
+            expected = -(-end // alignment) * alignment
+            if expected >= _MOST_OFFSET:
+                self.fail(f"the tensor {shown(tensor.name)} ends beyond 64 bits")
+        file_bytes, size = data_offset + end, self.window.size
         if size is not None and size < file_bytes:
             raise ConfigError(
                 f"{self.name} has {size:,} bytes, and its tensors end at byte {file_bytes:,}: a part of it is missing.",
                 hint="Download it again. To plan it from its header all the same, give it as standard input: kvplan - < FILE",
             )
+        tensors, big_endian = tuple(tensor for tensor, _ in rows), self.order == ">"
         return Header(
-            keys=keys,
-            tensors=tuple(tensor for tensor, _ in rows),
-            version=version,
-            big_endian=self.order == ">",
-            data_offset=data_offset,
-            file_bytes=file_bytes,
+            keys=keys, tensors=tensors, version=version, big_endian=big_endian, data_offset=data_offset, file_bytes=file_bytes
         )
 
     def fail(self, reason: str, hint: str = _AGAIN) -> NoReturn:
         """Raise the error for what makes no sense."""
         raise ConfigError(f"{self.name} is no sound GGUF file: {reason}.", hint=hint)
 
-    def ended(self, error: EndsError) -> ConfigError:
-        """The error for a header that the file, or the limit, cuts off."""
-        offset, size = self.window.offset, self.window.size
-        if offset + error.wanted > LARGEST_HEADER and (size is None or offset + error.wanted <= size):
-            most = f"{LARGEST_HEADER // 1024**2} MiB"
-            return ConfigError(f"the header of {self.name} takes more than {most}, with {self.where}.", hint=_AGAIN)
-        left = max(0, error.left)
-        return ConfigError(
-            f"{self.name} ends within its header: from byte {offset:,} on it has {left:,} more for {self.where}.", hint=_CUT
-        )
-
     def _version(self) -> int:
         magic = self.window.take(4)
         if magic != MAGIC:
+            hint = "Give a GGUF file, a config.json, or a folder with one."
+            if magic in {b"ggml", b"ggjt", b"ggla", b"ggmf", b"lmgg", b"tjgg"}:
+                hint = "It is of the time before GGUF: download a newer file of the model, or convert it again."
+            elif magic == b"vers":
+                hint = "It is a Git LFS pointer, not the file itself: run git lfs pull."
+            elif magic.lstrip()[:1] == b"<":
+                hint = "It looks like a web page: on the Hub the address of a file has /resolve/, not /blob/."
             raise ConfigError(
                 f"{self.name} is no GGUF file: it begins with {shown(magic.decode('latin-1'))}, not with 'GGUF'.",
-                hint=_hint(magic),
+                hint=hint,
             )
         (version,) = self._unpack("I")
         if version and not version & 0xFFFF:  # as llama.cpp and gguf-py tell the order of the bytes
@@ -286,13 +300,6 @@ class _Reader:
         form = f"{self.order}{letters}"
         return struct.unpack(form, self.window.take(struct.calcsize(form)))
 
-    def _text(self, longest: int, what: str) -> str:
-        (length,) = self._unpack("Q")
-        if length > longest:
-            self.window.must_have(length)
-            self.fail(f"{what} has {length:,} bytes, and the most are {longest:,}")
-        return self.window.take(length).decode("utf-8", "replace")
-
     def _keys(self, count: int) -> tuple[dict[str, Any], dict[str, int]]:
         """The metadata, and the types of their values."""
         keys: dict[str, Any] = {}
@@ -300,7 +307,11 @@ class _Reader:
         long: list[str] = []
         for number in range(count):
             self.where = f"key {number + 1:,} of {count:,}"
-            key = self._text(_LONGEST_KEY, f"the name of {self.where}")
+            (length,) = self._unpack("Q")
+            if length > _LONGEST_KEY:
+                self.window.must_have(length)
+                self.fail(f"the name of {self.where} has {length:,} bytes, and the most are {_LONGEST_KEY:,}")
+            key = self.window.take(length).decode("utf-8", "replace")
             self.where = f"the value of {shown(key)}"
             if not key:
                 self.fail(f"key {number + 1:,} has no name")
@@ -356,7 +367,17 @@ class _Reader:
                 self.window.must_have(8 * count)
                 self.fail(f"its arrays have more than {MOST_STRINGS:,} strings")
             if kept and count <= _LONGEST_TEXT:
-                return self._short_texts(count), True
+                # All of them, unless one is long.
+                texts: list[str] | None = []
+                for _ in range(count):
+                    (length,) = self._unpack("Q")
+                    if length > _LONGEST_TEXT or texts is None:
+                        self.window.skip(length)
+                        texts = None
+                    else:
+                        self._keep(_OF_A_KEY + length)
+                        texts.append(self.window.take(length).decode("utf-8", "replace"))
+                return texts, True
             skip_strings(self.window, count, self.order)
             if key == _TOKENS:
                 self.tokens = count
@@ -371,28 +392,6 @@ class _Reader:
         self.window.must_have(size)
         self._keep(_OF_A_VALUE * count)
         return list(self._unpack(f"{count}{letter}")), True
-
-    def _short_texts(self, count: int) -> list[str] | None:
-        """The strings of an array, unless one of them is long."""
-        texts: list[str] | None = []
-        for _ in range(count):
-            (length,) = self._unpack("Q")
-            if length > _LONGEST_TEXT or texts is None:
-                self.window.skip(length)
-                texts = None
-            else:
-                self._keep(_OF_A_KEY + length)
-                texts.append(self.window.take(length).decode("utf-8", "replace"))
-        return texts
-
-    def _alignment(self, keys: dict[str, Any], types: dict[str, int]) -> int:
-        key = "general.alignment"
-        if key not in types:
-            return _DEFAULT_ALIGNMENT
-        alignment = keys.get(key)
-        if types[key] != _UINT32 or not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            self.fail(f"{shown(key)} is {shown(str(alignment))}, and it must be a power of two in 32 bits without a sign")
-        return alignment
 
     def _tensors(self, count: int) -> list[tuple[GgufTensor, int]]:
         """The tensors and their offsets."""
@@ -445,31 +444,6 @@ class _Reader:
         size = elements // form.block * form.block_bytes
         return GgufTensor(name=name.decode("utf-8", "replace"), type=form.name, shape=shape, bytes=size)
 
-    def _placed(self, rows: list[tuple[GgufTensor, int]], alignment: int) -> int:
-        """The end of the last tensor, counted from the first one. Each begins where the one before ends, rounded up."""
-        expected = end = 0
-        for tensor, offset in rows:
-            if offset != expected:
-                reason = "overlaps another" if offset < expected else "leaves a gap"
-                if offset % alignment:
-                    reason = f"is not a multiple of {alignment:,}"
-                self.fail(f"the tensor {shown(tensor.name)} has the offset {offset:,}, which {reason}; expected is {expected:,}")
-            end = expected + tensor.bytes
-            expected = -(-end // alignment) * alignment
-            if expected >= _MOST_OFFSET:
-                self.fail(f"the tensor {shown(tensor.name)} ends beyond 64 bits")
-        return end
-
 
 def _shown(name: bytes) -> str:
     return shown(name.decode("utf-8", "replace"))
-
-
-def _hint(magic: bytes) -> str:
-    if magic in {b"ggml", b"ggjt", b"ggla", b"ggmf", b"lmgg", b"tjgg"}:
-        return "It is of the time before GGUF: download a newer file of the model, or convert it again."
-    if magic == b"vers":
-        return "It is a Git LFS pointer, not the file itself: run git lfs pull."
-    if magic.lstrip()[:1] == b"<":
-        return "It looks like a web page: on the Hub the address of a file has /resolve/, not /blob/."
-    return "Give a GGUF file, a config.json, or a folder with one."

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.errors import HubError, HubUnreachableError, KvplanError, ModelNotFoundError
+from hwcalc.errors import HubError, KvplanError, ModelNotFoundError
 from hwcalc.files import write_atomically
 from hwcalc.formulas.record import Record
 from hwcalc.model import GgufTensor, Note, RawModel
@@ -126,21 +126,12 @@ FIRST_OF_MORE: Final = 128 * 1024
 """The same for the other files of a model in several: they have no vocabulary."""
 
 
-def find_gguf_on_hub(wanted: Wanted) -> RawModel | Absent:
-    """The model from the Hub, or :class:`Absent` if the Hub has no such repository or cannot be reached.
+def find_gguf_on_hub(client: HubClient, wanted: Wanted) -> RawModel | Absent:
+    """The model from the Hub, or :class:`Absent` if the Hub has no such repository.
 
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if the repository has no such file, :class:`~hwcalc.errors.HubError` if the Hub
-    refuses, and :class:`~hwcalc.errors.ConfigError` for a damaged file.
+    refuses or cannot be reached, and :class:`~hwcalc.errors.ConfigError` for a damaged file.
     """
-    client = HubClient(wanted.endpoint, wanted.token)
-    tell(f"asking {client.name}")
-    try:
-        return _ask(client, wanted)
-    except HubUnreachableError as error:
-        return Absent(place=client.name, error=error)
-
-
-def _ask(client: HubClient, wanted: Wanted) -> RawModel | Absent:
     revision = wanted.revision or "main"
     repository = Repository(client, None, wanted.id, revision)
     name = None

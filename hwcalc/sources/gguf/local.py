@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.model import GGUF_ARCHITECTURE, Note, RawModel, gguf_weights
+from hwcalc.sources.caches import snapshot_of
 from hwcalc.sources.gguf.header import MAGIC, Header, Window, read_header
 from hwcalc.sources.gguf.names import Part, is_gguf, models_of, part_of
 from hwcalc.text import printable, shown
@@ -126,7 +127,6 @@ def _number(value: object, more: int = 0) -> str:
 _LISTED: Final = 8
 _NO_NAME: Final = re.compile(r"(ggml-)?model\b.*|sha256-.*|[0-9a-f]{32,}", re.IGNORECASE)
 """Stems that say nothing about the model."""
-_SNAPSHOT: Final = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
 _PIECE: Final = 1024**2
 
 
@@ -270,12 +270,10 @@ def _filled(read: Callable[[int], bytes | None], count: int) -> bytes:
 
 def _identity(path: Path, stem: str, name: str | None) -> tuple[str, str | None]:
     """The id and the commit: from the folders of the Hugging Face cache, the name of the file, or the name that the file gives itself."""
-    where = Path(os.path.abspath(path))
-    for folder in where.parents:
-        match = _SNAPSHOT.fullmatch(folder.parent.parent.name) if folder.parent.name == "snapshots" else None
-        if match is not None:
-            repository = f"{match[1]}/{match[2]}" if match[1] else match[2]
-            return f"{repository}:{where.relative_to(folder).as_posix()}", folder.name
+    found = snapshot_of(path)
+    if found is not None:
+        repository, folder = found
+        return f"{repository}:{Path(os.path.abspath(path)).relative_to(folder).as_posix()}", folder.name
     return (name if name is not None and _NO_NAME.fullmatch(stem) else stem), None
 
 

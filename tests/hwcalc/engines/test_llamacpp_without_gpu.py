@@ -8,7 +8,7 @@ import pytest
 
 from hwcalc import Plan, fit, plan
 from hwcalc.errors import UsageError
-from hwcalc.hardware.host import host_named
+from hwcalc.hardware.named import host_named
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from hwcalc.report.emit import emitted

@@ -60,7 +60,6 @@ REASONS: Final = {
         "transformers",
     ): "a key in vLLM's own table of releases: the version of transformers that it needs",
     ("hwcalc/engines/vllm/formats.py", "mlx"): "a name of a format of weights",
-    ("hwcalc/library/fit_quick.py", "llamacpp"): _INDEX,
     ("hwcalc/library/indexing.py", "llamacpp"): _INDEX,
     ("hwcalc/parsers/parse.py", "transformers"): _READING,
     ("hwcalc/parsers/decoder/gpt.py", "transformers"): _READING,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.explore.encode import LARGEST, Pools, grid_of
+from hwcalc.explore.runs import LARGEST, Pools, grid_of
 from tests.hwcalc.explore.evaluate import grid_at
 
 

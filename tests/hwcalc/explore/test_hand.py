@@ -12,9 +12,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc.explore.build import PageModel, payload_of
-from hwcalc.explore.encode import every
 from hwcalc.explore.hand import on_rank
-from hwcalc.explore.runs import PageAxes, PageLayout, page_engines
+from hwcalc.explore.runs import PageAxes, PageLayout, every, page_engines
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec

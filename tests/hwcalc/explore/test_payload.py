@@ -13,8 +13,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.build import PageModel, json_text, payload_of
-from hwcalc.explore.encode import every
-from hwcalc.explore.runs import PageAxes, page_engines, sentence
+from hwcalc.explore.runs import PageAxes, every, page_engines, sentence
 from tests.hwcalc.explore.evaluate import form_at, options_at
 from tests.hwcalc.form_answers import differences
 

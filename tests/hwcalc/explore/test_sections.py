@@ -9,8 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, strategies
-from hwcalc.explore.encode import Pools
-from hwcalc.explore.runs import PageAxes, page_engines, plan_options
+from hwcalc.explore.runs import PageAxes, Pools, page_engines, plan_options
 from hwcalc.explore.sections import BATCHES, POLICIES, sampled_lengths, sections_of
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec

@@ -9,8 +9,7 @@ import pytest
 
 from hwcalc import load_model, strategies
 from hwcalc.engines.forms import Curve
-from hwcalc.explore.encode import Pools
-from hwcalc.explore.runs import PageAxes, page_engines, plan_options
+from hwcalc.explore.runs import PageAxes, Pools, page_engines, plan_options
 from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded

@@ -10,7 +10,7 @@ from hwcalc import load_model
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
-from hwcalc.library.fit_quick import quick
+from hwcalc.library.indexing import quick
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.options import take_options
 from hwcalc.profiles.model_index import model_index

@@ -39,11 +39,11 @@ def test_the_index_is_up_to_date(name: str) -> None:
 
     assert row == kept._replace(shape=None, placed=None)
     found = None
-    if kept.shape is not None:
+    if kept.shape is not None and kept.placed is not None:
         head = {name: value for name, value in shapes()[kept.shape].items() if name != "details"}
         head["formats"] = format_names(kept.shape)
         each = [weights(kept.shape, name) for name in head["formats"]]
-        found = [head, {"about": details(kept.shape), "weights": each}, placing(kept)]
+        found = [head, {"about": details(kept.shape), "weights": each}, placing(*kept.placed)]
     assert (None if made is None else json.loads(json.dumps(made))) == found
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.errors import KvplanError
-from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import list_models
+from tests.catalog import find_model
 
 
 def config_of(model_id: str) -> dict[str, Any]:

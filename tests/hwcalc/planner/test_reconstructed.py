@@ -10,9 +10,10 @@ import pytest
 
 from hwcalc import compare, load_model, plan
 from hwcalc.model import Definition
-from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import list_models
 from hwcalc.report import View
 from hwcalc.report.summary import footnotes
+from tests.catalog import find_model
 from tests.hwcalc.command import Capture, run
 
 RECONSTRUCTED: Final = "01-ai/Yi-1.5-9B"

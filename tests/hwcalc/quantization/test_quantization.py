@@ -26,9 +26,10 @@ from hwcalc.formulas.formats import (
     WeightFormat,
 )
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights, experts, gated_mlp, linear
-from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import list_models
 from hwcalc.quantization.config import read_scheme
 from hwcalc.quantization.scheme import Scheme, uniform_scheme
+from tests.catalog import find_model
 
 ROWS, COLUMNS = 4096, 1024
 

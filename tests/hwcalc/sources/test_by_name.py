@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hwcalc.errors import HubAccessError, HubUnreachableError, ModelNotFoundError
-from hwcalc.profiles.catalog import find_model
 from hwcalc.sources import listing, resolve
+from tests.catalog import find_model
 from tests.hub.server import Hub
 from tests.hwcalc.command import run
 from tests.hwcalc.sources.given import CONFIG, cached, refused

@@ -9,10 +9,10 @@ import pytest
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
 from hwcalc.model import Definition, Parameters
-from hwcalc.profiles.catalog import find_model
 from hwcalc.sources import resolve
 from hwcalc.sources.listing import known_ids, list_known_models
 from hwcalc.sources.nearest import nearest
+from tests.catalog import find_model
 from tests.hwcalc.sources.given import CONFIG, cached, refused
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from hwcalc import ModelSpec, load_model, plan
 from hwcalc.formulas.weights import Part
-from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import list_models
 from hwcalc.quantization.planned import planned_scheme
+from tests.catalog import find_model
 from tests.hwcalc.parsers.weights import published_rules as rules
 from tests.hwcalc.parsers.weights.published_rules import Rule
 
