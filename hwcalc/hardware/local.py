@@ -22,6 +22,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.text import printable
 from hwcalc.unfinished import Unfinished
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +38,10 @@ _NAME: Final = 96
 _LARGEST_MIB: Final = 2**30
 _MIB: Final = 1024**2
 _SYS: Final = "/sys"
+EXAMPLE: Final = "cpu-32gb"
+"""A machine without a GPU, as people name it."""
+_DRIVERS_SHARE: Final = 16
+"""Of a machine's memory, firmware and drivers keep at most one part in so many from the operating system."""
 
 
 _DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
@@ -50,6 +55,17 @@ def gpu_in_sight() -> bool:
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
     return any(os.access(path, os.F_OK) for path in _DEVICES)
+
+
+def this_machine() -> str | None:
+    """The name of this machine without its GPU, with the memory that it was sold with; ``None`` if the system does not say how much."""
+    with suppress(AttributeError, ValueError, OSError):
+        seen = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        whole = -(-seen // GIB)
+        even = -(-whole // 8) * 8
+        # 62.7 GiB are a machine with 64.
+        return f"cpu-{even if (even * GIB - seen) * _DRIVERS_SHARE <= even * GIB else seen // GIB or 1}gb"
+    return None
 
 
 class FoundGpu(Record):
@@ -297,8 +313,6 @@ def local_gpu(notes: list[Note]) -> Gpu:
     """This machine's accelerator, with a note about the detection. Raises :class:`~hwcalc.errors.UsageError` if there is none."""
     machine = detect()
     if machine is None:
-        from hwcalc.hardware.named import EXAMPLE, this_machine
-
         raise UsageError(
             "no GPU found here (asked: NVML, nvidia-smi, amdgpu, rocm-smi, Metal, torch).",
             hint=f"Name one: kvplan gpus lists them, --gpu h100 takes one. Without a GPU: --gpu {this_machine() or EXAMPLE}",

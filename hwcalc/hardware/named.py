@@ -17,7 +17,7 @@ from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import own
 from hwcalc.text import shell_word, shown
-from hwcalc.units import GIB, human_bytes
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu, Instance
@@ -27,9 +27,6 @@ LOCAL = "local"
 MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
 _HOST_NAME: Final = r"(?a)(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?"
-EXAMPLE: Final = "cpu-32gb"
-_DRIVERS_SHARE: Final = 16
-"""Of a machine's memory, firmware and drivers keep at most one part in so many from the operating system."""
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
@@ -235,14 +232,3 @@ def host_named(name: str) -> Gpu | None:
         torch_total_basis=None if mib is None else "as its name says",
         source="as its name says",
     )
-
-
-def this_machine() -> str | None:
-    """The name of this machine without its GPU, with the memory that it was sold with; ``None`` if the system does not say how much."""
-    with suppress(AttributeError, ValueError, OSError):
-        seen = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        whole = -(-seen // GIB)
-        even = -(-whole // 8) * 8
-        # 62.7 GiB are a machine with 64.
-        return f"cpu-{even if (even * GIB - seen) * _DRIVERS_SHARE <= even * GIB else seen // GIB or 1}gb"
-    return None

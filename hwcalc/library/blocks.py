@@ -235,13 +235,13 @@ def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[in
         raise UsageError(f"kept is {kept:,} of {tokens:,} tokens.", hint="Keep no more than there are.")
     if shared:
         raise UsageError("Shared blocks of a random choice are not counted.", hint="Give keep, which tokens stay.")
-    ends = counted.free_range(tokens, kept, block, heads, growing=growing)
+    ends = counted.free_range(tokens, {kept: heads}, block, growing=growing)
     copies, filling = round(counted.expected_copies(tokens, kept)), round(counted.expected_copies(tokens, kept, fill=True))
     changed = round(counted.expected_rewritten(tokens, kept))
     return {
         "kept": kept,
         "heads": heads,
-        "free": counted.expected_free(tokens, kept, block, heads, growing=growing),
+        "free": counted.expected_free(tokens, {kept: heads}, block, growing=growing),
         "free_low": ends.low,
         "free_high": ends.high,
         "free_compacted": counted.freed_by_compaction(tokens, kept, block),

@@ -108,7 +108,7 @@ class Llamacpp(GeneralEngine):
         if gpus > 1:
             raise UsageError(f"--gpus {gpus:,}: {host.id} is a machine without a GPU.", hint="Leave out --gpus.")
         if host.torch_total_mib is None and "host_memory" not in options:
-            from hwcalc.hardware.named import EXAMPLE, this_machine
+            from hwcalc.hardware.local import EXAMPLE, this_machine
 
             here = this_machine()
             also = "" if here is None else f" This machine: --gpu {here}"

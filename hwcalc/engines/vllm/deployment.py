@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Deployment, Occupancy
-from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import is_auto
-from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, beside_layers
+from hwcalc.engines.stored import Blocks, Dtypes, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
 from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, longest_start, plan_curve, plan_form, plan_pool
-from hwcalc.engines.vllm.rules import since
+from hwcalc.engines.vllm.rules import REPLICAS_SINCE, since
 from hwcalc.engines.vllm.settings import LONGER, VllmSettings, batch_is_chunked, longest_accepted, read_settings
-from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
+from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UsageError
@@ -78,16 +77,17 @@ class VllmDeployment(Deployment):
             return False
         return (rules.check != "model" or self.settings.pp == 1) and (rules.checks_packed_width or not self.layout.packed)
 
-    def layout_for(self, tokens: int) -> PoolLayout:
-        """The layout where the longest sequence has so many tokens."""
-        return self.layout.for_length(tokens, self.settings.for_length(tokens, self.setup).batched_tokens)
-
     def blocks_of(self, tokens: int) -> int:
         """The blocks of a sequence of so many tokens that keeps everything and shares nothing; of an array of lengths an array."""
         if not self.layout.encodes:
             return self.layout.demand.at(tokens)
-        blocks: int = mapped(lambda length: self.layout_for(length).demand.at(length), tokens)
-        return blocks
+
+        def blocks(length: int) -> int:
+            batched_tokens = self.settings.for_length(length, self.setup).batched_tokens
+            return self.layout.for_length(length, batched_tokens).demand.at(length)
+
+        of_each: int = mapped(blocks, tokens)
+        return of_each
 
     @cached_property
     def curve(self) -> Curve:
@@ -134,19 +134,12 @@ class VllmDeployment(Deployment):
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
-        roles = formats.role_formats(
-            settings.kv_dtype,
-            self.model,
-            known_dtype(settings.model_dtype),
-            known_dtype(settings.conv),
-            known_dtype(settings.state),
-        )
-        dtypes = Dtypes(
-            kv=settings.model_dtype if settings.kv_dtype == "auto" else settings.kv_dtype, roles=MappingProxyType(roles)
-        )
+        kv_dtype, what = settings.kv_dtype, settings.kv_dtype
+        if kv_dtype == "auto":
+            kv_dtype, what = settings.model_dtype, f"the model's dtype, {settings.model_dtype}"
+        dtypes = Dtypes(kv=kv_dtype, roles=MappingProxyType(formats.role_formats(self.model, settings)))
         if not is_auto(self.setup.dtype):
             return Noted(dtypes)
-        what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
     def weight_rules(self) -> Rules:
@@ -160,9 +153,7 @@ class VllmDeployment(Deployment):
         return weight_parts(self)
 
     def deals_experts(self) -> bool:
-        from hwcalc.engines.vllm.engine import FLAGS
-
-        return planned_version(self.version) >= since(FLAGS["dp"].since)
+        return planned_version(self.version) >= since(REPLICAS_SINCE)
 
     def policy_support(self, chosen: Chosen) -> Support:
         return policies.policy_support(self, chosen)
@@ -222,6 +213,8 @@ class VllmOccupancy(Occupancy):
 
     def most_requests(self, blocks: int) -> int:
         """The most requests of the planned length that take no more than so many blocks."""
+        if self._is_plain:
+            return blocks // max(1, self.blocks)
         return longest(self.blocks_for, blocks, blocks)
 
     @cached_property
@@ -231,7 +224,19 @@ class VllmOccupancy(Occupancy):
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
-        return policies.group_held(self.held, self.settings, group, self.together)
+        layout, together, spec = self.held, self.together, group.specs[0]
+        parts, copies, size = [], 1, spec.block_size * layout.limits.dcp
+        # What a policy leaves of a sequence begins with the prefix too.
+        cut = any(member in layout.cut for member in group.members)
+        for tokens, requests in together.lengths:
+            hits = policies.hits_of(layout, self.settings, min(together.prefix, tokens), min(together.prompt, tokens))
+            copies, most = max(copies, hits.copies), layout.blocks(group, tokens)
+            prompt = hits.prompt if together.forks else hits.prefix
+            blocks = Blocks(most if cut else max(most, ceil_div(tokens, size)), most, hits.prefix // size, prompt // size)
+            if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
+                blocks = Blocks(most, most, 0, 0)
+            parts.append((blocks, requests * together.prompts, requests * together.branches))
+        return held_blocks(parts, min(together.requests * together.prompts, copies * together.copies * layout.schedulers))
 
     @cached_property
     def all_blocks(self) -> int:
@@ -245,11 +250,13 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
+        each, batch = self.request_bytes, self.batch
         if self.together.unlike:
             return self.by_kind.taken(lambda group: self.held_in(group).total)
-        if self.batch == 1:
-            return self.request_bytes
-        return self.by_kind.taken(lambda group: self.batch * self.by_kind.blocks(group, self.tokens))
+        if batch == 1:
+            return each
+        kinds = tuple((cache, spec, batch * blocks) for cache, spec, blocks in each.kinds)
+        return RequestBytes(kinds, batch * each.layers, batch * each.outer, batch * each.drafts)
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
@@ -270,7 +277,12 @@ class VllmOccupancy(Occupancy):
         return hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix
 
     def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        return policies.blocks_of_groups(self.held, self.settings, self.together)
+        """The blocks of each group, as a plan reports them: of the longest sequence."""
+        dcp = self.layout.limits.dcp
+        return tuple(
+            blocks_in_common(group.form, group.specs[0].block_size, self.held_in(group), self.together, ranks=dcp)
+            for group in self.held.groups
+        )
 
     def check(self) -> None:
         deployment = self.deployment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
@@ -11,9 +10,9 @@ from msgspec import Struct
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
-from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, first_release, made_of_published
+from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, made_of_published
 from hwcalc.engines.vllm.layer_specs import KINDS
-from hwcalc.engines.vllm.rules import NEWEST, VERSIONS, resolve, since
+from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
 from hwcalc.engines.vllm.settings import DRAFTED, draft_named, model_and_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
@@ -32,29 +31,27 @@ BACK_ENDS: Final = ("allgather_reducescatter", "deepep_high_throughput", "deepep
 """Back ends of expert parallelism (``--all2all-backend``). The first is the default, and has no buffers of its own."""
 _GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
 
-OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
-    {
-        name: EngineOption(name=name, help=text, default=default, check=check)
-        for name, text, default, check in (
-            ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
-            ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
-            ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
-            ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
-            ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
-            ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
-            ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
-            ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
-            ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
-            ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
-            ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
-            ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),
-            ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
-            ("cpu_offload_gb", "GiB of weights in host memory, per GPU", "0", number_option(2**20)),
-            ("kv_offloading_size", "GiB of host memory for blocks that left the GPU", "none", number_option(2**20)),
-            ("speculative", "ngram:N, mtp:N, eagle:, dflash: or draft:MODEL[:N]", "none", lambda _, value: value),
-        )
-    }
-)
+OPTIONS: Final[Mapping[str, EngineOption]] = {
+    name: EngineOption(name=name, help=text, default=default, check=check)
+    for name, text, default, check in (
+        ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
+        ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
+        ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
+        ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
+        ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
+        ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
+        ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
+        ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
+        ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
+        ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
+        ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
+        ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),
+        ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
+        ("cpu_offload_gb", "GiB of weights in host memory, per GPU", "0", number_option(2**20)),
+        ("kv_offloading_size", "GiB of host memory for blocks that left the GPU", "none", number_option(2**20)),
+        ("speculative", "ngram:N, mtp:N, eagle:, dflash: or draft:MODEL[:N]", "none", lambda _, value: value),
+    )
+}
 
 
 class Flag(Struct, frozen=True):
@@ -67,7 +64,7 @@ class Flag(Struct, frozen=True):
     name: str
     since: str = "0.6"
     negated: str | None = None
-    values: Mapping[str, str] = MappingProxyType({})
+    values: Mapping[str, str] = {}
     any_value: str | None = None
 
 
@@ -75,41 +72,39 @@ class Flag(Struct, frozen=True):
 _BLOCKS: Final = {"8": "0.6", "16": "0.6", "32": "0.6", "64": "0.6.6", "128": "0.6.6", "1": "0.8.5", "256": "0.11.1"}
 _DELTA_BACK_ENDS: Final = {"flashinfer": "0.18", "triton": "0.18", "cutedsl": "0.22"}
 _STATES: Final = {"float32": "0.10.1", "float16": "0.13", "bfloat16": "0.22"}
-FLAGS: Final[Mapping[str, Flag]] = MappingProxyType(
-    {
-        "seq": Flag("--max-model-len"),
-        "revision": Flag("--revision"),
-        "kv_dtype": Flag("--kv-cache-dtype"),
-        "tp": Flag("--tensor-parallel-size"),
-        "pp": Flag("--pipeline-parallel-size"),
-        "dp": Flag("--data-parallel-size", "0.8.3"),
-        "dcp": Flag("--decode-context-parallel-size", "0.10.2"),
-        "ep": Flag("--enable-expert-parallel", "0.8"),
-        "memory_utilization": Flag("--gpu-memory-utilization"),
-        "kv_memory": Flag("--kv-cache-memory-bytes", "0.10.2"),
-        "quantization": Flag("--quantization"),
-        "lora": Flag("--enable-lora"),
-        "loras": Flag("--max-loras"),
-        "lora_rank": Flag("--max-lora-rank"),
-        "speculative": Flag("--speculative-config", "0.8.2"),
-        "block_size": Flag("--block-size", values=_BLOCKS, any_value="0.18"),
-        "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
-        "max_num_seqs": Flag("--max-num-seqs"),
-        "enable_prefix_caching": Flag("--enable-prefix-caching", negated="0.6.5"),
-        "async_scheduling": Flag("--async-scheduling", "0.10", negated="0.10"),
-        "disable_hybrid_kv_cache_manager": Flag("--disable-hybrid-kv-cache-manager", "0.9.1", negated="0.9.1"),
-        "gdn_prefill_backend": Flag("--gdn-prefill-backend", "0.18", values=_DELTA_BACK_ENDS),
-        "enforce_eager": Flag("--enforce-eager", negated="0.9"),
-        "all2all_backend": Flag("--all2all-backend", "0.11.1"),
-        "mamba_cache_dtype": Flag("--mamba-cache-dtype", "0.10.1", values=_STATES),
-        "mamba_ssm_cache_dtype": Flag("--mamba-ssm-cache-dtype", "0.10.1", values=_STATES),
-        "num_gpu_blocks_override": Flag("--num-gpu-blocks-override"),
-        "dtype": Flag("--dtype"),
-        "cpu_offload_gb": Flag("--cpu-offload-gb"),
-        "kv_offloading_size": Flag("--kv-offloading-size", "0.11.1"),
-        "kv_offloading_backend": Flag("--kv-offloading-backend", "0.11.1"),
-    }
-)
+FLAGS: Final[Mapping[str, Flag]] = {
+    "seq": Flag("--max-model-len"),
+    "revision": Flag("--revision"),
+    "kv_dtype": Flag("--kv-cache-dtype"),
+    "tp": Flag("--tensor-parallel-size"),
+    "pp": Flag("--pipeline-parallel-size"),
+    "dp": Flag("--data-parallel-size", REPLICAS_SINCE),
+    "dcp": Flag("--decode-context-parallel-size", "0.10.2"),
+    "ep": Flag("--enable-expert-parallel", "0.8"),
+    "memory_utilization": Flag("--gpu-memory-utilization"),
+    "kv_memory": Flag("--kv-cache-memory-bytes", "0.10.2"),
+    "quantization": Flag("--quantization"),
+    "lora": Flag("--enable-lora"),
+    "loras": Flag("--max-loras"),
+    "lora_rank": Flag("--max-lora-rank"),
+    "speculative": Flag("--speculative-config", "0.8.2"),
+    "block_size": Flag("--block-size", values=_BLOCKS, any_value="0.18"),
+    "max_num_batched_tokens": Flag("--max-num-batched-tokens"),
+    "max_num_seqs": Flag("--max-num-seqs"),
+    "enable_prefix_caching": Flag("--enable-prefix-caching", negated="0.6.5"),
+    "async_scheduling": Flag("--async-scheduling", "0.10", negated="0.10"),
+    "disable_hybrid_kv_cache_manager": Flag("--disable-hybrid-kv-cache-manager", "0.9.1", negated="0.9.1"),
+    "gdn_prefill_backend": Flag("--gdn-prefill-backend", "0.18", values=_DELTA_BACK_ENDS),
+    "enforce_eager": Flag("--enforce-eager", negated="0.9"),
+    "all2all_backend": Flag("--all2all-backend", "0.11.1"),
+    "mamba_cache_dtype": Flag("--mamba-cache-dtype", "0.10.1", values=_STATES),
+    "mamba_ssm_cache_dtype": Flag("--mamba-ssm-cache-dtype", "0.10.1", values=_STATES),
+    "num_gpu_blocks_override": Flag("--num-gpu-blocks-override"),
+    "dtype": Flag("--dtype"),
+    "cpu_offload_gb": Flag("--cpu-offload-gb"),
+    "kv_offloading_size": Flag("--kv-offloading-size", "0.11.1"),
+    "kv_offloading_backend": Flag("--kv-offloading-backend", "0.11.1"),
+}
 """Option of kvplan or engine option -> its flag."""
 _KVPLAN: Final = frozenset({"seq", "revision", "tp", "pp", "dp", "dcp", "ep", "memory_utilization", "kv_memory", "lora"})
 
@@ -219,7 +214,7 @@ def _kv_dtype(kv_dtype: str, version: str) -> list[str]:
     if name in LONG_NAMES.values():
         known = name in _FLOAT_KV_DTYPES and release >= since(_FLOAT_KV_DTYPES[name])
         return flag_words("kv_dtype", version, name) if known else []
-    first = first_release(name)
+    first = SINCE.get(name)
     # The older releases take DeepSeek's own layout for fp8.
     return flag_words("kv_dtype", version, "fp8" if first is not None and release < since(first) else name)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import Struct
 
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.vllm.rules import since
@@ -30,43 +27,40 @@ from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmDeployment
+    from hwcalc.engines.vllm.settings import VllmSettings
     from hwcalc.model import ModelSpec
 
-_FP8: Final = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
+FP8: Final = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
 _NVFP4: Final = frozenset({"nvfp4", "nvfp4_4over6"})
-_TURBOQUANT: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"turboquant_k8v4": (8, 4), "turboquant_4bit_nc": (4, 4), "turboquant_k3v4_nc": (3, 4), "turboquant_3bit_nc": (3, 3)}
-)
+TURBOQUANT: Final = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
 """KV dtype -> bits of a key element and of a value element."""
-_PER_TOKEN_HEAD: Final[Mapping[str, int]] = MappingProxyType(
-    {"int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8}
-)
-_DS_MLA: Final[Mapping[str, int]] = MappingProxyType({"fp8_ds_mla": 656, "nvfp4_ds_mla": 352})
+_PER_TOKEN_HEAD: Final = {"int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8}
+_DS_MLA: Final = {"fp8_ds_mla": 656, "nvfp4_ds_mla": 352}
 """KV dtype -> bytes per token of DeepSeek-V3.2's latent: 512 fp8 + 4 fp32 scales + 64 bf16, or 512 fp4 with scales + 64 fp8."""
 _ROCM: Final = frozenset({"octave_k3v4", "octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit"})
-_FLOAT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
-    {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
-)
-LONG_NAMES: Final[Mapping[str, str]] = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
+FLOAT_NAMES: Final = {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
+LONG_NAMES: Final = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The formats of numbers, as the flags of vLLM spell them."""
-KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(_FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *_TURBOQUANT)
+KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *TURBOQUANT)
 
-_SINCE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "fp8_inc": "0.10",
-        "fp8_ds_mla": "0.11.1",
-        **dict.fromkeys(_TURBOQUANT, "0.20"),
-        "int8_per_token_head": "0.20",
-        "fp8_per_token_head": "0.20",
-        "nvfp4": "0.20",
-        "int4_per_token_head": "0.25",
-        "nvfp4_4over6": "0.28",
-        "nvfp4_ds_mla": "0.30",
-    }
-)
+SINCE: Final = {
+    "fp8_inc": "0.10",
+    "fp8_ds_mla": "0.11.1",
+    **dict.fromkeys(TURBOQUANT, "0.20"),
+    "int8_per_token_head": "0.20",
+    "fp8_per_token_head": "0.20",
+    "nvfp4": "0.20",
+    "int4_per_token_head": "0.25",
+    "nvfp4_4over6": "0.28",
+    "nvfp4_ds_mla": "0.30",
+}
 """The first release that takes a KV dtype (``CacheDType`` of config/cache.py); all others are older than 0.8."""
 
-_NATIVE_FP8: Final = 89
 
 COMPRESSED_ROW: Final = 584
 """Bytes of an entry of DeepSeek-V4 with 512 elements: 448 fp8, 64 bf16 and 8 scales of one byte."""
@@ -88,16 +82,6 @@ def read_kv_dtype(spelling: str) -> str:
     raise UnknownNameError(
         f"--dtype {shown(spelling, 40)} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}."
     )
-
-
-def first_release(kv_dtype: str) -> str | None:
-    """The first release that takes this KV dtype; ``None`` if all do."""
-    return _SINCE.get(kv_dtype)
-
-
-def float_name(kv_dtype: str) -> str | None:
-    """``bf16`` for ``bfloat16``; ``None`` for a KV dtype that is not a 16-bit float."""
-    return _FLOAT_NAMES.get(kv_dtype)
 
 
 def checkpoint_kv_dtype(quantization: Mapping[str, Any] | None) -> str | None:
@@ -128,14 +112,14 @@ def row_bytes(kv_dtype: str, key: int, value: int, element_bytes: int) -> int:
     >>> row_bytes("nvfp4", 128, 128, 2), row_bytes("turboquant_k8v4", 128, 128, 2)
     (144, 196)
     """
-    if kv_dtype in _FP8:
+    if kv_dtype in FP8:
         return key + value
     if kv_dtype in _PER_TOKEN_HEAD:
         per_byte = 8 // _PER_TOKEN_HEAD[kv_dtype]
         return key // per_byte + value // per_byte + 2 * 4
     if kv_dtype in _NVFP4:
         return sum(width // 2 + width // 16 for width in (key, value))
-    if kv_dtype in _TURBOQUANT:
+    if kv_dtype in TURBOQUANT:
         packed = sum(_turboquant(kv_dtype, key))
         return packed + packed % 2
     if kv_dtype in _DS_MLA:
@@ -147,7 +131,7 @@ def row_bytes(kv_dtype: str, key: int, value: int, element_bytes: int) -> int:
 
 def _turboquant(kv_dtype: str, width: int) -> tuple[int, int]:
     """Bytes of a key and of a value: the packed codes, two bytes for the norm of the key, and four for scale and zero of the value."""
-    key, value = _TURBOQUANT[kv_dtype]
+    key, value = TURBOQUANT[kv_dtype]
     return (width if key == 8 else -(-width * key // 8) + 2), -(-width * value // 8) + 4
 
 
@@ -155,19 +139,9 @@ def latent_row(kv_dtype: str, elements: int, element_bytes: int) -> int:
     """Bytes of one token of a latent layer. An element takes ``element_bytes`` if it is not quantized."""
     if kv_dtype in _DS_MLA:
         return _DS_MLA[kv_dtype]
-    if kv_dtype in _FP8:
+    if kv_dtype in FP8:
         return elements
     return elements * element_bytes
-
-
-def is_fp8(kv_dtype: str) -> bool:
-    """Whether keys and values are plain fp8, one byte a number."""
-    return kv_dtype in _FP8
-
-
-def is_turboquant(kv_dtype: str) -> bool:
-    """Whether turboquant packs keys and values. It does not pack the outer layers of dense models."""
-    return kv_dtype in _TURBOQUANT
 
 
 def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability: int) -> None:
@@ -180,28 +154,29 @@ def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability:
     if kv_dtype == "nvfp4_ds_mla" and capability // 10 != 10:
         raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
     if (latent or CompressedAttention in kinds) and (
-        kv_dtype in _PER_TOKEN_HEAD or kv_dtype in _TURBOQUANT or kv_dtype in _NVFP4 or kv_dtype == "fp8_e5m2"
+        kv_dtype in _PER_TOKEN_HEAD or kv_dtype in TURBOQUANT or kv_dtype in _NVFP4 or kv_dtype == "fp8_e5m2"
     ):
         raise UnsupportedError(f"vLLM has no backend with {title} for latent attention.", hint="Use --dtype fp8")
-    if kv_dtype in _FP8 and latent and not sparse and capability < _NATIVE_FP8:
+    if kv_dtype in FP8 and latent and not sparse and capability < 89:
         raise UnsupportedError(
             f"{title} on latent attention needs a GPU of compute capability 8.9 or more.", hint="Use --dtype auto"
         )
-    if kv_dtype in _TURBOQUANT and any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds):
+    if kv_dtype in TURBOQUANT and any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds):
         raise UnsupportedError(f"vLLM has no backend with {title} for windowed or cross attention.", hint="Use --dtype fp8")
     if kv_dtype in _NVFP4 and capability // 10 != 10:
         raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
 
 
-def role_formats(kv_dtype: str, model: ModelSpec, model_dtype: DType, conv: DType, state: DType) -> dict[Role, DType]:
+def role_formats(model: ModelSpec, settings: VllmSettings) -> dict[Role, DType]:
     """The format of each role, with which the formulas compute the growth per token."""
-    roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), model_dtype)
+    kv_dtype, conv, state = settings.kv_dtype, known_dtype(settings.conv), known_dtype(settings.state)
+    roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), known_dtype(settings.model_dtype))
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     if any(isinstance(kind, CompressedAttention) for kind in kinds):
         state = known_dtype("fp32")
         if kv_dtype == "fp8_ds_mla":
             roles[Role.LATENT] = DType(name=kv_dtype, block_elements=512, block_bytes=COMPRESSED_ROW)
-    elif kv_dtype in _FP8:
+    elif kv_dtype in FP8:
         roles = dict.fromkeys(roles, known_dtype("fp8"))
     elif kv_dtype == "fp8_ds_mla":
         roles |= {Role.LATENT: known_dtype("fp8_scaled_128"), Role.ROPE: known_dtype("bf16")}
@@ -214,61 +189,49 @@ def role_formats(kv_dtype: str, model: ModelSpec, model_dtype: DType, conv: DTyp
         if head is not None and kv_dtype in _PER_TOKEN_HEAD:
             width = head * _PER_TOKEN_HEAD[kv_dtype] // 8 + 4
             roles = dict.fromkeys(roles, DType(name=kv_dtype, block_elements=head, block_bytes=width))
-        elif head is not None and kv_dtype in _TURBOQUANT:
+        elif head is not None and kv_dtype in TURBOQUANT:
             key, value = _turboquant(kv_dtype, head)
             roles[Role.KEY] = DType(name=kv_dtype, block_elements=head, block_bytes=key)
             roles[Role.VALUE] = DType(name=kv_dtype, block_elements=head, block_bytes=value + (key + value) % 2)
     return {**roles, Role.INDEX: known_dtype("fp8_scaled_128"), Role.CONV: conv, Role.STATE: state}
 
 
-ALWAYS_MADE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {**{name: ("dtype", long) for name, long in LONG_NAMES.items()}, "fp8": ("quantization", "fp8")}
-)
+ALWAYS_MADE: Final = {**{name: ("dtype", long) for name, long in LONG_NAMES.items()}, "fp8": ("quantization", "fp8")}
 """Format -> the flag, and its value, with which every release makes it of the published weights."""
 
 
-class _Made(Struct, frozen=True):
-    """The value of ``--quantization`` that makes a format, and the releases that have it, until before ``gone``."""
-
-    value: str
-    came: str
-    gone: str | None = None
-
-
-_MADE: Final[Mapping[str, _Made]] = MappingProxyType(
-    {
-        "int8": _Made("int8_per_channel_weight_only", "0.20"),
-        "fp8_block": _Made("fp8_per_block", "0.20"),
-        "fp8_channel": _Made("fp8_per_channel", "0.24"),
-        "mxfp8": _Made("mxfp8", "0.19"),
-        "bnb4": _Made("bitsandbytes", "0.8.2", "0.28"),
-    }
-)
+_MADE: Final = {
+    "int8": ("int8_per_channel_weight_only", "0.20", None),
+    "fp8_block": ("fp8_per_block", "0.20", None),
+    "fp8_channel": ("fp8_per_channel", "0.24", None),
+    "mxfp8": ("mxfp8", "0.19", None),
+    "bnb4": ("bitsandbytes", "0.8.2", "0.28"),
+}
+"""Format -> the value of ``--quantization`` that makes it, the first release that has it, and the first that has it no longer."""
 _BITSANDBYTES: Final = ("bnb4", "bnb4_double", "bnb8")
-_CAME: Final[Mapping[str, str]] = MappingProxyType({"nvfp4": "0.8", "mxfp4": "0.10.1", "mxfp8": "0.16"})
+_CAME: Final = {"nvfp4": "0.8", "mxfp4": "0.10.1", "mxfp8": "0.16"}
 """The first release that reads a checkpoint in this format; all others are older."""
-_LEAST_CAPABILITY: Final[Mapping[str, tuple[tuple[str, int], ...]]] = MappingProxyType(
-    {
-        "nvfp4": (("0.16", 75), ("0.9", 80), ("0.8", 100)),
-        "fp8": (("0.14", 75), ("0.6", 80)),
-        "int8": (("0.6", 75),),
-        "awq": (("0.6", 75),),
-        "gptq": (("0.6", 60),),
-    }
-)
+_LEAST_CAPABILITY: Final = {
+    "nvfp4": (("0.16", 75), ("0.9", 80), ("0.8", 100)),
+    "fp8": (("0.14", 75), ("0.6", 80)),
+    "int8": (("0.6", 75),),
+    "awq": (("0.6", 75),),
+    "gptq": (("0.6", 60),),
+}
 """Format -> the releases since which NVIDIA's GPUs of a compute capability run it, the newest first."""
-_GONE: Final[Mapping[str, str]] = MappingProxyType({"GGUF": "0.24", "bitsandbytes": "0.28"})
+_GONE: Final = {"GGUF": "0.24", "bitsandbytes": "0.28"}
 """The first release that no longer reads a group of formats."""
-_NEVER: Final[Mapping[str, str]] = MappingProxyType({"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"})
+_NEVER: Final = {"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"}
 """The start of a format's name -> the engine that it belongs to."""
 
 
 def made_of_published(name: str, version: str) -> tuple[str, str] | None:
     """The flag and its value with which this release makes weights of a format; ``None`` if they must be published so."""
-    made, release = _MADE.get(name), planned_version(version)
-    if made is None or release < since(made.came) or (made.gone is not None and release >= since(made.gone)):
+    release = planned_version(version)
+    value, came, gone = _MADE.get(name, ("", None, None))
+    if came is None or release < since(came) or (gone is not None and release >= since(gone)):
         return ALWAYS_MADE.get(name)
-    return "quantization", made.value
+    return "quantization", value
 
 
 @lru_cache(maxsize=256)
@@ -280,33 +243,18 @@ def runs_weights(name: str, version: str, capability: int) -> bool:
 
 def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:
     """Raise an error for ``--weights`` in a format that this release does not read. A note says if a checkpoint in it is needed."""
-    if (
-        deployment.model.gguf is not None
-        and deployment.model.gguf.tensors
-        and planned_version(deployment.version) >= since(_GONE["GGUF"])
-    ):
+    model, version, release = deployment.model, deployment.version, planned_version(deployment.version)
+    if model.gguf is not None and model.gguf.tensors and release >= since(_GONE["GGUF"]):
         raise UnsupportedError(
-            f"vLLM {deployment.version} does not read GGUF files: they left it with {_GONE['GGUF']}.",
+            f"vLLM {version} does not read GGUF files: they left it with {_GONE['GGUF']}.",
             hint="Use: --engine llamacpp, or give the model that the file was made of.",
         )
     if deployment.setup.weights is None:
         return ()
+    from hwcalc.quantization.ggml import MIXES
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     name = format_name(deployment.setup.weights) or ""
-    _check_read(name, deployment.version)
-    published = planned_scheme(deployment.model, None)[0]
-    if made_of_published(name, deployment.version) is not None or (published is not None and published.name == name):
-        return ()
-    message = (
-        f"Planned as if a checkpoint in {name} were loaded: vLLM does not make {name} of the published weights. "
-        "For its command line, give a model that is published so."
-    )
-    return (Note(code="needs-checkpoint", message=message),)
-
-
-def _check_read(name: str, version: str) -> None:
-    release = planned_version(version)
     owner = next((owner for start, owner in _NEVER.items() if name.startswith(f"{start}_")), None)
     if owner is not None:
         raise UnsupportedError(
@@ -318,16 +266,18 @@ def _check_read(name: str, version: str) -> None:
         raise UnsupportedError(
             f"vLLM {version} does not read weights in {name}.", hint=f"Use: --engine vllm@{first} or newer, or --weights awq"
         )
-    family = "bitsandbytes" if name in _BITSANDBYTES else "GGUF" if _is_gguf(name) else ""
+    family = "bitsandbytes" if name in _BITSANDBYTES else "GGUF" if name in MIXES else ""
     last = _GONE.get(family)
     if last is not None and release >= since(last):
         raise UnsupportedError(
             f"vLLM {version} does not read weights in {name}: {family} left it with {last}.",
             hint="Use: --weights awq for 4 bits or fp8 for 8, or leave out --engine for the formulas alone.",
         )
-
-
-def _is_gguf(name: str) -> bool:
-    from hwcalc.quantization.ggml import MIXES
-
-    return name in MIXES
+    published = planned_scheme(model, None)[0]
+    if made_of_published(name, version) is not None or (published is not None and published.name == name):
+        return ()
+    message = (
+        f"Planned as if a checkpoint in {name} were loaded: vLLM does not make {name} of the published weights. "
+        "For its command line, give a model that is published so."
+    )
+    return (Note(code="needs-checkpoint", message=message),)

@@ -185,7 +185,7 @@ class SpecBuilder:
         self.expands_latents = expands_latents(model, self.rules)
         self.attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
         self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]
-        self.leaves_outer = formats.is_turboquant(settings.kv_dtype) and not self.states
+        self.leaves_outer = settings.kv_dtype in formats.TURBOQUANT and not self.states
         self.encodes = any(isinstance(kind, CrossAttention) for kind in kinds)
         """Whether the model has cross attention. Such models prefill in one chunk, so that a batch holds the longest sequence."""
         latent = None if self.expands_latents else next((kind for kind in kinds if isinstance(kind, LatentAttention)), None)
@@ -357,7 +357,7 @@ class SpecBuilder:
 
     def _state_bytes(self, kind: LayerKind) -> int:
         settings = self.settings
-        in_fp8 = self.rules.states_follow_cache and formats.is_fp8(settings.kv_dtype)
+        in_fp8 = self.rules.states_follow_cache and settings.kv_dtype in formats.FP8
         conv, ssm = (1 if in_fp8 else known_dtype(name).block_bytes for name in (settings.conv, settings.state))
         return state_bytes(kind, tp=settings.tp, speculated=settings.speculated, conv_bytes=conv, ssm_bytes=ssm)
 

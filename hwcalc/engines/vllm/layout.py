@@ -334,7 +334,8 @@ class BlockDemand(Struct, frozen=True):
 
 def longest(taken: Callable[[int], int], most: int, bound: int) -> int:
     """The most tokens, up to ``bound``, that take no more than ``most``, which grows with the tokens; 0 if none do."""
-    return bisect_right(range(1, bound + 1), most, key=taken)
+    # The bound is mostly a model's context, which mostly fits.
+    return bound if bound > 0 and taken(bound) <= most else bisect_right(range(1, bound), most, key=taken)
 
 
 class RequestBytes(Struct, frozen=True):

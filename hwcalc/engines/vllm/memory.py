@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.settings import Speculation
+    from hwcalc.engines.vllm.weights import StageWeights
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -146,22 +147,17 @@ def _weight_parts(
     parallel, weight_format = setup.parallel, format_name(setup.weights)
     weight_dtype = weight_format if weight_format in FLOATS else dtype
     scheme, known = planned_scheme(model, weight_format)
-    key = (weight_dtype, weight_format, *VLLM.sizes(model, parallel))
     stages = model.once(
-        ("vllm", "weights", *key),
-        lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=VLLM),
+        ("vllm", "weights", weight_dtype, weight_format, *VLLM.sizes(model, parallel)),
+        lambda: stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
     )
     if stages is None or not known:
         return _from_files(model, setup, stages)
     offloaded = setup.options.get("cpu_offload_gb")
     if offloaded is not None:
-        movable = model.once(
-            ("vllm", "movable weights", *key),
-            lambda: stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
-        )
-        return Noted(None if movable is None else (ranked("weights", Section.WEIGHTS, resident(movable, float(offloaded))),))
+        return Noted((ranked("weights", Section.WEIGHTS, resident(stages, float(offloaded))),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
-    parts = [exact("weights", Section.WEIGHTS, max(stages), source)]
+    parts = [exact("weights", Section.WEIGHTS, max(stage.total for stage in stages), source)]
     if scheme is not None and capability is not None:
         padding = padded_expert_bytes_rank(model, parallel, scheme, capability)
         parts += [] if padding is None else [ranked("padded experts", Section.WEIGHTS, padding)]
@@ -203,10 +199,9 @@ def _draft_bytes(model: ModelSpec, setup: Setup, speculation: Speculation) -> Ra
     scheme, known = planned_scheme(draft, None)
     if not known:
         return None
-    if speculation.method == "dflash":
-        return dflash_bytes_rank(draft, model, setup.parallel, scheme=scheme, rules=VLLM)
-    if speculation.method == "eagle":
-        return eagle_bytes_rank(draft, model, setup.parallel, scheme=scheme, rules=VLLM)
+    if speculation.method in ("dflash", "eagle"):
+        rule = dflash_bytes_rank if speculation.method == "dflash" else eagle_bytes_rank
+        return rule(draft, model, setup.parallel, scheme=scheme, rules=VLLM)
     return draft_bytes_rank(draft, setup.parallel, scheme=scheme, rules=VLLM)
 
 
@@ -220,7 +215,7 @@ def _requested_dtype(deployment: VllmDeployment) -> str | None:
     )
 
 
-def _from_files(model: ModelSpec, setup: Setup, stages: tuple[int, ...] | None) -> Noted[tuple[BudgetPart, ...] | None]:
+def _from_files(model: ModelSpec, setup: Setup, stages: tuple[StageWeights, ...] | None) -> Noted[tuple[BudgetPart, ...] | None]:
     """The size of the files, divided over ranks in the proportion of the 16-bit weights, or evenly if the layers are not counted."""
     if model.weights is None or setup.weights is not None:
         message = f"Weights of a {model.model_type} model are not counted: no budget. Give one with --kv-memory."
@@ -229,7 +224,7 @@ def _from_files(model: ModelSpec, setup: Setup, stages: tuple[int, ...] | None) 
     estimate = runtime_profile().estimate("uncounted_weights")
     alone = None if stages is None else rank_weight_bytes(model, rules=VLLM)
     if stages is not None and alone is not None:
-        each = published * max(stages) // sum(alone)
+        each = published * max(stage.total for stage in stages) // sum(alone)
         low, expected, high = each, each, ceil(each * estimate.high)
         source = "the weight files, shared out as vLLM cuts the model"
     else:

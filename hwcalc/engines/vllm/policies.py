@@ -31,10 +31,10 @@ from msgspec.structs import replace
 
 from hwcalc.engines.options import is_on
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.stored import Blocks, Held, PagedGroup, SharedBlocks, Support, Together, blocks_in_common, held_blocks
+from hwcalc.engines.stored import PagedGroup, Support
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.rules import since
-from hwcalc.engines.vllm.specs import CrossSpec, FullSpec, StateSpec, WindowSpec, ceil_div
+from hwcalc.engines.vllm.specs import CrossSpec, FullSpec, StateSpec, WindowSpec
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
@@ -370,34 +370,3 @@ def hits_of(layout: PoolLayout, settings: VllmSettings, prefix: int, prompt: int
     # Windows and states are kept where a prompt ends. The second request sees that the first one had only a part of its prompt, computes
     # that part once more and keeps it, and all others find it.
     return Hits(common, whole, 2)
-
-
-def group_held(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> Held:
-    """The blocks that all sequences take in one group."""
-    spec, parts, copies = group.specs[0], [], 1
-    size = spec.block_size * layout.limits.dcp
-    # What a policy leaves of a sequence begins with the prefix too.
-    cut = any(member in layout.cut for member in group.members)
-    for tokens, requests in together.lengths:
-        hits = hits_of(layout, settings, min(together.prefix, tokens), min(together.prompt, tokens))
-        copies, most = max(copies, hits.copies), layout.blocks(group, tokens)
-        prompt = hits.prompt if together.forks else hits.prefix
-        blocks = Blocks(most if cut else max(most, ceil_div(tokens, size)), most, hits.prefix // size, prompt // size)
-        if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
-            blocks = Blocks(most, most, 0, 0)
-        parts.append((blocks, requests * together.prompts, requests * together.branches))
-    return held_blocks(parts, min(together.requests * together.prompts, copies * together.copies * layout.schedulers))
-
-
-def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Together) -> tuple[SharedBlocks, ...]:
-    """The blocks of each group, as a plan reports them: of the longest sequence."""
-    return tuple(
-        blocks_in_common(
-            group.form,
-            group.specs[0].block_size,
-            group_held(layout, settings, group, together),
-            together,
-            ranks=layout.limits.dcp,
-        )
-        for group in layout.groups
-    )

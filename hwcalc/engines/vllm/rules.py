@@ -28,6 +28,8 @@ RELEASES: Final = (
     *("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
 )
 """The releases whose code was read for the rules, oldest first."""
+REPLICAS_SINCE: Final = "0.8.3"
+"""The first release with ``--data-parallel-size``, whose replicas share experts."""
 _UNRELEASED: Final = r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?(?:\+[\w.]+)?"
 """A candidate, a development version or a build with a local label."""
 

@@ -270,7 +270,7 @@ def _kv_dtype(
 ) -> str:
     """The KV dtype as vLLM resolves it; ``auto`` is the model dtype."""
     kv_dtype = formats.read_kv_dtype(requested or "auto")
-    float_name, family = formats.float_name(kv_dtype), capability // 10
+    float_name, family = formats.FLOAT_NAMES.get(kv_dtype), capability // 10
     if float_name is not None:
         if float_name != model_dtype:
             raise UsageError(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 from msgspec.structs import replace
 
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
 
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 
 _UNBOUNDED: Final = 2**63
 _Steps = tuple[tuple[int, int, int, int], ...]
-
-
-def _always(blocks: int) -> Stair:
-    """The same number of blocks at every length."""
-    return Stair(times=blocks, add=1, most=1)
 
 
 def ceil_div(number: int, divisor: int) -> int:
@@ -163,7 +157,7 @@ class WindowSpec(LayerSpec):
 
     def stairs(self, limits: Limits) -> tuple[Stair, ...]:
         """A window may start inside a block, which takes one more block: with blocks of two, the window BCD of ABCD lies in [AB][CD]."""
-        return blocks_stair(self.block_size, self.limit - 1 + limits.retained + limits.in_flight), _always(1)
+        return blocks_stair(self.block_size, self.limit - 1 + limits.retained + limits.in_flight), Stair(add=1, most=1)
 
     def counted(self, length: int, limits: Limits) -> Step:
         scheduled, sizes = limits.scheduled
@@ -216,14 +210,10 @@ class CrossSpec(LayerSpec):
     form: ClassVar[str] = "cross"
 
     def stairs(self, limits: Limits) -> tuple[Stair, ...]:
-        return (_always(ceil_div(limits.encoder_tokens, self.block_size)),)
+        return (Stair(times=ceil_div(limits.encoder_tokens, self.block_size), add=1, most=1),)
 
     def counted(self, length: int, limits: Limits) -> Step:
         return self._counted("ceil(encoder_tokens / block_size)", length, limits, encoder_tokens=limits.encoder_tokens)
-
-    @property
-    def family(self) -> tuple[object, ...]:
-        return self.form, self.block_size, 0
 
 
 class StateSpec(LayerSpec):
@@ -235,7 +225,7 @@ class StateSpec(LayerSpec):
     every: bool = False
 
     def stairs(self, limits: Limits) -> tuple[Stair, ...]:
-        return (_always(self.states), *((blocks_stair(self.block_size),) if self.every else ()))
+        return (Stair(times=self.states, add=1, most=1), *((blocks_stair(self.block_size),) if self.every else ()))
 
     def counted(self, length: int, limits: Limits) -> Step:
         if self.every:

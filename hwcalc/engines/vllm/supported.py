@@ -18,7 +18,7 @@ from hwcalc.data import data_file
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.stored import check_heads
-from hwcalc.engines.vllm.formats import check_weights, first_release, read_kv_dtype
+from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of, since
 from hwcalc.engines.vllm.settings import cached_kinds
@@ -190,7 +190,7 @@ def _check_release(deployment: VllmDeployment) -> None:
     """Raise an error for formats and parallel sizes that this release does not have yet."""
     model, setup, settings, version = deployment.model, deployment.setup, deployment.settings, deployment.version
     rules, kinds = settings.rules, cached_kinds(model)
-    first = None if is_auto(setup.dtype) else first_release(read_kv_dtype(setup.dtype or ""))
+    first = None if is_auto(setup.dtype) else SINCE.get(read_kv_dtype(setup.dtype or ""))
     if first is not None and planned_version(version) < since(first):
         raise UnsupportedError(
             f"vLLM {version} does not know --kv-cache-dtype {setup.dtype}.", hint=f"Use: --engine vllm@{first}, or --dtype fp8"
