@@ -248,13 +248,13 @@ def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[in
         raise UsageError(f"kept is {kept:,} of {tokens:,} tokens.", hint="Keep no more than there are.")
     if shared:
         raise UsageError("Shared blocks of a random choice are not counted.", hint="Give keep, which tokens stay.")
-    ends = free_range(tokens, kept, block, heads, growing=growing)
+    ends = free_range(tokens, {kept: heads}, block, growing=growing)
     copies, filling = round(expected_copies(tokens, kept)), round(expected_copies(tokens, kept, fill=True))
     changed = round(expected_rewritten(tokens, kept))
     return {
         "kept": kept,
         "heads": heads,
-        "free": expected_free(tokens, kept, block, heads, growing=growing),
+        "free": expected_free(tokens, {kept: heads}, block, growing=growing),
         "free_low": ends.low,
         "free_high": ends.high,
         "free_compacted": freed_by_compaction(tokens, kept, block),

@@ -263,7 +263,7 @@ class Quick:
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
             shares, engine = shares_at(row.shape, whole.weights), self._host.engine.name
-            step = decode_of(stack_at(row.shape), shares, seq=tokens, batch=1, roles=self.dtypes.roles, engine=engine)
+            step = decode_of(stack_at(row.shape), shares, tokens, self.dtypes.roles, engine)
             seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
             self._speeds[key] = None if seconds is None else 1 / seconds, bound_by
         return self._speeds[key]

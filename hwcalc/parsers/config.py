@@ -79,29 +79,19 @@ def _row(file: str, start: str) -> Any:
     return json.loads(table[found + len(key) : table.index(b"\n", found + 1)].strip().removesuffix(b","))
 
 
-def defaults_version() -> str:
-    """The transformers version that the class defaults come from."""
-    return str(_row(_CLASSES, '"version"'))
-
-
-@lru_cache(maxsize=1)
-def architecture_types() -> Mapping[str, str]:
-    """Model type of each model class that transformers has, by class name."""
-    types: Mapping[str, str] = _row(_CLASSES, '"architectures"')
-    return types
+@lru_cache(maxsize=3)
+def defaults_table(name: str) -> Any:
+    """What stands beside the rows of the types: ``version``, the transformers version that the defaults come from; ``architectures``,
+    the model type of each model class that transformers has, by class name; or ``parts``, how a class builds each nested config but
+    its language model, by model type.
+    """
+    return _row(_TOWERS if name == "parts" else _CLASSES, f'"{name}"')
 
 
 @lru_cache(maxsize=512)
 def class_defaults(model_type: str | None) -> ClassDefaults | None:
     """The defaults of one model type; ``None`` if transformers has no class for it."""
     return _defaults(_CLASSES, model_type)
-
-
-@lru_cache(maxsize=1)
-def tower_parts() -> Mapping[str, Any]:
-    """How a class builds each nested config but its language model, by model type."""
-    parts: Mapping[str, Any] = _row(_TOWERS, '"parts"')
-    return parts
 
 
 @lru_cache(maxsize=512)
@@ -384,7 +374,7 @@ class Config:
         ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
         nor :meth:`assumed_defaults` counts them.
         """
-        spec = tower_parts().get(self.model_type or "", {}).get(key, {})
+        spec = defaults_table("parts").get(self.model_type or "", {}).get(key, {})
         value = self.get(key)
         if value is None:
             if not spec or spec.get("optional"):

@@ -21,7 +21,7 @@ from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
-from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_version, weighs
+from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_table, weighs
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, find_language_model, known_family, room_of
@@ -184,7 +184,9 @@ def from_the_class(language: Config, *, complete: bool) -> tuple[Note, ...]:
 def left_out_text(language: Config, filled: Mapping[str, Any]) -> str:
     """The sentence about what the model's class fills in."""
     listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
-    return f"The config leaves out {listed}: taken from the {language.model_type} class of transformers {defaults_version()}."
+    return (
+        f"The config leaves out {listed}: taken from the {language.model_type} class of transformers {defaults_table('version')}."
+    )
 
 
 _SIZES: Final = frozenset({"num_hidden_layers", "decoder_layers", "hidden_size", "d_model"})

@@ -23,10 +23,10 @@ from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
-from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
+from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.text import operand, shown
 

@@ -26,16 +26,14 @@ from hwcalc.model import ModelSpec
 from hwcalc.quantization.mixes import Family, MixFacts, Placed, placed
 from hwcalc.text import by_word
 
-OUTSIDE: Final[Mapping[str, str]] = by_word(
-    {
-        "token_embd": "embed_tokens word_embeddings embeddings shared", "per_layer_token_embd": "embed_tokens_per_layer",
-        "per_layer_model_proj": "per_layer_model_projection", "per_layer_proj_norm": "per_layer_projection_norm",
-        "position_embd": "embed_positions position_embeddings", "token_types": "token_type_embeddings",
-        "token_embd_norm": "embeddings.LayerNorm word_embeddings_layernorm embedding_norm embed_tokens.embed_norm pre_ln",
-        "output": "lm_head", "output_norm": "norm norm_f final_layernorm ln_out", "output_hc_base": "hc_head.hc_base",
-        "output_hc_fn": "hc_head.hc_fn", "output_hc_scale": "hc_head.hc_scale", "cls": "pooler.dense",
-    }
-)  # fmt: skip
+OUTSIDE: Final[Mapping[str, str]] = by_word({
+    "token_embd": "embed_tokens word_embeddings embeddings shared", "per_layer_token_embd": "embed_tokens_per_layer",
+    "per_layer_model_proj": "per_layer_model_projection", "per_layer_proj_norm": "per_layer_projection_norm",
+    "position_embd": "embed_positions position_embeddings", "token_types": "token_type_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm word_embeddings_layernorm embedding_norm embed_tokens.embed_norm pre_ln",
+    "output": "lm_head", "output_norm": "norm norm_f final_layernorm ln_out", "output_hc_base": "hc_head.hc_base",
+    "output_hc_fn": "hc_head.hc_fn", "output_hc_scale": "hc_head.hc_scale", "cls": "pooler.dense",
+})  # fmt: skip
 """Tensors outside the layers."""
 
 _INSIDE: Final[Mapping[str, str]] = {
@@ -110,12 +108,10 @@ _INSIDE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Tensors of a layer."""
 
-_AFTER: Final = frozenset(
-    {
-        "gpt_oss", "glm4_moe", "solar_open", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "seed_oss",
-        "apertus",
-    }
-)  # fmt: skip
+_AFTER: Final = frozenset({
+    "gpt_oss", "glm4_moe", "solar_open", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "seed_oss",
+    "apertus",
+})  # fmt: skip
 """Model types whose norm before the feed-forward part is called ``post_attention_norm``."""
 _BOTH_AFTER: Final = frozenset({"olmo2", "olmo3", "exaone4", "exaone_moe"})
 """Model types whose two norms both follow what they belong to."""
@@ -157,14 +153,12 @@ def gguf_stem(path: str, kind: str, model_type: str = "", *, inside: bool, four_
     return f"{stem}{'_shexp' if shared else ''}{ending}"
 
 
-_CORRECTED: Final = frozenset(
-    {
-        "axk1", "axk2", "bailing_hybrid", "deepseek_ref", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "dots3_note",
-        "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm4v_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "kimi_k2", "kimi_k25",
-        "kimi_k3", "kimi_linear", "kimi_vl", "lfm2_moe", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl", "nemotron_h",
-        "solar_open", "step3p5", "step3p7",
-    }
-)  # fmt: skip
+_CORRECTED: Final = frozenset({
+    "axk1", "axk2", "bailing_hybrid", "deepseek_ref", "deepseek_v3", "deepseek_v32", "deepseek_v4", "dots1", "dots3_note",
+    "exaone_moe", "glm4_moe", "glm4_moe_lite", "glm4v_moe", "glm5_next", "glm_moe_dsa", "hy_v3", "hy_v4", "kimi_k2", "kimi_k25",
+    "kimi_k3", "kimi_linear", "kimi_vl", "lfm2_moe", "mimo_v2_flash", "minimax_m2", "minimax_m3", "minimax_m3_vl", "nemotron_h",
+    "solar_open", "step3p5", "step3p7",
+})  # fmt: skip
 """Model types whose routers have a correction for each expert that transformers keeps as a buffer: the checkpoints have it."""
 _CORRECTED_CLASSES: Final = frozenset({"BailingMoeV2ForCausalLM"})
 """Classes with such a correction whose model type has others without."""
@@ -369,19 +363,17 @@ def _tensors(block: Block, weight: Weight, model: ModelSpec, *, four_norms: bool
         yield from _divided(block, weight, model)
     elif stem == "attn_kv_b.weight" and model.model_type not in _KEPT_KV_B:
         yield from _latent(block, weight, model)
-    elif weight.path.endswith("shared_mlp.input_linear.weight"):
-        for name in ("gate", "up"):
-            yield f"ffn_{name}{_shared(model)}.weight", (shape[0], shape[1] // 2), weight.elements // 2
-    elif weight.path.endswith("shared_mlp.output_linear.weight"):
-        yield f"ffn_down{_shared(model)}.weight", shape, weight.elements
+    elif weight.path.endswith(("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight")):
+        # Without experts beside it, a shared expert is the feed-forward part itself.
+        blocks = () if model.counted is None else model.counted.blocks
+        shared = "_shexp" if any(one.role is WeightRole.EXPERT for each in blocks for one in each.weights) else ""
+        if weight.path.endswith("output_linear.weight"):
+            yield f"ffn_down{shared}.weight", shape, weight.elements
+        else:
+            for name in ("gate", "up"):
+                yield f"ffn_{name}{shared}.weight", (shape[0], shape[1] // 2), weight.elements // 2
     else:
         yield stem, shape, weight.elements
-
-
-def _shared(model: ModelSpec) -> str:
-    """What the name of a shared expert ends in. Without experts beside it, it is the feed-forward part itself."""
-    blocks = () if model.counted is None else model.counted.blocks
-    return "_shexp" if any(weight.role is WeightRole.EXPERT for block in blocks for weight in block.weights) else ""
 
 
 def _divided(block: Block, weight: Weight, model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...], int]]:

@@ -20,8 +20,7 @@ from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS, BY_IMATRIX, FLOAT_TYPES, GGML, MIXES, placed, whole_name
-from hwcalc.quantization.ggml import placed as placed_tensor
-from hwcalc.quantization.mixes import Family, MixFacts, Typed, typed
+from hwcalc.quantization.mixes import Family, MixFacts, Typed, refused, typed
 from hwcalc.quantization.scheme import Portion, Rule, Scheme
 
 
@@ -53,8 +52,6 @@ def gguf_file(model: ModelSpec) -> Conversion | None:
 
 def check_rows(file: Conversion, name: str) -> None:
     """Raise :class:`~hwcalc.errors.UnsupportedError` if llama.cpp refuses to quantise some tensor in the mix ``name``."""
-    from hwcalc.quantization.mixes import refused
-
     family = refused(file.families, file.placed, file.facts, name)
     if family is not None:
         raise UnsupportedError(
@@ -72,7 +69,18 @@ def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = N
     groups = file_groups(model, name, imatrix=imatrix)
     if groups is None:
         return None
-    found = [one for family, group in groups for one in _tensors(family, group)]
+    found = [
+        FileTensor(
+            name=whole_name(family.stem, number),
+            layer=number,
+            type=group.type,
+            shape=family.shape,
+            elements=family.elements,
+            bytes=family.bytes_as(group.type),
+        )
+        for family, group in groups
+        for number in group.layers or (-1,)
+    ]
     return tuple(sorted(found, key=lambda one: (one.layer, one.name)))
 
 
@@ -84,51 +92,34 @@ def file_groups(model: ModelSpec, name: str | None, *, imatrix: bool | None = No
 
 
 def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple[Typed, ...] | None:
-    if name is not None and name in MIXES:
-        from hwcalc.quantization.mixes import typed
-
-        check_rows(file, name)
-        matrix = usual_imatrix(name) if imatrix is None else imatrix
-        return _with_kept(file, typed(file.families, file.placed, file.facts, name, imatrix=matrix))
-    if name is not None and name not in FLOATS:
-        return None
-    form = None if name is None else FLOAT_TYPES[name]
-    # Only what may be quantised changes its type.
-    types = tuple(
-        Typed(
-            family=one.family,
-            type=file.families[one.family].type if form is None or one.place is None else form,
-            layers=one.layers,
-        )
-        for one in file.placed
-    )
-    return _with_kept(file, types)
-
-
-def _with_kept(file: Conversion, types: tuple[Typed, ...]) -> tuple[Typed, ...]:
     """The types of a mix, but for what the checkpoint has in four bits already: it stays so where the mix would take more.
 
     llama-quantize refuses to quantise such tensors again, and everybody who publishes GPT-OSS in other mixes leaves its experts alone.
     """
-    return tuple(
-        replace(one, type=own)
-        if own and file.families[one.family].bytes_as(own) < file.families[one.family].bytes_as(one.type)
-        else one
-        for one in types
-        for own in (_four_bits(file, one.family),)
-    )
-
-
-def _four_bits(file: Conversion, family: int) -> str | None:
-    own = file.kept.get(family, file.families[family].type)
-    return own if own in FOUR_BITS else None
-
-
-def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
-    size = family.bytes_as(group.type)
-    for number in group.layers or (-1,):
-        name = whole_name(family.stem, number)
-        yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
+    if name is not None and name in MIXES:
+        check_rows(file, name)
+        matrix = usual_imatrix(name) if imatrix is None else imatrix
+        types = typed(file.families, file.placed, file.facts, name, imatrix=matrix)
+    elif name is not None and name not in FLOATS:
+        return None
+    else:
+        # Only what may be quantised changes its type.
+        form = None if name is None else FLOAT_TYPES[name]
+        types = tuple(
+            Typed(
+                family=one.family,
+                type=file.families[one.family].type if form is None or one.place is None else form,
+                layers=one.layers,
+            )
+            for one in file.placed
+        )
+    found = []
+    for one in types:
+        family = file.families[one.family]
+        own = file.kept.get(one.family, family.type)
+        stays = own in FOUR_BITS and family.bytes_as(own) < family.bytes_as(one.type)
+        found.append(replace(one, type=own) if stays else one)
+    return tuple(found)
 
 
 def mix_bytes(
@@ -139,47 +130,44 @@ def mix_bytes(
     Their tensors whose names begin as in ``always`` count nevertheless.
     """
     file = gguf_file(model)
-    if file is None:
+    types = None if file is None else _types(file, name, imatrix=imatrix)
+    if file is None or types is None:
         return None
-    types = _types(file, name, imatrix=imatrix)
-    if types is None:
-        return None
-    if not mtp:
-        kept = tuple(one for one in types if file.families[one.family].stem.startswith(always))
-        others = (one for one in types if not file.families[one.family].stem.startswith(always))
-        types = (*kept, *_without_mtp(others, file.mtp_from))
-    from hwcalc.quantization.mixes import bytes_by_type
-
-    return bytes_by_type(file.families, types)
-
-
-def _without_mtp(types: Iterable[Typed], first: int) -> Iterator[Typed]:
-    for one in types:
-        if not one.layers:
-            yield one
-        elif rest := tuple(number for number in one.layers if number < first):
-            yield one if len(rest) == len(one.layers) else replace(one, layers=rest)
+    totals: dict[str, int] = {}
+    # Types come in the order of these tensors, and of the others behind them.
+    for one in types if mtp else sorted(types, key=lambda one: not file.families[one.family].stem.startswith(always)):
+        family = file.families[one.family]
+        whole = mtp or not one.layers or family.stem.startswith(always)
+        count = len(one.layers) or 1 if whole else sum(number < file.mtp_from for number in one.layers)
+        if count:
+            totals[one.type] = totals.get(one.type, 0) + count * family.bytes_as(one.type)
+    return totals
 
 
-def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weights | None = None) -> Conversion:
+def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weights | None) -> Conversion:
     """The families of a file's tensors, and where the counted weights, which have their names, lie in them."""
     grouped: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for tensor in tensors:
-        stem, number = placed_tensor(tensor.name)
-        form = tensor.type.lower()
-        grouped.setdefault((stem, tensor.shape or (1,), form), []).append(number)
+        stem, number = placed(tensor.name)
+        grouped.setdefault((stem, tensor.shape or (1,), tensor.type.lower()), []).append(number)
     families = tuple(
         Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(number for number in numbers if number >= 0)))
         for (stem, shape, form), numbers in grouped.items()
     )
+    arch = str(keys.get("general.architecture", ""))
+    heads, shared = (_first(keys.get(f"{arch}.attention.{name}")) for name in ("head_count", "head_count_kv"))
+    shared = heads if shared is None else shared
     layers = 1 + max((number for family in families for number in family.layers), default=-1)
-    facts = _facts(keys, layers)
-    prefix = f"{facts.arch}."
-    nextn = _whole(keys.get(f"{prefix}nextn_predict_layers"))
-    pieces = {} if counted is None else _pieces(counted, families)
-    return Conversion(
-        families=families, facts=facts, read_pieces=lambda: pieces, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all)
+    facts = MixFacts(
+        arch=arch,
+        n_layer_all=_whole(keys.get(f"{arch}.block_count")) or layers,
+        n_expert=_whole(keys.get(f"{arch}.expert_count")),
+        n_gqa=(heads or 0) // shared if shared else 0,
     )
+    nextn = _whole(keys.get(f"{arch}.nextn_predict_layers"))
+    pieces = {} if counted is None else _pieces(counted, families)
+    mtp_from = facts.n_layer_all - min(nextn, facts.n_layer_all)
+    return Conversion(families=families, facts=facts, read_pieces=lambda: pieces, mtp_from=mtp_from)
 
 
 def _pieces(counted: Weights, families: Sequence[Family]) -> dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]]:
@@ -196,16 +184,6 @@ def _pieces(counted: Weights, families: Sequence[Family]) -> dict[tuple[str, Par
                 piece = places.get((weight.path, number if block.layers else -1))
                 own[number] = () if piece is None else (piece,)
     return found
-
-
-def _facts(keys: Mapping[str, Any], layers: int) -> MixFacts:
-    arch = str(keys.get("general.architecture", ""))
-    heads, shared = (_first(keys.get(f"{arch}.attention.{name}")) for name in ("head_count", "head_count_kv"))
-    shared = heads if shared is None else shared
-    count = _whole(keys.get(f"{arch}.block_count")) or layers
-    experts = _whole(keys.get(f"{arch}.expert_count"))
-    gqa = (heads or 0) // shared if shared else 0
-    return MixFacts(arch=arch, n_layer_all=count, n_expert=experts, n_gqa=gqa)
 
 
 def _whole(value: Any) -> int:
@@ -254,9 +232,10 @@ class Mix(Scheme):
             pieces = places.get(number, ())
             whole = sum(piece.elements for piece in pieces)
             for piece in pieces:
-                elements, size, name = self._stored(piece)
+                name = self._types[piece.family][piece.layer]
+                size = self.conversion.families[piece.family].bytes_as(name, piece.elements)
                 found = sums.setdefault(name, [0, 0])
-                found[0] += elements * weight.elements // whole
+                found[0] += piece.elements * weight.elements // whole
                 found[1] += -(-size * weight.elements // whole)
         for name, (elements, size) in sums.items():
             yield Portion(format=GGML[name], elements=elements, bytes=size)
@@ -268,41 +247,23 @@ class Mix(Scheme):
         """A weight that the file does not have: prediction layers that the converter leaves out, or a table that an engine copies."""
         if block.part is Part.MTP:
             return
-        form = self.main if len(weight.shape) == 2 and weight.role in _MATRICES else FP32
+        form = GGML[MIXES[self.name]] if len(weight.shape) == 2 and weight.role in _MATRICES else FP32
         if weight.role is WeightRole.HEAD:
-            form = next((GGML[self._types[place][-1]] for place in self._tables), form)
+            # As the output table, or else the embedding that stands for it.
+            stems = {family.stem: place for place, family in enumerate(self.conversion.families) if not family.layers}
+            tables = (stems[name] for name in ("output.weight", "token_embd.weight") if name in stems)
+            form = next((GGML[self._types[place][-1]] for place in tables), form)
         form = form if not weight.shape[-1] % (form.group or 1) else FP16
         yield Portion(format=form, elements=block.count * weight.elements, bytes=block.count * form.bytes(weight))
-
-    @property
-    def _tables(self) -> Iterator[int]:
-        """The families of the output table, or else of the embedding that stands for it."""
-        stems = {family.stem: place for place, family in enumerate(self.conversion.families) if not family.layers}
-        return (stems[name] for name in ("output.weight", "token_embd.weight") if name in stems)
-
-    @property
-    def main(self) -> WeightFormat:
-        """The type that the mix is named after."""
-        return GGML[MIXES[self.name]]
-
-    def _stored(self, piece: Piece) -> tuple[int, int, str]:
-        """Numbers, bytes and type of a piece in one layer."""
-        family = self.conversion.families[piece.family]
-        name = self._types[piece.family][piece.layer]
-        return piece.elements, family.bytes_as(name, piece.elements), name
 
     @cached_property
     def _types(self) -> Mapping[int, Mapping[int, str]]:
         """Family -> layer -> type."""
+        file = self.conversion
         found: dict[int, dict[int, str]] = {}
-        for one in self.typed:
+        for one in typed(file.families, file.placed, file.facts, self.name, imatrix=self.imatrix):
             found.setdefault(one.family, {}).update(dict.fromkeys(one.layers or (-1,), one.type))
         return found
-
-    @cached_property
-    def typed(self) -> tuple[Typed, ...]:
-        """All tensors of the file with their types."""
-        return typed(self.conversion.families, self.conversion.placed, self.conversion.facts, self.name, imatrix=self.imatrix)
 
 
 PUBLISHED_MIXES: Final = (
@@ -316,30 +277,24 @@ _REPACKED: Final = "mxfp4_moe"
 """The file type whose experts are MXFP4 (``LLAMA_FTYPE_MOSTLY_MXFP4_MOE``): the converter repacks those of a checkpoint as they are."""
 
 
-def own_format(model: ModelSpec) -> tuple[str | None] | None:
-    """The format in which the weights of a model are: that of its GGUF file (``None``, as it is), or of a checkpoint whose experts are MXFP4.
-
-    No format at all for weights of 16 or 8 bits, which every mix makes smaller, nor for NVFP4: such checkpoints are copies of models in
-    16 bits, of which the published files are made.
-    """
-    from hwcalc.quantization.converted import converted
-
-    if model.gguf is not None:
-        return (None,) if model.gguf.tensors else None
-    kept = set(() if model.counted is None else converted(model).kept.values())
-    return (_REPACKED,) if kept == {_FOUR_BITS} else None
-
-
 def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
-    """The formats in which people publish a model for llama.cpp: its own, if it has one, and the mixes that make that smaller."""
-    own = own_format(model)
-    return PUBLISHED_MIXES if own is None else model.once("published formats", lambda: (*own, *_smaller(model, own[0])))
+    """The formats in which people publish a model for llama.cpp: its own, if it has one, and the mixes that make that smaller.
+
+    Its own is that of its GGUF file (``None``, as it is), or of a checkpoint whose experts are MXFP4. It is none for weights of 16 or 8
+    bits, which every mix makes smaller, nor for NVFP4: such checkpoints are copies of models in 16 bits, of which the published files are
+    made.
+    """
+    own: str | None = None
+    if model.gguf is None:
+        kept = set(() if model.counted is None else converted(model).kept.values())
+        own = _REPACKED if kept == {_FOUR_BITS} else None
+    if own is None and (model.gguf is None or not model.gguf.tensors):
+        return PUBLISHED_MIXES
+    return model.once("published formats", lambda: (own, *_smaller(model, own)))
 
 
 def _smaller(model: ModelSpec, own: str | None) -> Iterator[str]:
     """The mixes in which the weights that have four bits already take less: to quantise them again for more loses and gains nothing."""
-    from hwcalc.errors import UnsupportedError
-
     stored = [one for one in file_tensors(model, own) or () if model.gguf is not None or one.type == _FOUR_BITS]
     names = {one.name for one in stored}
     for name in PUBLISHED_MIXES:
@@ -354,10 +309,8 @@ def _smaller(model: ModelSpec, own: str | None) -> Iterator[str]:
 def mix_sizes(model: ModelSpec, names: Iterable[str | None], always: tuple[str, ...] = ()) -> dict[str | None, int]:
     """The bytes of a model in each of these mixes, without those that llama.cpp refuses or that are none; nothing is laid out for it.
 
-    ``always`` is as in :func:`~hwcalc.quantization.gguf.mix_bytes`.
+    ``always`` is as in :func:`mix_bytes`.
     """
-    from hwcalc.errors import UnsupportedError
-
     sizes: dict[str | None, int] = {}
     for name in names:
         try:

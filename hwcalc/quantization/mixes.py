@@ -57,11 +57,6 @@ class Family(Record):
     type: str
     layers: tuple[int, ...] = ()
 
-    @property
-    def count(self) -> int:
-        """How many tensors it is."""
-        return len(self.layers) or 1
-
     @cached_property
     def elements(self) -> int:
         """Numbers of one tensor."""
@@ -133,8 +128,18 @@ class Placed(Record):
 def placed(families: Sequence[Family], facts: MixFacts) -> tuple[Placed, ...]:
     """Divide the families by place, once for all mixes."""
     tied = not any(family.stem == "output.weight" and not family.layers for family in families)
-    categories = [_category(family, tied=tied) for family in families]
-    allowed = [_allowed(family, facts.arch) for family in families]
+    categories, allowed = [], []
+    for family in families:
+        category = next((category for word, category in _CATEGORIES if word in family.stem), "other")
+        if family.stem == "output.weight" and not family.layers:
+            category = "output"
+        elif family.stem in ("token_embd.weight", "per_layer_token_embd.weight") and not family.layers:
+            category = "output" if tied else "embedding"
+        categories.append(category)
+        # Which tensors may be quantised (``tensor_allows_quantization``).
+        stem = family.stem if not family.layers else f"blk.0.{family.stem}"
+        kept = stem in _NEVER or any(word in stem for word in (*_KEPT, *_NOT_OF.get(facts.arch, ())))
+        allowed.append(any(length > 1 for length in family.shape[1:]) and stem.endswith("weight") and not kept)
     places = _counted(families, categories, allowed, facts)
     found = []
     for index, family in enumerate(families):
@@ -155,69 +160,39 @@ def placed(families: Sequence[Family], facts: MixFacts) -> tuple[Placed, ...]:
     return tuple(found)
 
 
-def _category(family: Family, *, tied: bool) -> str:
-    if family.stem == "output.weight" and not family.layers:
-        return "output"
-    if family.stem in ("token_embd.weight", "per_layer_token_embd.weight") and not family.layers:
-        return "output" if tied else "embedding"
-    return next((category for word, category in _CATEGORIES if word in family.stem), "other")
-
-
-def _allowed(family: Family, arch: str) -> bool:
-    """Whether the tensor may be quantised (``tensor_allows_quantization``)."""
-    stem = family.stem if not family.layers else f"blk.0.{family.stem}"
-    dimensions = next((size for size in range(len(family.shape), 0, -1) if family.shape[size - 1] > 1), 1)
-    return (
-        dimensions > 1
-        and stem.endswith("weight")
-        and stem not in _NEVER
-        and not any(word in stem for word in (*_KEPT, *_NOT_OF.get(arch, ())))
-    )
-
-
 def _counted(
     families: Sequence[Family], categories: Sequence[str], allowed: Sequence[bool], facts: MixFacts
 ) -> dict[tuple[int, int], tuple[tuple[str, bool], ...]]:
     """The place of each tensor that llama.cpp counts. It goes through a file by layer, and by name within a layer."""
-    ordered = sorted(
-        (*_order(family.stem, number), number, index)
-        for index, family in enumerate(families)
-        if allowed[index] and categories[index] in ("v", "down", "up or gate")
-        for number in family.layers or (-1,)
-    )
+    ordered = []
+    for index, family in enumerate(families):
+        if allowed[index] and categories[index] in ("v", "down", "up or gate"):
+            # ``weight_name_comparer``: layers of encoders and decoders are not known as such.
+            unknown = family.stem.startswith(("enc.", "dec."))
+            for number in family.layers or (-1,):
+                name = whole_name(family.stem, number) if unknown else family.stem
+                ordered.append((-1 if unknown else number, name, number, index))
+    ordered.sort()
     values = sum(1 for *_, index in ordered if categories[index] == "v")
     layers, so_far = facts.n_layer_all, Counter[str]()
     places: dict[tuple[int, int], tuple[tuple[str, bool], ...]] = {}
     flags: tuple[tuple[str, bool], ...]
-    for _, stem, number, index in ordered:
+    for _, name, number, index in ordered:
         category = categories[index]
         # Gates and ups have counters of their own.
-        counter = "gate" if category == "up or gate" and "ffn_up" not in stem else category
+        counter = "gate" if category == "up or gate" and "ffn_up" not in name else category
         count = so_far[counter]
         so_far[counter] += 1
+        at = number if facts.n_expert > 1 else count
         if category == "v":
             flags = (("first_two", count < 2), ("first_four", count < 4), ("more", _more_bits(count, values)))
+        elif category == "up or gate":
+            flags = (("middle", layers // 8 <= at < 7 * layers // 8),)
         else:
-            at = number if facts.n_expert > 1 else count
-            flags = (
-                (("middle", layers // 8 <= at < 7 * layers // 8),)
-                if category == "up or gate"
-                else (
-                    ("early", at < layers // 8),
-                    ("early_by_count", count < layers // 8),
-                    ("earliest", at < layers // 16),
-                    ("more", _more_bits(at, layers)),
-                )
-            )
+            early = (("early", at < layers // 8), ("early_by_count", count < layers // 8), ("earliest", at < layers // 16))
+            flags = (*early, ("more", _more_bits(at, layers)))
         places[index, number] = flags
     return places
-
-
-def _order(stem: str, number: int) -> tuple[int, str]:
-    """``weight_name_comparer``: by layer, then by name. Layers of encoders and decoders are not known as such."""
-    if number >= 0 and stem.startswith(("enc.", "dec.")):
-        return -1, whole_name(stem, number)
-    return number, stem
 
 
 def _more_bits(place: int, layers: int) -> bool:
@@ -239,22 +214,6 @@ _NOT_DIVIDED: Final = frozenset({"q1_0"})
 """Types of large blocks without a fallback: llama.cpp refuses to quantise rows that they do not divide."""
 
 
-def tensor_type(name: str, place: Place, columns: int, facts: MixFacts, *, imatrix: bool) -> str | None:
-    """The type of a tensor with rows of ``columns`` numbers in the mix ``name``; ``None`` if llama.cpp refuses such rows."""
-    return _type_by(_Chooser(name=name, main=MIXES[name], facts=facts, imatrix=imatrix), place, columns)
-
-
-def _type_by(chooser: _Chooser, place: Place, columns: int) -> str | None:
-    chosen = chooser.chosen(place, columns)
-    block = BLOCKS[chosen][0]
-    if columns % block == 0:
-        return chosen
-    if chosen in _NOT_DIVIDED:
-        return None
-    smaller = _FALLBACK.get(chosen, chosen)
-    return "f16" if columns % BLOCKS[smaller][0] else smaller
-
-
 class _Chooser(Record):
     """The rule of one mix for one model."""
 
@@ -263,42 +222,44 @@ class _Chooser(Record):
     facts: MixFacts
     imatrix: bool
 
-    def chosen(self, place: Place, columns: int) -> str:
+    def type_of(self, place: Place, columns: int) -> str | None:
+        """The type of a tensor with rows of ``columns`` numbers; ``None`` if llama.cpp refuses such rows."""
+        chosen = self._chosen(place, columns)
+        if columns % BLOCKS[chosen][0] == 0:
+            return chosen
+        if chosen in _NOT_DIVIDED:
+            return None
+        smaller = _FALLBACK.get(chosen, chosen)
+        return "f16" if columns % BLOCKS[smaller][0] else smaller
+
+    def _chosen(self, place: Place, columns: int) -> str:
+        name, category, small, eight = self.name, place.category, self.name in _SMALL, self.facts.n_expert == 8
+        least = "iq3_s" if name in _IQ2_PLUS else "q2_k"
         if place.eight_bits:
             return "q8_0"
-        if place.category == "output":
-            return self._output(columns)
-        if self.name == "mxfp4_moe":
-            experts = place.experts and (self.facts.arch != "bailingmoe3" or place.category in ("down", "up or gate"))
+        if category == "output":
+            if name == "mxfp4_moe" or self.facts.arch == "falcon" or columns % BLOCKS[self.main][0]:
+                return "q8_0"
+            return "q5_k" if small or name == "iq3_xxs" else "q8_0" if self.main == "q8_0" else "q6_k"
+        if name == "mxfp4_moe":
+            experts = place.experts and (self.facts.arch != "bailingmoe3" or category in ("down", "up or gate"))
             return "mxfp4" if experts else "q8_0"
-        if place.category == "embedding":
-            return self._embedding()
-        if place.category == "v":
-            return self._small_value() if self.name in _SMALL else self._value(place)
-        if place.category == "down":
-            return self._small_down(place) if self.name in _SMALL else self._down(place)
-        if place.category == "attention output":
+        if category == "embedding":
+            wider = {"iq3_xxs": "iq3_s", "tq1_0": "q4_k", "tq2_0": "q4_k", "q2_0": "q4_k"}
+            return least if small else wider.get(name, self.main)
+        if category == "v":
+            if not small:
+                return self._value(place)
+            return "q4_k" if self.facts.n_gqa >= 4 or self.facts.n_expert >= 4 else least
+        if category == "down":
+            return self._down(place) if not small else least if place.early_by_count else self.main
+        if category == "attention output":
             return self._attention_output()
-        if place.category in ("q", "k"):
-            return self._query_or_key(key=place.category == "k")
-        return "iq3_xxs" if place.middle and self.name == "iq3_xs" else self.main
-
-    def _output(self, columns: int) -> str:
-        if self.name == "mxfp4_moe" or self.facts.arch == "falcon" or columns % BLOCKS[self.main][0]:
-            return "q8_0"
-        if self.name in _SMALL or self.name == "iq3_xxs":
-            return "q5_k"
-        return "q8_0" if self.main == "q8_0" else "q6_k"
-
-    def _embedding(self) -> str:
-        if self.name in _SMALL:
-            return "iq3_s" if self.name in _IQ2_PLUS else "q2_k"
-        return {"iq3_xxs": "iq3_s", "tq1_0": "q4_k", "tq2_0": "q4_k", "q2_0": "q4_k"}.get(self.name, self.main)
-
-    def _small_value(self) -> str:
-        if self.facts.n_gqa >= 4 or self.facts.n_expert >= 4:
-            return "q4_k"
-        return "iq3_s" if self.name in _IQ2_PLUS else "q2_k"
+        if category == "k" and eight:
+            return "q4_k" if small else "q8_0"
+        if category in ("q", "k"):
+            return {"iq3_xs": "iq3_xxs", "iq3_xxs": "iq2_s"}.get(name, self.main)
+        return "iq3_xxs" if place.middle and name == "iq3_xs" else self.main
 
     def _value(self, place: Place) -> str:
         name, many, chosen = self.name, self.facts.n_gqa >= 4, self.main
@@ -317,15 +278,6 @@ class _Chooser(Record):
         if self.facts.is_70b and chosen in ("q3_k", "q4_k"):
             chosen = "q5_k"
         return "q8_0" if self.facts.n_expert == 8 else chosen
-
-    def _query_or_key(self, *, key: bool) -> str:
-        if key and self.facts.n_expert == 8:
-            return "q4_k" if self.name in _SMALL else "q8_0"
-        return {"iq3_xs": "iq3_xxs", "iq3_xxs": "iq2_s"}.get(self.name, self.main)
-
-    def _small_down(self, place: Place) -> str:
-        early = "iq3_s" if self.name in _IQ2_PLUS else "q2_k"
-        return early if place.early_by_count else self.main
 
     def _down(self, place: Place) -> str:
         name, falcon = self.name, self.facts.arch == "falcon"
@@ -370,15 +322,12 @@ def refused(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts
     """A family whose rows llama.cpp refuses to quantise in this mix, or ``None``."""
     if name not in _NOT_DIVIDED:
         return None
-    asked = ((families[one.family], one.place) for one in found)
-    return next(
-        (
-            family
-            for family, place in asked
-            if place is not None and tensor_type(name, place, family.shape[0], facts, imatrix=False) is None
-        ),
-        None,
-    )
+    chooser = _Chooser(name=name, main=MIXES[name], facts=facts, imatrix=False)
+    for one in found:
+        family = families[one.family]
+        if one.place is not None and chooser.type_of(one.place, family.shape[0]) is None:
+            return family
+    return None
 
 
 def typed(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts, name: str, *, imatrix: bool) -> tuple[Typed, ...]:
@@ -387,14 +336,6 @@ def typed(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts, 
     answers = []
     for one in found:
         family = families[one.family]
-        form = None if one.place is None else _type_by(chooser, one.place, family.shape[0])
+        form = None if one.place is None else chooser.type_of(one.place, family.shape[0])
         answers.append(Typed(family=one.family, type=form or family.type, layers=one.layers))
     return tuple(answers)
-
-
-def bytes_by_type(families: Sequence[Family], types: Iterable[Typed]) -> dict[str, int]:
-    """Bytes of a whole file by type."""
-    totals: dict[str, int] = {}
-    for one in types:
-        totals[one.type] = totals.get(one.type, 0) + (len(one.layers) or 1) * families[one.family].bytes_as(one.type)
-    return totals

@@ -7,7 +7,7 @@ groups, choices, repetitions and the ends of the text. Looking ahead and referen
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
@@ -182,14 +182,11 @@ class _Reader:
         return after
 
 
-class _Piece:
+class _Piece(NamedTuple):
     """A part of a pattern."""
 
-    __slots__ = ("kind", "value")
-
-    def __init__(self, kind: str, value: object) -> None:
-        self.kind = kind
-        self.value: Any = value
+    kind: str
+    value: Any
 
 
 class Pattern(Record):

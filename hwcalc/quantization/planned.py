@@ -18,14 +18,12 @@ from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFac
 from hwcalc.quantization.scheme import Rule, Scheme
 from hwcalc.text import by_word, shown
 
-_SPELLINGS: Final = by_word(
-    {
-        "fp32": "float32 f32", "fp16": "float16 f16 half", "bf16": "bfloat16", "fp8": "fp8_e4m3",
-        "bnb4": "nf4 bnb_nf4 bnb_fp4 bnb_4bit", "bnb8": "bnb_8bit bnb_int8 llm_int8", "awq": "awq_4bit awq_int4",
-        "gptq": "gptq_4bit gptq_int4", "int4": "w4a16", "int8": "w8a8 w8a16", "q3_k_m": "q3_k", "q4_k_m": "q4_k",
-        "q5_k_m": "q5_k",
-    }
-)  # fmt: skip
+_SPELLINGS: Final = by_word({
+    "fp32": "float32 f32", "fp16": "float16 f16 half", "bf16": "bfloat16", "fp8": "fp8_e4m3",
+    "bnb4": "nf4 bnb_nf4 bnb_fp4 bnb_4bit", "bnb8": "bnb_8bit bnb_int8 llm_int8", "awq": "awq_4bit awq_int4",
+    "gptq": "gptq_4bit gptq_int4", "int4": "w4a16", "int8": "w8a8 w8a16", "q3_k_m": "q3_k", "q4_k_m": "q4_k",
+    "q5_k_m": "q5_k",
+})  # fmt: skip
 """Other names of formats, in lower case, their words joined by underscores."""
 _BY_HAND: Final = r"^ud_|_k_?(xl|l)$|_(xxl|xl)$"
 """Names of files that are made otherwise than ``llama-quantize`` makes them: unsloth's dynamic ones, and those with larger tables."""
@@ -86,13 +84,15 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
     """
     if name in FLOATS:
         return None, True
-    if name is None and model.gguf is not None and model.gguf.tensors:
-        stored = model.once("published scheme", lambda: _stored(model))
-        return stored, stored is not None
-    if name is None and model.quantization is None:
-        return None, model.once("names a format", lambda: named_in_the_id(model)) is None
     if name is not None:
         return model.once(("scheme", name), lambda: _named(model, name)), True
+    if model.gguf is not None and model.gguf.tensors:
+        from hwcalc.quantization.gguf import stored_scheme
+
+        scheme = model.once("published scheme", lambda: stored_scheme(model))
+        return scheme, scheme is not None
+    if model.quantization is None:
+        return None, model.once("names a format", lambda: named_in_the_id(model)) is None
     scheme = model.once("published scheme", lambda: _published(model))
     return scheme, scheme is not None
 
@@ -110,20 +110,12 @@ def _named(model: ModelSpec, name: str) -> Scheme | None:
     return uniform_scheme(name) or by_bits(name)
 
 
-def _stored(model: ModelSpec) -> Scheme | None:
-    from hwcalc.quantization.gguf import stored_scheme
-
-    return stored_scheme(model)
-
-
 def _published(model: ModelSpec) -> Scheme | None:
     from hwcalc.quantization.config import read_scheme
 
     scheme = read_scheme(model.quantization or {}, model.facts.expert_dtype)
     if scheme is None:
         return None
-    from hwcalc.formulas.weights import Part
-
     blocks = () if model.counted is None else model.counted.blocks
     numbers = [number for block in blocks for number in block.layers or () if block.part is Part.LANGUAGE]
     return scheme.placed(layers=1 + max(numbers, default=-1), text_only=model.facts.quantizes_text_only)
@@ -186,12 +178,10 @@ def by_bits(name: str) -> Scheme | None:
     )
 
 
-_FORMATS: Final = by_word(
-    {
-        "nvfp4": "nvfp4 fp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8", "fp8": "fp8", "int8": "w8a8 w8a16 int8 8bit",
-        "int4": "w4a16 w4a8 int4 4bit", "awq": "awq", "gptq": "gptq", "bnb4": "bnb",
-    }
-)  # fmt: skip
+_FORMATS: Final = by_word({
+    "nvfp4": "nvfp4 fp4", "mxfp4": "mxfp4", "mxfp8": "mxfp8", "fp8": "fp8", "int8": "w8a8 w8a16 int8 8bit",
+    "int4": "w4a16 w4a8 int4 4bit", "awq": "awq", "gptq": "gptq", "bnb4": "bnb",
+})  # fmt: skip
 """A word of a name -> the nearest format that ``--weights`` takes."""
 _WORD: Final = rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])"
 
@@ -220,14 +210,9 @@ LEAST_PERCENT_RECONSTRUCTED: Final = 90
 """The same where the config is not such a copy. The lowest share is 94.75 %; the smallest of ten equal files that is missing takes 10 %."""
 
 _NUMBER_BITS: Final = {
-    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
-    **dict.fromkeys(("F16", "BF16"), 16),
-    "F32": 32,
-    "F64": 64,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F4": 4,
-}
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "F6_E2M3": 6,
+    "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
 """Bits of the dtypes of which each element is one parameter. An integer may hold several, and an exponent (F8_E8M0) is a scale."""
 
 _UNNAMED_BITS: Final = 4
@@ -238,15 +223,25 @@ _SCALES: Final = frozenset({"F8_E8M0", "BOOL"})
 def with_whole_weights(model: ModelSpec) -> ModelSpec:
     """The model, without the bytes of its files if they are not the whole model and the counted parameters take more.
 
-    A note says what the files lack. If the parameters are not counted, the bytes of the files stay.
+    A note says what the files lack. If the parameters are not counted, the bytes of the files stay, with a note if they cannot even hold
+    the embedding.
     """
     files = model.weights
     if files is None:
         return model
-    if model.counted is None:
-        return _unchecked(model, files)
-    needed = needed_parameters(model.counted)
     stored = most_parameters(model, files)
+    if model.counted is None:
+        rows, width = model.vocab_size, model.hidden_size
+        table = 1 if rows is None or width is None else rows * width
+        if stored >= table:
+            return model
+        than = "none" if table == 1 else f"fewer than the {table:,} of its embedding alone"
+        message = (
+            f"The weight files hold at most {stored:,} parameters, {than}, and kvplan does not count the parameters of this model: "
+            "its weights may take much more than the files."
+        )
+        return replace(model, notes=(*model.notes, Note(code="weights-unchecked", message=message)))
+    needed = needed_parameters(model.counted)
     least = LEAST_PERCENT if model.definition(Definition.EXACT) is Definition.EXACT else LEAST_PERCENT_RECONSTRUCTED
     if 100 * stored >= least * needed:
         return model
@@ -290,14 +285,13 @@ def most_parameters(model: ModelSpec, files: WeightFacts) -> int:
             numbers += 8 * size // bits
         elif dtype not in _SCALES:
             packed += size
-    return numbers + 8 * packed // _narrowest_bits(model) if packed else numbers
-
-
-def _narrowest_bits(model: ModelSpec) -> int:
+    if not packed:
+        return numbers
     scheme, known = planned_scheme(model, None)
-    if scheme is None:
-        return _UNNAMED_BITS if known else 1
-    return min((rule.format.bits for rule in scheme.rules), default=1)
+    narrowest = _UNNAMED_BITS if known else 1
+    if scheme is not None:
+        narrowest = min((rule.format.bits for rule in scheme.rules), default=1)
+    return numbers + 8 * packed // narrowest
 
 
 def _counted_bytes(model: ModelSpec, counted: Weights) -> int | None:
@@ -312,18 +306,3 @@ def _counted_bytes(model: ModelSpec, counted: Weights) -> int | None:
         if block.part is not Part.MTP
         for weight in block.weights
     )
-
-
-def _unchecked(model: ModelSpec, files: WeightFacts) -> ModelSpec:
-    """The model with a note if its files cannot even hold its embedding."""
-    rows, width = model.vocab_size, model.hidden_size
-    table = 1 if rows is None or width is None else rows * width
-    stored = most_parameters(model, files)
-    if stored >= table:
-        return model
-    than = "none" if table == 1 else f"fewer than the {table:,} of its embedding alone"
-    message = (
-        f"The weight files hold at most {stored:,} parameters, {than}, and kvplan does not count the parameters of this model: "
-        "its weights may take much more than the files."
-    )
-    return replace(model, notes=(*model.notes, Note(code="weights-unchecked", message=message)))

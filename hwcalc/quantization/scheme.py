@@ -91,34 +91,28 @@ class Names(Record):
         return {}
 
     @cached_property
-    def _general(self) -> dict[tuple[str, Part, int, int], bool]:
-        """Whether a general pattern matches. It can tell two numbers apart only by how many digits they have."""
+    def _matched(self) -> dict[Hashable, bool]:
+        """Whether a pattern matches."""
         return {}
 
-    def _is_general(self, module: str, part: Part, number: int) -> bool:
-        key = (module, part, len(str(number)), len(str(self.depth + number)))
-        if key not in self._general:
-            names = _spellings(module, part, number, self.depth)
-            self._general[key] = any(pattern.match(name) for pattern in self.general for name in names)
-        return self._general[key]
+    def _matches(self, module: str, part: Part, number: int, *, general: bool) -> bool:
+        """Whether a general pattern matches, or one that tells layers apart.
 
-    @cached_property
-    def _numbered(self) -> dict[tuple[str, Part, int], bool]:
-        """Whether a pattern that tells layers apart matches."""
-        return {}
-
-    def _is_numbered(self, module: str, part: Part, number: int) -> bool:
-        key = (module, part, number)
-        if key not in self._numbered:
+        A general one can tell two numbers apart only by how many digits they have.
+        """
+        digits = (len(str(number)), len(str(self.depth + number)))
+        key = (module, part, digits if general else number)
+        if key not in self._matched:
             names = _spellings(module, part, number, self.depth)
-            self._numbered[key] = any(pattern.match(name) for pattern in self.by_number for name in names)
-        return self._numbered[key]
+            patterns = self.general if general else self.by_number
+            self._matched[key] = any(pattern.match(name) for pattern in patterns for name in names)
+        return self._matched[key]
 
     def _look_up(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
         first = _spellings(module, part, numbers[0], self.depth) if self.literal else ()
         if any(not self.literal.isdisjoint(_windows(name)) for name in first):
             return frozenset(numbers)
-        if self.general and self._is_general(module, part, numbers[0]):
+        if self.general and self._matches(module, part, numbers[0], general=True):
             return frozenset(numbers)
         inner = _inner(module)
         parts = inner.split(".")
@@ -127,8 +121,9 @@ class Names(Record):
         if part is Part.MTP and self.depth:
             behind = self._named(Part.LANGUAGE, inner, heads, frozenset([self.depth + number for number in numbers]))
             matches |= {number - self.depth for number in behind}
-        if self.by_number:
-            matches.update(number for number in numbers if number not in matches and self._is_numbered(module, part, number))
+        for number in numbers if self.by_number else ():
+            if number not in matches and self._matches(module, part, number, general=False):
+                matches.add(number)
         return frozenset(matches)
 
     def strangers(self, modules: Iterable[tuple[str, Part]]) -> tuple[str, ...]:
@@ -152,25 +147,20 @@ class Names(Record):
         return tuple(sorted(name for name in unknown if not re.search(_NO_LOSS, name)))
 
     @cached_property
-    def _numbers_of(self) -> Mapping[Part, Mapping[str, set[int]]]:
-        """The layer numbers with which each name is listed."""
-        found: dict[Part, dict[str, set[int]]] = {}
-        for (part, number), (names, _) in (self.numbered or {}).items():
+    def _by_part(self) -> Mapping[Part, tuple[dict[str, set[int]], dict[int, tuple[Pattern, ...]]]]:
+        """For each part the layer numbers with which each name is listed, and the patterns of each number."""
+        found: dict[Part, tuple[dict[str, set[int]], dict[int, tuple[Pattern, ...]]]] = {}
+        for (part, number), (names, patterns) in (self.numbered or {}).items():
+            listed, by_layer = found.setdefault(part, ({}, {}))
             for name in names:
-                found.setdefault(part, {}).setdefault(name, set()).add(number)
-        return found
-
-    @cached_property
-    def _patterns_of(self) -> Mapping[Part, Mapping[int, tuple[Pattern, ...]]]:
-        found: dict[Part, dict[int, tuple[Pattern, ...]]] = {}
-        for (part, number), (_, patterns) in (self.numbered or {}).items():
+                listed.setdefault(name, set()).add(number)
             if patterns:
-                found.setdefault(part, {})[number] = patterns
+                by_layer[number] = patterns
         return found
 
     def _named(self, part: Part, inner: str, heads: Iterable[str], numbers: frozenset[int]) -> set[int]:
         """The layers, of these ``numbers``, in which a module is named: by its path inside the layer, or by those of modules around it."""
-        listed, patterns = self._numbers_of.get(part, {}), self._patterns_of.get(part, {})
+        listed, patterns = self._by_part.get(part, ({}, {}))
         found = {number for head in heads if head in listed for number in listed[head] & numbers}
         for number in (patterns.keys() & numbers) - found:
             if any(pattern.match(inner) for pattern in patterns[number]):
@@ -329,24 +319,10 @@ def _linear(text: str) -> Pattern | None:
         return None
 
 
-FORMATS: Final[Mapping[str, WeightFormat]] = {
-    item.name: item
-    for item in (
-        formats.FP8,
-        formats.FP8_BLOCK,
-        formats.FP8_CHANNEL,
-        formats.MXFP8,
-        formats.MXFP4,
-        formats.NVFP4,
-        formats.INT8,
-        formats.INT4,
-        formats.GPTQ,
-        formats.AWQ,
-        formats.BNB4,
-        formats.BNB4_DOUBLE,
-        formats.BNB8,
-    )
-}
+FORMATS: Final[Mapping[str, WeightFormat]] = {item.name: item for item in (
+    formats.FP8, formats.FP8_BLOCK, formats.FP8_CHANNEL, formats.MXFP8, formats.MXFP4, formats.NVFP4, formats.INT8, formats.INT4,
+    formats.GPTQ, formats.AWQ, formats.BNB4, formats.BNB4_DOUBLE, formats.BNB8,
+)}  # fmt: skip
 """Quantised formats by their names for ``--weights``."""
 
 QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
@@ -419,7 +395,19 @@ class Scheme(Record):
             return [(len(layers), unquantised)]
         key = (weight.path, weight.role, len(weight.shape), block.part, layers)
         if key not in self._formats:
-            self._formats[key] = self._counted(weight, block.part, layers)
+            counted: list[tuple[int, WeightFormat | None]] = []
+            left = layers
+            for rule in self.rules:
+                taken = rule.taken(weight, block.part, left)
+                if taken:
+                    rest = [number for number in left if number not in taken]
+                    counted.append((len(left) - len(rest), rule.format))
+                    left = rest
+                if not left:
+                    break
+            else:
+                counted.append((len(left), None))
+            self._formats[key] = counted
         return [(count, form or unquantised) for count, form in self._formats[key]]
 
     @cached_property
@@ -431,19 +419,6 @@ class Scheme(Record):
     def _formats(self) -> dict[Hashable, list[tuple[int, WeightFormat | None]]]:
         """The answers so far: a plan asks for the same tensors, cut in different ways, at each step of its solvers."""
         return {}
-
-    def _counted(self, weight: Weight, part: Part, layers: Sequence[int]) -> list[tuple[int, WeightFormat | None]]:
-        left = layers
-        counted: list[tuple[int, WeightFormat | None]] = []
-        for rule in self.rules:
-            taken = rule.taken(weight, part, left)
-            rest = [number for number in left if number not in taken] if taken else left
-            if taken:
-                counted.append((len(left) - len(rest), rule.format))
-            left = rest
-            if not left:
-                return counted
-        return [*counted, (len(left), None)]
 
     def strangers(self, blocks: Iterable[Block]) -> tuple[str, ...]:
         """Names that the config leaves unquantised and that no module of the model has."""

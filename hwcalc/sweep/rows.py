@@ -24,10 +24,9 @@ from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_o
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, option_draft, request_of
 from hwcalc.model import ModelLike, ModelSpec, Note
-from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.options import SweepOptions, take_options, takes
 from hwcalc.planner.plan import no_encoder, without_effect
-from hwcalc.planner.values import read_flag
+from hwcalc.planner.values import read_flag, refuse_auto
 from hwcalc.sources.request import tell
 from hwcalc.sweep.grid import COLUMNS, Axes, Grid, Piece, RowBlock, Setting, SweepDocument, SweepPoint, check, count, failed_row
 from hwcalc.sweep.setting import rows_of

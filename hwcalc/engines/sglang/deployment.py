@@ -14,16 +14,16 @@ from hwcalc.engines.devices import Cost, Saving, check_generation, computes_fp8
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.pool import Allocation, PoolInfo
 from hwcalc.engines.setup import Load, Setup
-from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
+from hwcalc.engines.sglang.layout import SWA, PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, slots_per_request
 from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, is_compressed, is_sparse_latent, read_settings, words_of
-from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
+from hwcalc.engines.sglang.tensors import buffer_of, page_rows, pool_curve
 from hwcalc.engines.steps import Step
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, check_heads
+from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import FullAttention, LayerKind, NoCache, Role, SlidingAttention
+from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.model import Definition, Note, Noted
@@ -31,7 +31,6 @@ from hwcalc.model import Definition, Note, Noted
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.tensors import PoolCurve
@@ -115,8 +114,6 @@ class SglangDeployment(GeneralDeployment):
     @cached_property
     def curve(self) -> PoolCurve:
         """The bytes of the smallest pools that hold sequences which are all alike."""
-        from hwcalc.engines.sglang.tensors import pool_curve
-
         return pool_curve(self)
 
     @cached_property
@@ -129,19 +126,10 @@ class SglangDeployment(GeneralDeployment):
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
         settings = self.settings
-        cache, state = (
-            known_dtype(_DTYPES.get(settings.kv_dtype, settings.kv_dtype)),
-            settings.state_dtype or self.model.state_dtype or "fp32",
-        )
-        roles = {
-            Role.KEY: cache,
-            Role.VALUE: cache,
-            Role.LATENT: cache,
-            Role.ROPE: cache,
-            Role.INDEX: known_dtype("fp8"),
-            Role.STATE: known_dtype(state),
-            Role.CONV: known_dtype("bf16"),
-        }
+        cache = known_dtype(_DTYPES.get(settings.kv_dtype, settings.kv_dtype))
+        state = known_dtype(settings.state_dtype or self.model.state_dtype or "fp32")
+        roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), cache)
+        roles |= {Role.INDEX: known_dtype("fp8"), Role.STATE: state, Role.CONV: known_dtype("bf16")}
         dtypes = Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles))
         if not is_auto(self.setup.dtype):
             return Noted(dtypes)
@@ -200,12 +188,10 @@ class SglangDeployment(GeneralDeployment):
             if gpu is not None and "copies_states" not in words_of(model):
                 raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
             if strategy.endswith("lazy") and not settings.overlap:
-                raise UsageError(
-                    "Lazy extra buffer requires overlap schedule.", hint="Use: mamba_scheduler_strategy=extra_buffer"
-                )
-        if gpu is None or gpu.vendor.lower() != "nvidia":
-            return
-        if settings.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(settings.major):
+                what = "Lazy extra buffer requires overlap schedule."
+                raise UsageError(what, hint="Use: mamba_scheduler_strategy=extra_buffer")
+        nvidia = gpu is not None and gpu.vendor.lower() == "nvidia"
+        if gpu is not None and nvidia and settings.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(settings.major):
             other = "fp8_e4m3" if settings.kv_dtype == "mxfp8" else "fp4_mx_block16"
             raise UnsupportedError(
                 f"--dtype {settings.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
@@ -308,15 +294,130 @@ class SglangOccupancy(GeneralOccupancy):
         return deployment.pool_rules.least(replica.held, max(sizes) // self.settings.tp)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        """What the sequences have in the pools, on all tensor-parallel ranks together."""
-        return layer_tensors(kind, self)
+        """What the sequences have in the pools: their rows, and both states in every slot of a request, on all tensor-parallel ranks."""
+        deployment, tp, page, held, stored = (
+            self.deployment,
+            self.settings.tp,
+            self.settings.page_size,
+            self.held,
+            list[StoredTensor](),
+        )
+        ranks = f" x {tp} ranks" if tp > 1 else ""
+
+        def add(name: str, role: Role, dtype: str, *, axis: str, width: int, count: int, unit: str, size: int, rule: str) -> None:
+            stored.append(
+                StoredTensor(
+                    name=name,
+                    role=role,
+                    axes=(axis,),
+                    shape=(width,),
+                    dtype=dtype,
+                    positions=count,
+                    span=OwnRule(f"{count:,} {unit}", count),
+                    bytes=size * tp,
+                    rule=f"{rule}{ranks}",
+                    why=f"state x {count:,} slots" if unit == "slots" and count > 1 else None,
+                )
+            )
+
+        if deployment.compressed is not None:
+            assert isinstance(kind, CompressedAttention)
+            for each in page_rows(kind, deployment.compressed):
+                pages, unit = (held.window_places if each.windows else held.places) // page, f"pages of {page:,} tokens"
+                rule, size = f"{pages:,} {unit} x {each.bytes:,} B", pages * each.bytes
+                add(
+                    each.name,
+                    each.role,
+                    "fp8_e4m3",
+                    axis="bytes of a page",
+                    width=each.bytes,
+                    count=pages,
+                    unit=unit,
+                    size=size,
+                    rule=rule,
+                )
+            return tuple(stored)
+        sequences = f"{self.batch:,} sequences x " if self.batch > 1 else ""
+        layout, one, slots = deployment.layout, deployment.demand(self.tokens, 1), deployment.slots
+        windows = layout.pools[kind] == SWA
+        places, total = (one.window_places, held.window_places) if windows else (one.places, held.places)
+        tokens = f"{total:,} tokens in pages of {page:,}" if self.together.unlike else f"{sequences}{places:,} tokens"
+        for row in layout.rows[kind]:
+            rule, axis = f"{tokens} x {row.bytes:,} B", "numbers of a token on a rank"
+            size = total * row.bytes
+            add(row.name, row.role, row.dtype, axis=axis, width=row.elements, count=places, unit="tokens", size=size, rule=rule)
+        names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, self.dtypes.state))
+        for (name, role, dtype), width in zip(names, layout.state_bytes.get(kind, (0, 0)), strict=True):
+            if width:
+                rule, axis = f"{sequences}{slots:,} slots x {width:,} B", "bytes of a slot on a rank"
+                size = self.batch * slots * width
+                add(name, role, dtype, axis=axis, width=width, count=slots, unit="slots", size=size, rule=rule)
+        return tuple(stored)
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
-        return extras(self)
+        """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
+        deployment, ratio, ranks = self.deployment, self.settings.swa_ratio, self.settings.tp * self.setup.parallel.dp
+        stored = sum(group.count * bytes_of(self.kind_tensors[group.kind]) for group in self.stack.groups)
+        rest, states, requests = self.needed_bytes * self.settings.pp * ranks - stored, 0, 0
+        if deployment.compressed is not None:
+            from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+            # The compressors of 128 tokens. Where no pools hold the sequences there are none.
+            rules, stages = deployment.pool_rules, deployment.compressed.stages
+            assert isinstance(rules, CompressedPools)
+            counts = [rules.requests_with_states(place, self.needed_bytes) for place in range(len(stages))]
+            states, requests = min(ranks * sum(map(rules.states_bytes, stages, counts)), max(0, rest)), max(counts)
+        unfilled = "states have a fixed share of the memory"
+        if deployment.window is not None:
+            unfilled = f"window pool for {'all running requests' if ratio is None else f'{ratio:g} of the tokens'}"
+        extras = (
+            ("compressor_states", states, f"compressors of {requests:,} requests", f"compressors for {requests:,} requests"),
+            (
+                "unfilled_pools",
+                rest - states,
+                "pools have fixed shares of the memory, and one is full before the others",
+                unfilled,
+            ),
+        )
+        return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in extras if size > 0)
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
-        return allocations(self, stage)
+        """The buffers of a rank of a pipeline stage; none is empty.
+
+        A buffer is one row of one layer, in pages, of which it has one more than the pool's tokens take, and one slot more.
+        """
+        deployment, hardware, page = self.deployment, self.setup.hardware, self.settings.page_size
+        size = hardware.kv_memory
+        if size is None and hardware.gpu is not None and self.budget is not None:
+            size = max(0, self.budget.expected)
+        # Without a budget, the smallest pools that hold the planned sequences.
+        sizes = self.sizes(self.needed_bytes if size is None else size)
+        pages, swa_pages, slots = sizes.tokens // page + 1, (sizes.swa_tokens or 0) // page + 1, (sizes.slots or 0) + 1
+        if deployment.compressed is not None:
+            from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+            # The pools of DeepSeek-V4, each of all layers of the stage together.
+            rules, compressed = deployment.pool_rules, deployment.compressed
+            assert isinstance(rules, CompressedPools)
+            kept = compressed.stages[stage]
+            states = rules.states_bytes(kept, sizes.running)
+            buffers = [
+                buffer_of("windows", -1, "uint8", swa_pages, round(page * compressed.swa_bytes(kept))),
+                buffer_of("compressed", -1, "uint8", pages, round(page * compressed.compressed_bytes(kept))),
+                Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
+            ]
+            return tuple(buffer for buffer in buffers if buffer.bytes)
+        layout, layers, buffers = deployment.layout, self.plain_stack.layers, list[Allocation]()
+        for number in stage_spans(len(layers), self.settings.pp)[stage]:
+            name = f"layers.{number}."
+            for kind in layers[number]:
+                rows = swa_pages if layout.pools[kind] == SWA else pages
+                buffers += [buffer_of(name + row.name, number, row.dtype, rows, page * row.bytes) for row in layout.rows[kind]]
+                conv, state = layout.state_bytes.get(kind, (0, 0))
+                buffers.append(buffer_of(name + "conv_state", number, "bf16", slots, conv))
+                buffers.append(buffer_of(name + "recurrent_state", number, self.dtypes.state, slots, state))
+        return tuple(buffer for buffer in buffers if buffer.bytes)
 
     def prefill_bytes(self, stage: int) -> int:
         """Prompts lie in the pools from the start."""
@@ -400,9 +501,8 @@ class SglangOccupancy(GeneralOccupancy):
         if not self.settings.radix:
             return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")
         if self.deployment.compressed is None and self.deployment.layout.has_states:
-            return Support(
-                offered=False, how="states are kept for each sequence; kvplan counts no prefix that their copies allow to share"
-            )
+            how = "states are kept for each sequence; kvplan counts no prefix that their copies allow to share"
+            return Support(offered=False, how=how)
         return Support(offered=True, how=f"the radix cache: common tokens are kept once, in pages of {self.settings.page_size:,}")
 
     def shared_tokens(self) -> tuple[int, int]:

@@ -314,9 +314,8 @@ def _groups(groups: int, tp: int) -> int:
 
 def _share(count: int, tp: int, what: str) -> int:
     if count % tp:
-        raise UsageError(
-            f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}.", hint="Use another tp."
-        )
+        message = f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}."
+        raise UsageError(message, hint="Use another tp.")
     return count // tp
 
 

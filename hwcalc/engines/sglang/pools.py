@@ -91,24 +91,20 @@ def slots_per_request(settings: SglangSettings) -> int:
 
 
 def cell_size(stage: StageCells, settings: SglangSettings) -> float:
-    """Bytes of a token of the log's figure on one stage: with those of its share of the windows, and of a draft."""
-    if not stage.swa_layers:
-        return stage.token_bytes + _draft_bytes(stage, settings)
-    each = stage.full_bytes // stage.full_layers if stage.full_layers else 0
-    if not stage.full_layers:
-        return stage.swa_bytes + settings.draft_layers * (stage.swa_bytes // stage.swa_layers)
-    full = each * (stage.full_layers + settings.draft_layers)
-    return full if settings.swa_ratio is None else full + settings.swa_ratio * stage.swa_bytes
+    """Bytes of a token of the log's figure on one stage: with those of its share of the windows, and of a draft.
 
-
-def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
-    """A draft has layers like those of the model, and an indexer in each."""
-    if not settings.drafts or not stage.full_layers:
-        return 0
-    kept = int((stage.token_bytes - stage.index_bytes) * settings.draft_layers / stage.full_layers)
-    if not stage.index_layers:
-        return kept
-    return kept + stage.index_bytes // stage.index_layers * settings.draft_layers
+    A draft has layers like those of the model, and an indexer in each.
+    """
+    full, drafted = stage.full_layers, settings.draft_layers
+    if stage.swa_layers and not full:
+        return stage.swa_bytes + drafted * (stage.swa_bytes // stage.swa_layers)
+    if stage.swa_layers:
+        size = stage.full_bytes // full * (full + drafted)
+        return size if settings.swa_ratio is None else size + settings.swa_ratio * stage.swa_bytes
+    if not settings.drafts or not full:
+        return stage.token_bytes
+    kept = int((stage.token_bytes - stage.index_bytes) * drafted / full)
+    return stage.token_bytes + kept + (stage.index_bytes // stage.index_layers * drafted if stage.index_layers else 0)
 
 
 def request_cap(settings: SglangSettings, window: int) -> int:
@@ -131,72 +127,41 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps
         formula, limit = _USUAL_REQUESTS, {"context_length": settings.context}
     else:
         formula, limit = _NAMED_REQUESTS, {"max_running_requests": usual}
-    most: int = figure(
-        steps,
-        "running_by_tokens",
-        formula,
-        smaller(tokens // 2, usual),
-        unit="requests",
-        tokens=tokens,
-        **limit,
-    )
+    by_tokens = smaller(tokens // 2, usual)
+    most: int = figure(steps, "running_by_tokens", formula, by_tokens, unit="requests", tokens=tokens, **limit)
     if slots is None:
         return most
     by_states = slots // slots_per_request(settings)
-    running: int = figure(
-        steps,
-        "running",
-        "min(running_by_tokens, state_requests)",
-        smaller(by_states, most),
-        unit="requests",
-        running_by_tokens=most,
-        state_requests=by_states,
-    )
+    formula, terms = "min(running_by_tokens, state_requests)", {"running_by_tokens": most, "state_requests": by_states}
+    running: int = figure(steps, "running", formula, smaller(by_states, most), unit="requests", **terms)
     return running
 
 
 def tokens_of_bytes(tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None) -> int:
     """These tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each."""
     # A token takes a fraction of a byte where windows have a share; the product is rounded down to whole pages.
-    return figure(
-        steps,
-        "tokens",
-        "floor(floor(budget_of_tokens / cell_size) / page_size) x page_size",
-        tokens,
-        unit="tokens",
-        budget_of_tokens=left_bytes,
-        cell_size=cell,
-        page_size=settings.page_size,
-    )
+    formula = "floor(floor(budget_of_tokens / cell_size) / page_size) x page_size"
+    terms = {"budget_of_tokens": left_bytes, "cell_size": cell, "page_size": settings.page_size}
+    return figure(steps, "tokens", formula, tokens, unit="tokens", **terms)
 
 
 def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | None) -> int:
     """The tokens of a pool that may have no more than ``limit``."""
-    page = settings.page_size
-    return figure(
-        steps,
-        "tokens",
+    formula, terms = (
         "floor(max_total_tokens / page_size) x page_size",
-        unit="tokens",
-        max_total_tokens=limit,
-        page_size=page,
+        {"max_total_tokens": limit, "page_size": settings.page_size},
     )
+    return figure(steps, "tokens", formula, unit="tokens", **terms)
 
 
 def tokens_in_share(settings: SglangSettings, ratio: float, tokens: int, steps: list[Step] | None = None) -> int:
     """The tokens of the pool of windows where it has a share of the other pool's."""
     page = settings.page_size
     places: int = floored(tokens * ratio) // page * page
-    return figure(
-        steps if steps is not None and 0 < places != tokens else None,
-        "window_tokens",
-        "floor(floor(tokens x swa_full_tokens_ratio) / page_size) x page_size",
-        places,
-        unit="tokens",
-        tokens=tokens,
-        swa_full_tokens_ratio=ratio,
-        page_size=page,
-    )
+    kept = steps if steps is not None and 0 < places != tokens else None
+    formula = "floor(floor(tokens x swa_full_tokens_ratio) / page_size) x page_size"
+    terms = {"tokens": tokens, "swa_full_tokens_ratio": ratio, "page_size": page}
+    return figure(kept, "window_tokens", formula, places, unit="tokens", **terms)
 
 
 class PoolRules(Record):
@@ -262,13 +227,11 @@ class PoolRules(Record):
             return 0
         by: dict[str, int] = {}
         for pool, have, each in self.places(figures, request):
-            if not each:
-                continue
             if pool.startswith("running") and each == 1:
                 by[pool] = have
-                continue
-            name, of = _BY_POOL[pool]
-            by[name] = figure(steps, name, f"floor({pool} / {of})", unit="requests", **{pool: have, of: each})
+            elif each:
+                name, of = _BY_POOL[pool]
+                by[name] = figure(steps, name, f"floor({pool} / {of})", unit="requests", **{pool: have, of: each})
         return figure(steps, "at_once", f"min({', '.join(by)})", unit="requests", **by)
 
     def least(self, demand: Demand, own_bytes: int) -> int:
@@ -304,13 +267,14 @@ class PoolRules(Record):
             tokens = larger(tokens, ceiled(demand.window_places / ratio))
         tokens = -(-tokens // page) * page
         # A product in floating point may be a page off.
-        more = either(self._suffice(tokens, demand), tokens, tokens + page)
-        fewest: int = either(self._suffice(tokens - page, demand), tokens - page, more)
-        return fewest
 
-    def _suffice(self, tokens: int, demand: Demand) -> bool:
-        running = most_running(self.settings, tokens, None)
-        return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+        def suffice(tokens: int) -> bool:
+            running = most_running(settings, tokens, None)
+            return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+
+        more = either(suffice(tokens), tokens, tokens + page)
+        fewest: int = either(suffice(tokens - page), tokens - page, more)
+        return fewest
 
 
 def _roundest(low: int, high: int) -> int:
@@ -393,14 +357,8 @@ class LayerPools(PoolRules):
         drafted, requests, each = settings.draft_tokens, settings.own_requests or 1, slots_per_request(settings)
         plain = None if settings.drafts else steps
         if settings.mamba_slots is not None:
-            slots = figure(
-                steps,
-                "state_slots",
-                "floor(max_mamba_cache_size / dp)",
-                unit="slots",
-                max_mamba_cache_size=settings.mamba_slots,
-                dp=settings.dp,
-            )
+            terms = {"max_mamba_cache_size": settings.mamba_slots, "dp": settings.dp}
+            slots = figure(steps, "state_slots", "floor(max_mamba_cache_size / dp)", unit="slots", **terms)
             copied = min(requests, slots // each)
         elif not settings.radix and settings.requests is not None:
             slots = figure(steps, "state_slots", "max_running_requests", unit="slots", max_running_requests=requests)
@@ -411,37 +369,16 @@ class LayerPools(PoolRules):
                 slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
             else:
                 slots = floored((share - slot) // slot)
-            figure(
-                plain,
-                "state_slots",
-                "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)",
-                slots,
-                unit="slots",
-                pool_bytes=budget,
-                mamba_full_memory_ratio=settings.mamba_ratio,
-                slot_bytes=slot,
-            )
+            formula = "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)"
+            shares = {"pool_bytes": budget, "mamba_full_memory_ratio": settings.mamba_ratio, "slot_bytes": slot}
+            figure(plain, "state_slots", formula, slots, unit="slots", **shares)
             copied = smaller(slots // each, requests)
         if settings.drafts:
             left = left - slot * (copied + 1) * drafted / GIB
-        left_bytes = figure(
-            plain,
-            "budget_of_tokens",
-            "pool_bytes - (state_slots + 1) x slot_bytes",
-            floored((left - (slots + 1) * slot / GIB) * GIB),
-            pool_bytes=budget,
-            state_slots=slots,
-            slot_bytes=slot,
-        )
-        figure(
-            steps,
-            "state_requests",
-            "floor(state_slots / slots_per_request)",
-            slots // each,
-            unit="requests",
-            state_slots=slots,
-            slots_per_request=each,
-        )
+        formula, left_bytes = "pool_bytes - (state_slots + 1) x slot_bytes", floored((left - (slots + 1) * slot / GIB) * GIB)
+        figure(plain, "budget_of_tokens", formula, left_bytes, pool_bytes=budget, state_slots=slots, slot_bytes=slot)
+        formula, terms = "floor(state_slots / slots_per_request)", {"state_slots": slots, "slots_per_request": each}
+        figure(steps, "state_requests", formula, slots // each, unit="requests", **terms)
         return slots, left_bytes
 
     def _stage_tokens(self, stage: StageCells, left: int, steps: list[Step] | None = None) -> tuple[int, int | None]:
@@ -456,14 +393,9 @@ class LayerPools(PoolRules):
         tokens = tokens // page * page
         if settings.swa_ratio is not None or self.layout.window is None:
             if steps is not None and stage.swa_layers and stage.full_layers and not settings.drafts:
-                figure(
-                    steps,
-                    "cell_size",
-                    "full_token_bytes + swa_full_tokens_ratio x window_token_bytes",
-                    full_token_bytes=stage.full_bytes // stage.full_layers * stage.full_layers,
-                    swa_full_tokens_ratio=settings.swa_ratio or 0,
-                    window_token_bytes=stage.swa_bytes,
-                )
+                full, ratio = stage.full_bytes // stage.full_layers * stage.full_layers, settings.swa_ratio or 0
+                formula, window = "full_token_bytes + swa_full_tokens_ratio x window_token_bytes", stage.swa_bytes
+                figure(steps, "cell_size", formula, full_token_bytes=full, swa_full_tokens_ratio=ratio, window_token_bytes=window)
             tokens_of_bytes(tokens, settings, left, cell, steps)
         return tokens, self._windows(stage, tokens, steps)
 
@@ -542,11 +474,8 @@ class LayerPools(PoolRules):
         if settings.mamba_slots is not None or (not settings.radix and settings.requests is not None):
             # So many slots take the same of every budget.
             return around(least + _PROBE - self._slots(_PROBE, None)[1])
-        each, drafted, share = (
-            slots_per_request(settings),
-            settings.draft_tokens if settings.drafts else 0,
-            1 + settings.mamba_ratio,
-        )
+        each, share = slots_per_request(settings), 1 + settings.mamba_ratio
+        drafted = settings.draft_tokens if settings.drafts else 0
         for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / settings.mamba_ratio)
         # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
         low = least if settings.drafts else (least - slot) * share

@@ -1,7 +1,6 @@
-"""What sequences have in SGLang's pools, layer by layer, at every length and number of them; and the buffers that a rank allocates.
+"""What sequences have in SGLang's pools at every length and number of them, and the buffers that a rank allocates.
 
-A buffer is one row of one layer, in pages, of which it has one more than the pool's tokens take, and one slot more. What sequences need is
-the least budget whose pools hold them, which is no sum of terms: :class:`PoolCurve` asks the rules of the pools.
+What sequences need is the least budget whose pools hold them, which is no sum of terms: :class:`PoolCurve` asks the rules of the pools.
 """
 
 from __future__ import annotations
@@ -12,69 +11,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hwcalc.engines.forms import Curve, Term
 from hwcalc.engines.pool import ITEM_BYTES, Allocation
 from hwcalc.engines.sglang.layout import SWA, stage_spans
-from hwcalc.engines.stored import OwnRule, StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
-    from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
+    from hwcalc.engines.sglang.deployment import SglangDeployment
     from hwcalc.formulas.hybrid import Group
 
-_FLOAT8: Final = "fp8_e4m3"
 _RATIOS: Final = (4, 128)
-
-
-def layer_tensors(kind: LayerKind, occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
-    """The rows of all sequences in one layer of this kind, and both states in every slot of a request, on all tensor-parallel ranks."""
-    deployment, settings, held = occupancy.deployment, occupancy.settings, occupancy.held
-    tp, page = settings.tp, settings.page_size
-    ranks = f" x {tp} ranks" if tp > 1 else ""
-    if deployment.compressed is not None:
-        assert isinstance(kind, CompressedAttention)
-        return tuple(
-            _paged(row, (held.window_places if row.windows else held.places) // page, page, tp, ranks)
-            for row in page_rows(kind, deployment.compressed)
-        )
-    sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 else ""
-    layout, one, tensors = deployment.layout, deployment.demand(occupancy.tokens, 1), list[StoredTensor]()
-    windows = layout.pools[kind] == SWA
-    places, total = (one.window_places, held.window_places) if windows else (one.places, held.places)
-    each = f"{total:,} tokens in pages of {page:,}" if occupancy.together.unlike else f"{sequences}{places:,} tokens"
-    for row in layout.rows[kind]:
-        tensors.append(
-            StoredTensor(
-                name=row.name,
-                role=row.role,
-                axes=("numbers of a token on a rank",),
-                shape=(row.elements,),
-                dtype=row.dtype,
-                positions=places,
-                span=OwnRule(f"{places:,} tokens", places),
-                bytes=total * row.bytes * tp,
-                rule=f"{each} x {row.bytes:,} B{ranks}",
-            )
-        )
-    names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, occupancy.dtypes.state))
-    slots = deployment.slots
-    for (name, role, dtype), size in zip(names, layout.state_bytes.get(kind, (0, 0)), strict=True):
-        if size:
-            tensors.append(
-                StoredTensor(
-                    name=name,
-                    role=role,
-                    axes=("bytes of a slot on a rank",),
-                    shape=(size,),
-                    dtype=dtype,
-                    positions=slots,
-                    span=OwnRule(f"{slots:,} slots", slots),
-                    bytes=occupancy.batch * slots * size * tp,
-                    rule=f"{sequences}{slots:,} slots x {size:,} B{ranks}",
-                    why=f"state x {slots:,} slots" if slots > 1 else None,
-                )
-            )
-    return tuple(tensors)
 
 
 class PageRow(NamedTuple):
@@ -100,87 +46,8 @@ def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[P
         yield row("indexer_keys", Role.INDEX, layout.index_bytes, ratio)
 
 
-def _paged(row: PageRow, pages: int, page: int, tp: int, ranks: str) -> StoredTensor:
-    return StoredTensor(
-        name=row.name,
-        role=row.role,
-        axes=("bytes of a page",),
-        shape=(row.bytes,),
-        dtype=_FLOAT8,
-        positions=pages,
-        span=OwnRule(f"{pages:,} pages of {page:,} tokens", pages),
-        bytes=pages * row.bytes * tp,
-        rule=f"{pages:,} pages of {page:,} tokens x {row.bytes:,} B{ranks}",
-    )
-
-
-def extras(occupancy: SglangOccupancy) -> tuple[StoredTensor, ...]:
-    """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
-    ranks = occupancy.settings.tp * occupancy.setup.parallel.dp
-    stored = sum(group.count * bytes_of(occupancy.kind_tensors[group.kind]) for group in occupancy.stack.groups)
-    rest = occupancy.needed_bytes * occupancy.settings.pp * ranks - stored
-    states, requests, deployment = 0, 0, occupancy.deployment
-    if deployment.compressed is not None:
-        from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
-
-        # The compressors of 128 tokens. Where no pools hold the sequences there are none.
-        rules, stages = deployment.pool_rules, deployment.compressed.stages
-        assert isinstance(rules, CompressedPools)
-        counts = [rules.requests_with_states(place, occupancy.needed_bytes) for place in range(len(stages))]
-        states, requests = min(ranks * sum(map(rules.states_bytes, stages, counts)), max(0, rest)), max(counts)
-    ratio, unfilled = deployment.settings.swa_ratio, "states have a fixed share of the memory"
-    if deployment.window is not None:
-        unfilled = f"window pool for {'all running requests' if ratio is None else f'{ratio:g} of the tokens'}"
-    extras = (
-        ("compressor_states", states, f"compressors of {requests:,} requests", f"compressors for {requests:,} requests"),
-        ("unfilled_pools", rest - states, "pools have fixed shares of the memory, and one is full before the others", unfilled),
-    )
-    return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in extras if size > 0)
-
-
-def allocations(occupancy: SglangOccupancy, stage: int) -> tuple[Allocation, ...]:
-    """The buffers of a rank of pipeline stage ``stage``; none is empty."""
-    deployment, hardware, page = occupancy.deployment, occupancy.setup.hardware, occupancy.settings.page_size
-    size = hardware.kv_memory
-    if size is None and hardware.gpu is not None and occupancy.budget is not None:
-        size = max(0, occupancy.budget.expected)
-    # Without a budget, the smallest pools that hold the planned sequences.
-    sizes = occupancy.sizes(occupancy.needed_bytes if size is None else size)
-    if deployment.compressed is not None:
-        from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
-
-        # The pools of DeepSeek-V4, each of all layers of the stage together.
-        rules, compressed = deployment.pool_rules, deployment.compressed
-        assert isinstance(rules, CompressedPools)
-        kept = compressed.stages[stage]
-        pages, swa, states = (
-            sizes.tokens // page + 1,
-            (sizes.swa_tokens or 0) // page + 1,
-            rules.states_bytes(kept, sizes.running),
-        )
-        buffers = (
-            _buffer("windows", -1, "uint8", swa, round(page * compressed.swa_bytes(kept))),
-            _buffer("compressed", -1, "uint8", pages, round(page * compressed.compressed_bytes(kept))),
-            Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
-        )
-        return tuple(buffer for buffer in buffers if buffer.bytes)
-    layout, layers = deployment.layout, occupancy.plain_stack.layers
-    out: list[Allocation] = []
-    for number in stage_spans(len(layers), occupancy.settings.pp)[stage]:
-        for kind in layers[number]:
-            places = (sizes.swa_tokens or 0) if layout.pools[kind] == SWA else sizes.tokens
-            name = f"layers.{number}."
-            out += [
-                _buffer(name + row.name, number, row.dtype, places // page + 1, page * row.bytes) for row in layout.rows[kind]
-            ]
-            conv, state = layout.state_bytes.get(kind, (0, 0))
-            slots = (sizes.slots or 0) + 1
-            out.append(_buffer(name + "conv_state", number, "bf16", slots, conv))
-            out.append(_buffer(name + "recurrent_state", number, occupancy.dtypes.state, slots, state))
-    return tuple(buffer for buffer in out if buffer.bytes)
-
-
-def _buffer(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocation:
+def buffer_of(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocation:
+    """A buffer of so many rows of ``size`` bytes; in bytes where these are no whole numbers of its dtype."""
     item = ITEM_BYTES.get(dtype)
     if item is None or size % item:
         dtype, item = "uint8", 1

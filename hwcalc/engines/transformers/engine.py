@@ -37,7 +37,8 @@ from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import CacheTensor, ChunkedAttention, Fixed, Full, LayerKind, Role, SlidingAttention, Span
+from hwcalc.formulas import CacheTensor, ChunkedAttention, LayerKind, Role, SlidingAttention, Span
+from hwcalc.formulas.tensor import Fixed, Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.policies.base import KVPRESS, Chosen
 from hwcalc.text import brief
@@ -251,9 +252,8 @@ class TransformersOccupancy(GeneralOccupancy):
             )
         if options.backend == "fp8":
             if (version_numbers(self.version) or ()) < _FP8_SINCE:
-                raise UsageError(
-                    f"transformers {self.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer"
-                )
+                what = f"transformers {self.version} has no fp8 backend."
+                raise UsageError(what, hint="Use: --engine transformers@5.22 or newer")
             return
         waiting, dtype, groups = options.residual_length - 1, self.dtypes.roles[Role.KEY], self.plain_stack.groups
         per_token = sum(group.count * tensor.bytes_per_position(dtype) for group in groups for tensor in group.kind.tensors())
@@ -348,11 +348,13 @@ class TransformersOccupancy(GeneralOccupancy):
 
         if cache_class(self) == "static":
             return ()
-        largest = (
-            max((tensor.bytes for tensor in _joined(self)), default=0) if self.cut_layers is None else self.cut_layers.largest
-        )
+        # The tensors of the fullest rank that grow by concatenation.
+        stored = [tensor for tensors in self.rank_tensors.values() for tensor in tensors]
+        joined = [tensor for tensor in stored if tensor.role not in (Role.STATE, Role.CONV) and not tensor.once]
+        cut = self.cut_layers
+        largest = max((tensor.bytes for tensor in joined), default=0) if cut is None else cut.largest
         key = ("cache growth", self.load.encoder_seq)
-        growth = None if self.evicted is not None else self.shared(key, lambda: growing(self, _joined(self)))
+        growth = None if self.evicted is not None else self.shared(key, lambda: growing(self, joined))
         grows = None if growth is None else (Constant.of(0), growth, growth)
         source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
         return (BudgetPart.of("cache growth", Section.ACTIVATIONS, (0, largest, largest), source, grows=grows),)
@@ -444,9 +446,3 @@ class Transformers(GeneralEngine):
             config = _WEIGHTS.get(str(value))
             return "" if config is None else f"quantization_config={config}"
         return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
-
-
-def _joined(opened: Occupancy) -> Iterator[StoredTensor]:
-    """The tensors of the fullest rank that grow by concatenation."""
-    fixed = (Role.STATE, Role.CONV)
-    return (tensor for each in opened.rank_tensors.values() for tensor in each if tensor.role not in fixed and not tensor.once)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from hwcalc import formulas
 from hwcalc.errors import ConfigError
@@ -33,7 +33,7 @@ def common_keys(source: Source) -> Keys:
         "embedding_length": source.width,
         "feed_forward_length": _feed_forward(source),
         "expert_count": source.number(*_EXPERTS),
-        "expert_used_count": _used(source),
+        "expert_used_count": next((count for key in _USED if (count := _one(source, key)) is not None), None),
         "expert_feed_forward_length": _one(source, "moe_intermediate_size"),
         "expert_shared_count": next((count for key in _SHARED if (count := _one(source, key)) is not None), None),
         "leading_dense_block_count": source.number("first_k_dense_replace"),
@@ -59,10 +59,6 @@ def _feed_forward(source: Source) -> int | list[int] | None:
     return None
 
 
-def _used(source: Source) -> int | None:
-    return next((value for key in _USED if (value := _one(source, key)) is not None), None)
-
-
 def _one(source: Source, key: str) -> int | None:
     """A number that some files repeat for each layer (Hunyuan). The converter asks that all are the same."""
     if not isinstance(source.get(key), (list, tuple)):
@@ -83,7 +79,7 @@ def head_keys(source: Source) -> Keys:
     full = source.example(slides=False) or heads[0]
     sliding = source.example(slides=True) or full
     # The heads of a layer that reads another's cache are set by the row of the table.
-    none = full if source.shares else Heads(queries=0, keys=0, key_length=0, value_length=0)
+    none = full if source.shares else Heads(0, 0, 0, 0)
     every = [each or none for each in source.heads]
     keys: Keys = {
         "attention.head_count": source.alike([each.queries for each in heads]),
@@ -173,7 +169,7 @@ K = TypeVar("K", bound=LayerKind)
 _LARGEST = 2**40
 
 
-class Heads(Record):
+class Heads(NamedTuple):
     """The heads of one layer: of queries, of keys, and the elements of one key and one value."""
 
     queries: int
@@ -304,19 +300,15 @@ class Source(Record):
         return values[0] if len(set(values)) == 1 else list(values)
 
 
-def _of(queries: int, keys: int, key_length: int, value_length: int, *, slides: bool = False) -> Heads:
-    return Heads(queries=queries, keys=keys, key_length=key_length, value_length=value_length, slides=slides)
-
-
 def _heads(part: LayerKind) -> Heads | None:
     if isinstance(part, AttentionKind):
         slides = isinstance(part, SlidingAttention)
-        return _of(part.num_attention_heads, part.num_key_value_heads, part.head_dim, part.v_head_dim, slides=slides)
+        return Heads(part.num_attention_heads, part.num_key_value_heads, part.head_dim, part.v_head_dim, slides)
     if isinstance(part, formulas.LatentAttention):
         length = part.kv_lora_rank + part.qk_rope_head_dim
-        return _of(part.num_attention_heads, 1, length, part.kv_lora_rank, slides=part.window is not None)
+        return Heads(part.num_attention_heads, 1, length, part.kv_lora_rank, part.window is not None)
     if isinstance(part, formulas.CompressedAttention):
-        return _of(part.num_attention_heads, 1, part.head_dim, part.head_dim)
+        return Heads(part.num_attention_heads, 1, part.head_dim, part.head_dim)
     return None
 
 

@@ -17,7 +17,6 @@ from hwcalc.parsers.gguf.converter_keys import common_keys, source_of
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.gguf.converter_keys import Keys, Source
     from hwcalc.parsers.gguf.converters import Step
 
 
@@ -67,44 +66,25 @@ ROWS: Final = (
     *(_row(arch, classes) for arch, classes in _COMMON.items()),
     _row("afmoe", "AfmoeForCausalLM", do.window(), do.copied({"leading_dense_block_count": "num_dense_layers"})),
     _row("bailingmoe2", "BailingMoeV2ForCausalLM", do.bailing2, do.mtp, rotary=0.5),
-    _row(
-        "bert",
-        "BertForMaskedLM BertForSequenceClassification BertModel CamembertModel",
-        do.fixed({"attention.causal": False}),
-        do.needed({"attention.head_count": "num_attention_heads"}),
-    ),
+    _row("bert", "BertForMaskedLM BertForSequenceClassification BertModel CamembertModel", do.fixed({"attention.causal": False}),
+        do.needed({"attention.head_count": "num_attention_heads"})),
     _row("bloom", "BloomForCausalLM BloomModel", do.four_times, do.as_long_as_wide),
     _row("chatglm", "ChatGLMForConditionalGeneration ChatGLMModel GlmForCausalLM", do.as_long_as_wide, do.chatglm, rotary=0.5),
     _row("codeshell", "CodeShellForCausalLM", do.four_times),
     _row("cohere2", "Cohere2ForCausalLM", do.window(), rotary=1.0),
     _row("cohere2moe", "Cohere2MoeForCausalLM", do.window(listed=True), do.mtp, do.cohere2_moe, do.leading_dense),
     _row("command-r", "CohereForCausalLM", do.copied({"context_length": "model_max_length"})),
-    _row(
-        "dbrx",
-        "DbrxForCausalLM",
-        do.copied(
-            {"feed_forward_length": "ffn_hidden_size", "expert_count": "moe_num_experts", "expert_used_count": "moe_top_k"},
-            section="ffn_config",
-        ),
-    ),
+    _row("dbrx", "DbrxForCausalLM", do.copied({"feed_forward_length": "ffn_hidden_size", "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_top_k"}, section="ffn_config")),
     _row("deci", "DeciLMForCausalLM", do.deci),
     _row("deepseek2-ocr", "DeepseekOCRForCausalLM UnlimitedOCRForCausalLM", do.window(), do.rotary, do.latent),
-    _row(
-        "deepseek2",
-        "DeepseekV2ForCausalLM DeepseekV3ForCausalLM KimiK25ForConditionalGeneration KimiVLForConditionalGeneration YoutuForCausalLM "
-        "YoutuVLForConditionalGeneration",
-        do.latent,
-    ),
+    _row("deepseek2", "DeepseekV2ForCausalLM DeepseekV3ForCausalLM KimiK25ForConditionalGeneration KimiVLForConditionalGeneration "
+        "YoutuForCausalLM YoutuVLForConditionalGeneration", do.latent),
     _row("deepseek2", "Glm4MoeLiteForCausalLM", do.latent, do.mtp),
     _row("deepseek32", "DeepseekV32ForCausalLM", do.latent, do.mtp),
     _row("deepseek4", "DeepseekV4ForCausalLM", do.deepseek4),
-    _row(
-        "dots3note",
-        "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration Dots3NoteTextForCausalLM",
-        do.latent,
-        do.window(listed=True),
-        do.dots3,
-    ),
+    _row("dots3note", "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration Dots3NoteTextForCausalLM", do.latent,
+        do.window(listed=True), do.dots3),
     _row("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", do.ernie_moe),
     _row("exaone", "ExaoneForCausalLM", rotary=1.0),
     _row("exaone-moe", "ExaoneMoEForCausalLM ExaoneMoeForCausalLM", do.window(listed=True), do.mtp, do.exaone_moe),
@@ -114,9 +94,8 @@ ROWS: Final = (
     _row("gemma2", "Gemma2ForCausalLM", do.window()),
     _row("gemma3", "Gemma3ForCausalLM Gemma3ForConditionalGeneration", do.gemma3),
     _row("gemma3n", "Gemma3nForCausalLM Gemma3nForConditionalGeneration", do.gemma3, do.gemma3n),
-    _row(
-        "gemma4", "Gemma4ForCausalLM Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration", do.gemma3, do.gemma4
-    ),
+    _row("gemma4", "Gemma4ForCausalLM Gemma4ForConditionalGeneration Gemma4UnifiedForConditionalGeneration", do.gemma3,
+        do.gemma4),
     _row("glm-dsa", "GlmMoeDsaForCausalLM", do.latent, do.mtp, do.indexer_types),
     _row("glm4", "Glm4ForCausalLM Glm4vForConditionalGeneration", rotary=0.5),
     _row("glm4", "GlmOcrForConditionalGeneration", do.mtp, rotary=0.5),
@@ -138,36 +117,20 @@ ROWS: Final = (
     _row("kimi-linear", "KimiLinearForCausalLM KimiLinearModel", do.scalar_heads, do.without("attention.value_length")),
     _row("laguna", "LagunaForCausalLM", do.laguna, do.leading_dense, rotary=1.0),
     _row("lfm2", "LFM2ForCausalLM Lfm2ForCausalLM", do.lfm2, do.copied({"shortconv.l_cache": "conv_L_cache"})),
-    _row(
-        "lfm2moe",
-        "Lfm2MoeForCausalLM",
-        do.copied({"leading_dense_block_count": "num_dense_layers", "shortconv.l_cache": "conv_L_cache"}),
-    ),
-    _row(
-        "llama4",
-        "Llama4ForCausalLM Llama4ForConditionalGeneration",
-        do.needed({"feed_forward_length": "intermediate_size_mlp", "expert_feed_forward_length": "intermediate_size"}),
-        do.llama4,
-    ),
-    _row(
-        "mamba",
-        "FalconMambaForCausalLM MambaForCausalLM MambaLMHeadModel",
-        do.any_length,
-        do.fixed({"feed_forward_length": 0, "attention.head_count": 0}),
-    ),
+    _row("lfm2moe", "Lfm2MoeForCausalLM", do.copied({"leading_dense_block_count": "num_dense_layers",
+        "shortconv.l_cache": "conv_L_cache"})),
+    _row("llama4", "Llama4ForCausalLM Llama4ForConditionalGeneration", do.needed({"feed_forward_length": "intermediate_size_mlp",
+        "expert_feed_forward_length": "intermediate_size"}), do.llama4),
+    _row("mamba", "FalconMambaForCausalLM MambaForCausalLM MambaLMHeadModel", do.any_length, do.fixed({"feed_forward_length": 0,
+        "attention.head_count": 0})),
     _row("mamba2", "Mamba2ForCausalLM", do.any_length, do.fixed({"feed_forward_length": 0, "attention.head_count": 0})),
     _row("mellum", "MellumForCausalLM", do.mellum),
     _row("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", do.window(listed=True), do.mimo2, rotary=1.0),
     _row("minicpm3", "MiniCPM3ForCausalLM", do.expanded_latent),
     _row("minimax-01", "MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM", do.equal_keys, rotary=1.0),
     _row("minimax-m2", "MiniMaxM2ForCausalLM", do.experts_as_wide, rotary=1.0),
-    _row(
-        "minimax-m3",
-        "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration",
-        do.experts_as_wide,
-        do.minimax_m3,
-        rotary=1.0,
-    ),
+    _row("minimax-m3", "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration", do.experts_as_wide, do.minimax_m3,
+        rotary=1.0),
     _row("mpt", "MPTForCausalLM", do.four_times),
     _row("muse-glimmer", "MuseGlimmerForConditionalGeneration", do.window(listed=True)),
     _row("nemotron", "NemotronForCausalLM", rotary=0.5),
@@ -181,37 +144,22 @@ ROWS: Final = (
     _row("plamo2", "PLaMo2ForCausalLM Plamo2ForCausalLM", do.plamo2),
     _row("plamo3", "PLaMo3ForCausalLM Plamo3ForCausalLM", do.window(), do.plamo3),
     _row("qwen2moe", "Qwen2MoeForCausalLM", do.shared_expert),
-    _row(
-        "qwen35",
-        "MiniCPMV4_6ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
-        do.interval,
-        do.qwen_next,
-        rotary=0.25,
-    ),
-    _row(
-        "qwen35moe",
-        "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration",
-        do.shared_expert,
-        do.interval,
-        do.qwen_next,
-        rotary=0.25,
-    ),
+    _row("qwen35", "MiniCPMV4_6ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration", do.interval,
+        do.qwen_next, rotary=0.25),
+    _row("qwen35moe", "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration", do.shared_expert, do.interval, do.qwen_next,
+        rotary=0.25),
     _row("qwen3next", "Qwen3NextForCausalLM", do.shared_expert, do.interval, do.qwen_next, rotary=0.25),
-    _row(
-        "qwen4exp", "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", do.shared_expert, do.interval, do.qwen4, rotary=0.25
-    ),
+    _row("qwen4exp", "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", do.shared_expert, do.interval, do.qwen4,
+        rotary=0.25),
     _row("refact", "GPTRefactForCausalLM", do.refact),
     _row("rwkv6", "Rwkv6ForCausalLM", do.any_length, do.wide(3.5, 32)),
     _row("rwkv7", "RWKV7ForCausalLM Rwkv7ForCausalLM", do.any_length, do.wide(4)),
     _row("stablelm", "LlavaStableLMEpochForCausalLM StableLMEpochForCausalLM StableLmForCausalLM", rotary=0.25),
     _row("starcoder", "GPTBigCodeForCausalLM", do.four_times),
     _row("step35", "Step3p5ForCausalLM Step3p7ForConditionalGeneration", do.window(listed=True), do.mtp, do.step35),
-    _row(
-        "t5",
-        "MT5ForConditionalGeneration T5ForConditionalGeneration T5WithLMHeadModel UMT5ForConditionalGeneration UMT5Model",
-        do.t5,
-    ),
-)
+    _row("t5", "MT5ForConditionalGeneration T5ForConditionalGeneration T5WithLMHeadModel UMT5ForConditionalGeneration UMT5Model",
+        do.t5),
+)  # fmt: skip
 """Every class that both the converter and kvplan know."""
 
 
@@ -258,37 +206,26 @@ def _keys(model: ModelSpec) -> Mapping[str, Any]:
     source = source_of(model)
     try:
         keys = common_keys(source)
-        if row.rotary is not None:
-            _add_rotary(row.rotary, source, keys)
+        length = keys.get("attention.key_length")
+        if row.rotary is not None and isinstance(length, int):
+            # How much of a head is rotated.
+            dimensions, share = source.number("rotary_dim"), source.fraction("partial_rotary_factor", "rotary_pct")
+            rotated = int((row.rotary if share is None else share) * length)
+            keys["rope.dimension_count"] = rotated if dimensions is None else dimensions
         for step in row.steps:
             step(source, keys)
     except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"the values of {model.id} do not make sense for llama.cpp: {shown(str(error), 100)}.") from error
-    arch = _architecture(row, source, keys)
+    # A converter may choose another architecture by the content of the file.
+    arch = row.arch
+    if arch == "mistral3" and source.config.model_type == "mistral4":
+        arch = "mistral4"
+    elif arch == "nemotron_h" and "expert_count" in keys:
+        arch = "nemotron_h_moe"
+    elif arch == "granitehybrid" and "ssm.conv_kernel" not in keys:
+        arch = "granitemoe" if keys.get("expert_used_count") else "granite"
     general = {GGUF_ARCHITECTURE: arch} | ({} if model.dtype is None else {"general.file_type": _FILE_TYPES.get(model.dtype, 1)})
     return general | {key if key == VOCABULARY else f"{arch}.{key}": value for key, value in keys.items()}
-
-
-def _add_rotary(default: float, source: Source, keys: Keys) -> None:
-    """How much of a head is rotated."""
-    length = keys.get("attention.key_length")
-    if not isinstance(length, int):
-        return
-    dimensions = source.number("rotary_dim")
-    share = source.fraction("partial_rotary_factor", "rotary_pct")
-    share = default if share is None else share
-    keys["rope.dimension_count"] = int(share * length) if dimensions is None else dimensions
-
-
-def _architecture(row: Row, source: Source, keys: Keys) -> str:
-    """The architecture of the row, or the one that a converter chooses by the content of the file."""
-    if row.arch == "mistral3" and source.config.model_type == "mistral4":
-        return "mistral4"
-    if row.arch == "nemotron_h" and "expert_count" in keys:
-        return "nemotron_h_moe"
-    if row.arch == "granitehybrid" and "ssm.conv_kernel" not in keys:
-        return "granitemoe" if keys.get("expert_used_count") else "granite"
-    return row.arch
 
 
 def row_for(model: ModelSpec) -> Row:

@@ -7,7 +7,7 @@ Keys are read as the loader of each architecture reads them: ``llama_model_base:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,11 +113,6 @@ class Hparams(Record):
         return self.n_layer_all - self.n_layer_nextn
 
     @property
-    def chunked(self) -> bool:
-        """Whether a window begins anew after every ``n_swa`` tokens."""
-        return self.swa_type == "chunked"
-
-    @property
     def is_mla(self) -> bool:
         """Whether keys and values are one latent vector."""
         return bool(self.key_length_mla and self.value_length_mla)
@@ -141,16 +136,17 @@ class Hparams(Record):
     @cached_property
     def query_width(self) -> int:
         """Numbers of a token's queries in the widest layer."""
-        if self.is_mla:
-            return max(self.n_head) * self.key_length_mla
-        return max((self.n_head[n] * self.head_width_k(n) for n in range(self.n_layer)), default=0)
+        return self._widest(self.key_length_mla, self.head_width_k)
 
     @cached_property
     def attention_width(self) -> int:
         """Numbers that the attention gives for a token in the widest layer."""
+        return self._widest(self.value_length_mla, self.head_width_v)
+
+    def _widest(self, latent: int, width: Callable[[int], int]) -> int:
         if self.is_mla:
-            return max(self.n_head) * self.value_length_mla
-        return max((self.n_head[n] * self.head_width_v(n) for n in range(self.n_layer)), default=0)
+            return max(self.n_head) * latent
+        return max((self.n_head[layer] * width(layer) for layer in range(self.n_layer)), default=0)
 
     @property
     def n_embd_v_gqa_max(self) -> int:
@@ -184,24 +180,21 @@ def read_hparams(keys: Mapping[str, Any], tensors: Sequence[GgufTensor] = ()) ->
     Raises :class:`~hwcalc.errors.UnknownArchitectureError` for an architecture that llama.cpp does not know, and
     :class:`~hwcalc.errors.ConfigError` for a value that makes no sense.
     """
-    name = architecture_name(keys)
+    name = keys.get(GGUF_ARCHITECTURE)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{GGUF_ARCHITECTURE} is {quoted(name)}, but must be a name such as llama.", hint=_HINT)
     row = ARCHITECTURES.get(name)
     if row is None:
-        raise _unknown(name)
-    return Hparams(**read_values(Keys(keys, name), row, tensors))
+        from difflib import get_close_matches
 
-
-def _unknown(name: str) -> UnknownArchitectureError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name[:60], ARCHITECTURES, 3)
-    known = (
-        f"Near it: {', '.join(near)}." if near else f"llama.cpp v0.5.0 knows {len(ARCHITECTURES)}, such as llama, qwen3, gemma3."
-    )
-    return UnknownArchitectureError(
-        f"No parser knows {GGUF_ARCHITECTURE} {shown(name, 60)}.",
-        hint=f"{known} Give the model's config.json instead, if it has one.",
-    )
+        near = get_close_matches(name[:60], ARCHITECTURES, 3)
+        known = f"llama.cpp v0.5.0 knows {len(ARCHITECTURES)}, such as llama, qwen3, gemma3."
+        known = f"Near it: {', '.join(near)}." if near else known
+        raise UnknownArchitectureError(
+            f"No parser knows {GGUF_ARCHITECTURE} {shown(name, 60)}.",
+            hint=f"{known} Give the model's config.json instead, if it has one.",
+        )
+    return Hparams(**_values(Keys(keys, name), row, tensors))
 
 
 def hparams_of(model: ModelSpec) -> Hparams:
@@ -222,14 +215,6 @@ MAX_LAYERS: Final = 512
 """``LLAMA_MAX_LAYERS`` (src/llama-hparams.h): most blocks of a file, and most entries of a list per layer."""
 
 _HINT: Final = "Check that the keys are those of the file: kvplan reads them as llama.cpp does."
-
-
-def architecture_name(keys: Mapping[str, Any]) -> str:
-    """The value of ``general.architecture``."""
-    name = keys.get(GGUF_ARCHITECTURE)
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{GGUF_ARCHITECTURE} is {quoted(name)}, but must be a name such as llama.", hint=_HINT)
-    return name
 
 
 class Keys:
@@ -253,7 +238,11 @@ class Keys:
 
     def error(self, key: str, value: object, allowed: str) -> ConfigError:
         """Make the error about a value. The caller raises it."""
-        return ConfigError(f"{shown(self.architecture, 40)[1:-1]}.{key} is {quoted(value)}, but must be {allowed}.", hint=_HINT)
+        return self.error_in_words(key, quoted(value), allowed)
+
+    def error_in_words(self, key: str, words: str, allowed: str) -> ConfigError:
+        """As :meth:`error`, about a value that is described and not shown."""
+        return ConfigError(f"{shown(self.architecture, 40)[1:-1]}.{key} is {words}, but must be {allowed}.", hint=_HINT)
 
     def missing(self, key: str) -> ConfigError:
         """Make the error about a missing key. The caller raises it."""
@@ -307,10 +296,6 @@ class Keys:
             raise self.error_in_words(key, f"a list of {len(values):,}", f"a list of at most {MAX_LAYERS:,}")
         return tuple(int(value) if isinstance(value, bool) else self._whole(key, value, 0, MAX_DIMENSION) for value in values)
 
-    def error_in_words(self, key: str, words: str, allowed: str) -> ConfigError:
-        """As :meth:`error`, about a value that is described and not shown."""
-        return ConfigError(f"{shown(self.architecture, 40)[1:-1]}.{key} is {words}, but must be {allowed}.", hint=_HINT)
-
     def vocabulary(self) -> int:
         """The number of tokens: of the list, or as the file says; 0 if it does not say."""
         count = self.values.get(VOCABULARY)
@@ -326,27 +311,43 @@ class Keys:
         return count
 
 
-def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) -> dict[str, Any]:
-    """The fields of :class:`~hwcalc.parsers.gguf.hparams.Hparams` by name."""
+def _values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) -> dict[str, Any]:
+    """The fields of :class:`Hparams` by name."""
     layers = file.whole("block_count", None, minimum=1, maximum=MAX_LAYERS)
-    nextn = _draft_layers(file, row, layers, tensors)
-    heads = file.per_layer("attention.head_count", layers, (0,) * layers)
+    none = (0,) * layers
+    nextn = file.whole("nextn_predict_layers", maximum=layers)
+    probe = f"blk.{layers - nextn}.nextn.eh_proj.weight"
+    if row.memory == "compressed" and tensors and all(tensor.name != probe for tensor in tensors):
+        # A DeepSeek-V4 file may name layers for multi-token prediction and not have them.
+        nextn = 0
+    shapes = (tensor.shape for tensor in tensors if tensor.name == "token_embd.weight")
+    table = next(shapes, ())
+    heads = file.per_layer("attention.head_count", layers, none)
     read: dict[str, Any] = {
         "arch": file.architecture,
         "n_layer_all": layers,
         "n_layer_nextn": nextn,
         "n_embd": file.whole(row.width_key, None, minimum=1),
-        "n_vocab": file.vocabulary() or _rows_of_the_embedding(tensors),
+        "n_vocab": file.vocabulary() or (table[-1] if len(table) > 1 else 0),
         "n_ctx_train": file.whole("context_length", None),
         "causal": row.causal and file.switch("attention.causal", default=True),
         "n_head": heads,
         "n_head_kv": file.per_layer("attention.head_count_kv", layers, heads),
-        "n_ff": file.per_layer("feed_forward_length", layers, (0,) * layers),
+        "n_ff": file.per_layer("feed_forward_length", layers, none),
         "dec_n_layer": file.whole("decoder_block_count", layers - nextn, maximum=MAX_LAYERS) if row.encoder_decoder else 0,
         "n_embd_per_layer": file.whole("embedding_length_per_layer_input"),
     }
     read |= _head_widths(file, row, read)
-    read |= _latents(file, row) | _states(file, row, read) | _experts(file, layers)
+    read |= _latents(file, row) | _states(file, row, read)
+    # Numbers of experts: the most of any layer where layers differ.
+    read |= {
+        "n_expert": file.whole("expert_count"),
+        "n_expert_used": max(file.per_layer("expert_used_count", layers, none)),
+        "n_expert_shared": file.whole("expert_shared_count"),
+        "n_ff_exp": max(file.per_layer("expert_feed_forward_length", layers, none)),
+        "n_ff_shexp": file.whole("expert_shared_feed_forward_length"),
+        "n_layer_dense_lead": file.whole("leading_dense_block_count"),
+    }
     recurrent = _recurrent_layers(file, row, read)
     read |= {"is_recurrent": recurrent} | _window(file, row, layers - nextn, layers, recurrent)
     read |= _indexer(file, row, layers, layers - nextn, read["n_ctx_train"])
@@ -355,20 +356,6 @@ def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) ->
     elif row.shared_layers:
         read["kv_from_start"] = layers - file.whole("attention.shared_kv_layers", maximum=layers)
     return read | _unrolled(file, row, read)
-
-
-def _draft_layers(file: Keys, row: Architecture, layers: int, tensors: Sequence[GgufTensor]) -> int:
-    """Trailing blocks for multi-token prediction. A DeepSeek-V4 file may name them and not have them."""
-    nextn = file.whole("nextn_predict_layers", maximum=layers)
-    probe = f"blk.{layers - nextn}.nextn.eh_proj.weight"
-    if row.memory == "compressed" and tensors and all(tensor.name != probe for tensor in tensors):
-        return 0
-    return nextn
-
-
-def _rows_of_the_embedding(tensors: Sequence[GgufTensor]) -> int:
-    table = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
-    return table.shape[-1] if table is not None and len(table.shape) > 1 else 0
 
 
 def _head_widths(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, int]:
@@ -407,50 +394,38 @@ def _latents(file: Keys, row: Architecture) -> dict[str, Any]:
 def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of a recurrent state, from the keys that the architecture reads and no others."""
     states = row.states
-    if states in ("mamba1", "mamba2", "delta"):
-        names = {"conv": "conv_kernel", "inner": "inner_size", "state": "state_size"}
-        out: dict[str, Any] = {f"ssm_d_{name}": file.whole(f"ssm.{key}", None) for name, key in names.items()}
-        out["ssm_dt_rank"] = file.whole("ssm.time_step_rank", None)
-        if states != "mamba1":
-            out["ssm_n_group"] = file.whole("ssm.group_count", None)
-        return out | (_ngrams(file, read) if row.ngrams else {})
     if states == "kda":
-        return {"ssm_d_conv": file.whole("ssm.conv_kernel", None), "kda_head_dim": file.whole("kda.head_dim", None)} | (
-            {"hyper_connections": file.whole("hyper_connection.count")}
-        )
+        out = {"ssm_d_conv": file.whole("ssm.conv_kernel", None), "kda_head_dim": file.whole("kda.head_dim", None)}
+        return {**out, "hyper_connections": file.whole("hyper_connection.count")}
     if states == "wkv":
         shifts = file.whole("token_shift_count", 2)
         return {"wkv_head_size": file.whole("wkv.head_size", None, minimum=1), "token_shift_count": shifts}
     if states == "short-conv":
         return {"shortconv_l_cache": file.whole("shortconv.l_cache", None, minimum=1)}
-    return {"head_la": read["head_k"]} if states == "lightning" else {}
-
-
-def _ngrams(file: Keys, read: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the layer that looks n-grams up: (kernel - 1) x n inputs of every residual stream."""
-    streams = file.whole("hyper_connection.count", None, minimum=2)
-    out: dict[str, Any] = {"hyper_connections": streams}
-    layers = file.numbers("ple.layers")
-    if layers:
-        if len(layers) != 1 or layers[0] >= read["n_layer_all"]:
-            raise file.error("ple.layers", list(layers), f"one layer from 0 to {read['n_layer_all'] - 1}")
-        size = file.whole("ple.ngram_size", None, minimum=2, maximum=8)
-        kernel = file.whole("ple.conv_kernel", None, minimum=1)
-        out |= {"ple_layer": layers[0], "ple_conv_state": (kernel - 1) * size * streams * read["n_embd"]}
-    return out
-
-
-def _experts(file: Keys, layers: int) -> dict[str, int]:
-    """Numbers of experts; the most of any layer where layers differ."""
-    none = (0,) * layers
-    return {
-        "n_expert": file.whole("expert_count"),
-        "n_expert_used": max(file.per_layer("expert_used_count", layers, none)),
-        "n_expert_shared": file.whole("expert_shared_count"),
-        "n_ff_exp": max(file.per_layer("expert_feed_forward_length", layers, none)),
-        "n_ff_shexp": file.whole("expert_shared_feed_forward_length"),
-        "n_layer_dense_lead": file.whole("leading_dense_block_count"),
+    if states == "lightning":
+        return {"head_la": read["head_k"]}
+    if states == "none":
+        return {}
+    names = {
+        "ssm_d_conv": "conv_kernel",
+        "ssm_d_inner": "inner_size",
+        "ssm_d_state": "state_size",
+        "ssm_dt_rank": "time_step_rank",
     }
+    if states != "mamba1":
+        names["ssm_n_group"] = "group_count"
+    out = {name: file.whole(f"ssm.{key}", None) for name, key in names.items()}
+    if row.ngrams:
+        # The layer that looks n-grams up keeps (kernel - 1) x n inputs of every residual stream.
+        streams = out["hyper_connections"] = file.whole("hyper_connection.count", None, minimum=2)
+        layers = file.numbers("ple.layers")
+        if layers:
+            if len(layers) != 1 or layers[0] >= read["n_layer_all"]:
+                raise file.error("ple.layers", list(layers), f"one layer from 0 to {read['n_layer_all'] - 1}")
+            size = file.whole("ple.ngram_size", None, minimum=2, maximum=8)
+            kernel = file.whole("ple.conv_kernel", None, minimum=1)
+            out |= {"ple_layer": layers[0], "ple_conv_state": (kernel - 1) * size * streams * read["n_embd"]}
+    return out
 
 
 def _recurrent_layers(file: Keys, row: Architecture, read: Mapping[str, Any]) -> tuple[bool, ...]:
@@ -511,18 +486,11 @@ def _layers_with_a_window(
     if pattern != "period":
         raise file.missing(key) if not file.has(key) else file.error(key, file.get(key), "a list with one entry for each layer")
     period = file.whole(key, window.period)
-    return tuple(layer < trunk and _slides(layer, period, dense_first=window.dense_first) for layer in range(layers))
-
-
-def _slides(layer: int, period: int, *, dense_first: bool) -> bool:
-    """Whether a layer has the window: all of a period but its last, or its first. With period 0 all layers have it.
-
-    >>> [_slides(layer, 3, dense_first=False) for layer in range(4)]
-    [True, True, False, True]
-    """
     if not period:
-        return True
-    return layer % period != 0 if dense_first else layer % period < period - 1
+        return tuple(layer < trunk for layer in range(layers))
+    # All of a period have the window but its last, or its first.
+    full = 0 if window.dense_first else period - 1
+    return tuple(layer < trunk and layer % period != full for layer in range(layers))
 
 
 def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: int) -> dict[str, Any]:
@@ -543,7 +511,10 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
             raise file.error_in_words("attention.compress_ratios", f"a list of {len(ratios):,}", f"a list of at least {layers:,}")
         out["compress_ratios"] = ratios[:layers]
     elif row.indexers_by_context:
-        full = file.per_layer(key, trunk, full if trained < _GLM_5_2_CONTEXT else tuple(map(_glm_5_2_indexer, range(trunk))))
+        if trained >= _GLM_5_2_CONTEXT:
+            # Layers of GLM-5.2 with an indexer of their own: the first two, and then every fourth up to layer 77.
+            full = tuple(int(layer < 2 or (layer % 4 == 2 and layer < 78)) for layer in range(trunk))
+        full = file.per_layer(key, trunk, full)
     elif row.pooled_indexer:
         out["indexer_kpool"] = file.whole("attention.indexer.kpool", None, minimum=2)
         full = file.per_layer(key, trunk, full)
@@ -556,11 +527,6 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
 
 _GLM_5_2_CONTEXT: Final = 1_048_576
 """From this training context on, a GLM file without a list of indexers is GLM-5.2 (src/models/glm-dsa.cpp)."""
-
-
-def _glm_5_2_indexer(layer: int) -> bool:
-    """Whether a layer of GLM-5.2 has an indexer of its own: the first two, and then every fourth up to layer 77."""
-    return layer < 2 or (layer % 4 == 2 and layer < 78)
 
 
 def _unrolled(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, Any]:

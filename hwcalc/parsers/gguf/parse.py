@@ -8,8 +8,9 @@ in the main context. Tensors are blocks of weights under their names without the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import ClassVar, Final
 
 from hwcalc import formulas
@@ -29,7 +30,6 @@ from hwcalc.model import (
     gguf_weights,
 )
 from hwcalc.parsers.config import check_size
-from hwcalc.parsers.gguf.architectures import States
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.quantization.ggml import FLOAT_TYPES, ROTARY, TABLES, part_of_layer, placed, stated_type, without_prefix
 
@@ -38,8 +38,6 @@ _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
 _OUTSIDE: Final = {WeightRole.EMBEDDING: "embedding", WeightRole.HEAD: "head", WeightRole.NORM: "norm"}
 _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
 _NORM: Final = r"norm|(^|_)ln(_|$)"
-
-_Key = tuple[str, Part, tuple[Weight, ...]]
 
 
 def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | None:
@@ -59,25 +57,20 @@ def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | N
             outside.setdefault((_OUTSIDE.get(weight.role, "outside"), part), []).append(weight)
             continue
         part = Part.MTP if part is Part.LANGUAGE and number >= drafts_from else part
-        layers.setdefault((_kind(path), part, number), []).append(weight)
-    blocks = [Block(kind=kind, weights=_sorted(weights), part=part) for (kind, part), weights in outside.items()]
-    return Weights(blocks=(*blocks, *_blocks(layers)))
-
-
-def _blocks(layers: Mapping[tuple[str, Part, int], list[Weight]]) -> Iterable[Block]:
-    grouped: dict[_Key, list[int]] = {}
+        kind = "mtp" if without_prefix(path).startswith("nextn.") else part_of_layer(path)
+        layers.setdefault((kind, part, number), []).append(weight)
+    alike: dict[tuple[str, Part, tuple[Weight, ...]], list[int]] = {}
     for (kind, part, number), weights in sorted(layers.items()):
-        grouped.setdefault((kind, part, _sorted(weights)), []).append(number)
-    for (kind, part, same), numbers in grouped.items():
-        yield Block(kind=kind, weights=same, part=part, count=len(numbers), layers=tuple(numbers))
+        alike.setdefault((kind, part, tuple(sorted(weights, key=_path))), []).append(number)
+    once = (Block(kind=kind, weights=tuple(sorted(weights, key=_path)), part=part) for (kind, part), weights in outside.items())
+    repeated = (
+        Block(kind=kind, weights=same, part=part, count=len(numbers), layers=tuple(numbers))
+        for (kind, part, same), numbers in alike.items()
+    )
+    return Weights(blocks=(*once, *repeated))
 
 
-def _sorted(weights: Iterable[Weight]) -> tuple[Weight, ...]:
-    return tuple(sorted(weights, key=lambda weight: weight.path))
-
-
-def _kind(path: str) -> str:
-    return "mtp" if without_prefix(path).startswith("nextn.") else part_of_layer(path)
+_path = attrgetter("path")
 
 
 def _weight(read: Hparams, path: str, shape: tuple[int, ...]) -> Weight:
@@ -141,9 +134,7 @@ def _published(read: Hparams, layer: int) -> Layer:
     if row.encoder_decoder:
         own = _attention(read, min(layer, read.n_layer_all - 1), None)
         return (own, formulas.CrossAttention(**_heads(read, 0))) if isinstance(own, FullAttention) else (own,)
-    if read.kv_from_start is not None and layer >= read.kv_from_start:
-        return (SharedCache(),)
-    if row.memory == "shared":
+    if row.memory == "shared" or (read.kv_from_start is not None and layer >= read.kv_from_start):
         return (SharedCache(),)
     kinds: list[LayerKind] = []
     if read.is_recurrent[layer]:
@@ -152,19 +143,13 @@ def _published(read: Hparams, layer: int) -> Layer:
             return tuple(kinds)
     if row.recurrence == "no-keys-no-ffn" and read.n_ff[layer]:
         return NOTHING
-    kinds.insert(0, _attention(read, layer, _published_window(read, layer)))
+    # The window is that of the file; 0 tokens are none.
+    window = read.sliding_window or read.n_swa
+    slides = window and (row.ignores_window or (read.named_swa or read.is_swa)[layer])
+    kinds.insert(0, _attention(read, layer, window + row.window_without_query if slides else None))
     # Beside each key there is a gate.
     indexer = (_indexer(read, extra=1, quantized=row.memory != "msa"),) if has_indexer(read, layer) else ()
     return (*kinds, *indexer)
-
-
-def _published_window(read: Hparams, layer: int) -> int | None:
-    """The window of a layer as the file says it; 0 tokens are none."""
-    row, window = read.architecture, read.sliding_window or read.n_swa
-    slides = read.named_swa or read.is_swa
-    if not window or not (row.ignores_window or slides[layer]):
-        return None
-    return window + row.window_without_query
 
 
 def _heads(read: Hparams, layer: int) -> dict[str, int]:
@@ -187,7 +172,7 @@ def _softmax(read: Hparams, heads: Mapping[str, int], window: int | None) -> Lay
     """Keys and values of all tokens, or of those in a window."""
     if window is None:
         return _alike(FullAttention, **heads)
-    if read.chunked:
+    if read.swa_type == "chunked":
         return _alike(formulas.ChunkedAttention, **heads, chunk=window)
     return _alike(formulas.SlidingAttention, **heads, window=window)
 
@@ -258,61 +243,41 @@ def _indexer(read: Hparams, *, extra: int, quantized: bool) -> LayerKind:
     )
 
 
-def _mamba1(read: Hparams) -> LayerKind:
-    return formulas.Mamba1(d_inner=read.ssm_d_inner, d_state=read.ssm_d_state, d_conv=read.ssm_d_conv)
-
-
-def _mamba2(read: Hparams) -> LayerKind:
-    heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
-    return formulas.Mamba2(
-        num_heads=heads,
-        head_dim=read.ssm_d_inner // heads,
-        d_state=read.ssm_d_state,
-        n_groups=read.ssm_n_group,
-        d_conv=read.ssm_d_conv,
-    )
-
-
-def _delta(read: Hparams) -> LayerKind:
-    heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
-    return formulas.GatedDeltaNet(
-        num_key_heads=read.ssm_n_group,
-        num_value_heads=heads,
-        key_head_dim=read.ssm_d_state,
-        value_head_dim=read.ssm_d_inner // heads,
-        d_conv=read.ssm_d_conv,
-    )
-
-
-def _divisor(whole: int, heads: int) -> int:
-    """The number of heads, where it divides the width; else one head of the whole width, which keeps as much."""
-    return heads if heads and whole % heads == 0 else 1
-
-
-def _rwkv(read: Hparams) -> LayerKind:
-    return formulas.RwkvMatrix(
-        hidden_size=read.n_embd,
-        num_heads=max(1, read.n_embd // read.wkv_head_size),
-        head_dim=read.wkv_head_size,
-        token_shifts=1 if read.token_shift_count == 1 else None,
-    )
-
-
-_STATES: Final[dict[States, Callable[[Hparams], LayerKind]]] = {
-    "mamba1": _mamba1,
-    "mamba2": _mamba2,
-    "delta": _delta,
-    "kda": lambda read: formulas.KimiDeltaAttention(
-        num_heads=read.n_head[0], head_dim=read.kda_head_dim, d_conv=read.ssm_d_conv or 4
-    ),
-    "wkv": _rwkv,
-    "short-conv": lambda read: formulas.ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
-    "lightning": lambda read: formulas.LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
-}
-
-
 def _state(read: Hparams) -> LayerKind:
-    return _STATES[read.architecture.states](read)
+    """The recurrent state of a layer."""
+    states, inner, rank = read.architecture.states, read.ssm_d_inner, read.ssm_dt_rank
+    # The number of heads, where it divides the width; else one head of the whole width, which keeps as much.
+    heads = rank if rank and inner % rank == 0 else 1
+    if states == "mamba1":
+        return formulas.Mamba1(d_inner=inner, d_state=read.ssm_d_state, d_conv=read.ssm_d_conv)
+    if states == "mamba2":
+        return formulas.Mamba2(
+            num_heads=heads,
+            head_dim=inner // heads,
+            d_state=read.ssm_d_state,
+            n_groups=read.ssm_n_group,
+            d_conv=read.ssm_d_conv,
+        )
+    if states == "delta":
+        return formulas.GatedDeltaNet(
+            num_key_heads=read.ssm_n_group,
+            num_value_heads=heads,
+            key_head_dim=read.ssm_d_state,
+            value_head_dim=inner // heads,
+            d_conv=read.ssm_d_conv,
+        )
+    if states == "kda":
+        return formulas.KimiDeltaAttention(num_heads=read.n_head[0], head_dim=read.kda_head_dim, d_conv=read.ssm_d_conv or 4)
+    if states == "wkv":
+        return formulas.RwkvMatrix(
+            hidden_size=read.n_embd,
+            num_heads=max(1, read.n_embd // read.wkv_head_size),
+            head_dim=read.wkv_head_size,
+            token_shifts=1 if read.token_shift_count == 1 else None,
+        )
+    if states == "short-conv":
+        return formulas.ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache)
+    return formulas.LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la)
 
 
 def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
@@ -335,14 +300,17 @@ def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
 
 
 def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:
-    if read.architecture.memory == "shared":
+    row, is_draft = read.architecture, layer >= read.n_layer
+    if row.memory == "shared":
         return (SharedCache(),)
+    dense = drafts and row.dense_mtp
     kinds: list[LayerKind] = []
     if _has_attention(read, layer, drafts=drafts):
         kinds.append(_cached_attention(read, layer, drafts=drafts))
-    if _has_state(read, layer, drafts=drafts):
+    if row.memory in ("recurrent", "hybrid", "hybrid-indexer") and not dense and not is_draft and read.is_recurrent[layer]:
         kinds.append(_state(read))
-    if _has_cached_indexer(read, layer, drafts=drafts):
+    # The draft head of GLM-5-Next is a sparse layer; others are dense.
+    if row.memory == "hybrid-indexer" and is_draft if dense else has_indexer(read, layer):
         kinds.append(_indexer(read, extra=2, quantized=False))
     return tuple(kinds)
 
@@ -367,20 +335,6 @@ def _has_attention(read: Hparams, layer: int, *, drafts: bool) -> bool:
     if read.is_recurrent[layer] or (row.trunk_only and is_draft):
         return False
     return row.recurrence != "no-keys-no-ffn" or not read.n_ff[layer]
-
-
-def _has_state(read: Hparams, layer: int, *, drafts: bool) -> bool:
-    row = read.architecture
-    if row.memory not in ("recurrent", "hybrid", "hybrid-indexer") or (drafts and row.dense_mtp):
-        return False
-    return layer < read.n_layer and read.is_recurrent[layer]
-
-
-def _has_cached_indexer(read: Hparams, layer: int, *, drafts: bool) -> bool:
-    if drafts and read.architecture.dense_mtp:
-        # The draft head of GLM-5-Next is a sparse layer; others are dense.
-        return read.architecture.memory == "hybrid-indexer" and layer >= read.n_layer
-    return has_indexer(read, layer)
 
 
 def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:

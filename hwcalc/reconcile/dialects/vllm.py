@@ -600,7 +600,7 @@ def _ends(fact: Fact) -> list[int]:
 
 
 def _pool(occupancy: VllmOccupancy, size: int) -> PoolInfo:
-    # Not `opened.pool`, which would keep the notes: these sizes are not the planned one.
+    # Its notes are not kept: these sizes are not the planned one.
     pool = occupancy.pool(size).value
     assert pool is not None
     return pool

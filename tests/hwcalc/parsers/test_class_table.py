@@ -9,11 +9,9 @@ import pytest
 
 import hwcalc
 from hwcalc.parsers.config import (
-    architecture_types,
     class_defaults,
-    defaults_version,
+    defaults_table,
     tower_defaults,
-    tower_parts,
 )
 
 PARSERS = Path(hwcalc.__file__).with_name("parsers")
@@ -35,8 +33,8 @@ def test_a_row_is_what_the_document_says(read: object, rows: dict[str, dict[str,
 
 def test_what_stands_before_the_rows() -> None:
     """The version, the classes, and the parts."""
-    assert (defaults_version(), architecture_types()) == (CLASSES["version"], CLASSES["architectures"])
-    assert (TOWERS["version"], tower_parts()) == (CLASSES["version"], TOWERS["parts"])
+    assert (defaults_table("version"), defaults_table("architectures")) == (CLASSES["version"], CLASSES["architectures"])
+    assert (TOWERS["version"], defaults_table("parts")) == (CLASSES["version"], TOWERS["parts"])
 
 
 @pytest.mark.parametrize("model_type", [None, "", "no such type", "version", 'bert"', '": ', "\n", "\ud800", "bert\\"])
