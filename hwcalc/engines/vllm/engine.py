@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
@@ -64,7 +65,7 @@ class Flag(Struct, frozen=True):
     name: str
     since: str = "0.6"
     negated: str | None = None
-    values: Mapping[str, str] = {}
+    values: Mapping[str, str] = MappingProxyType({})
     any_value: str | None = None
 
 
