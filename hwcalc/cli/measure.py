@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import UsageError
-from hwcalc.report import View
+from hwcalc.report.view import View
 
 if TYPE_CHECKING:
     from hwcalc.probe.run import MoreOptions

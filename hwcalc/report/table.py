@@ -11,7 +11,6 @@ from typing import Final
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
-from hwcalc.report import PIPED_WIDTH, Detail
 from hwcalc.report.drawing import BETWEEN, SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
 from hwcalc.report.summary import (
     DEVICE_HEADER,
@@ -31,7 +30,8 @@ from hwcalc.report.summary import (
     start_line,
     verdict,
 )
-from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
+from hwcalc.report.text import PIPED_WIDTH, abbreviated, exact, layer_words, percent, plural
+from hwcalc.report.view import Detail
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
