@@ -172,10 +172,8 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
         )
     ((shape, layers),) = shapes.items()
     if index and not shape.index_dim:
-        raise UnsupportedError(
-            f"LMDeploy has indexers beside latents alone, which {model.id} does not have.",
-            hint="Use: --engine vllm, or --engine reference",
-        )
+        message = f"LMDeploy has indexers beside latents alone, which {model.id} does not have."
+        raise UnsupportedError(message, hint="Use: --engine vllm, or --engine reference")
     if settings.pytorch:
         pieces = pytorch_pieces(shape, settings.form, settings.block_size, settings.kernel_block_size, sparse=settings.sparse)
     else:

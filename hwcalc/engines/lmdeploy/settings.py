@@ -94,10 +94,8 @@ def read_format(dtype: str | None, option: str | None, backend: str) -> KvFormat
         )
     chosen = requested or named or NONE
     if backend != PYTORCH and chosen.policy not in (0, 4, 8):
-        raise UnsupportedError(
-            f"TurboMind has no quant_policy {chosen.policy} ({chosen.name}).",
-            hint=f"Use 0, 4 or 8, or: --engine-option backend={PYTORCH}",
-        )
+        message = f"TurboMind has no quant_policy {chosen.policy} ({chosen.name})."
+        raise UnsupportedError(message, hint=f"Use 0, 4 or 8, or: --engine-option backend={PYTORCH}")
     return chosen
 
 
@@ -226,16 +224,12 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
     count = options.get("cache_max_entry_count")
     entries = None if count is None else entry_count_option("cache_max_entry_count", count)
     if entries is not None and entries >= 1 and backend == PYTORCH:
-        raise UsageError(
-            f"invalid cache_max_entry_count, says LMDeploy's PyTorch back end: {entries} is no share.",
-            hint="Use: --engine-option cache_max_entry_count=0.8, or num_gpu_blocks for blocks",
-        )
+        message = f"invalid cache_max_entry_count, says LMDeploy's PyTorch back end: {entries} is no share."
+        raise UsageError(message, hint="Use: --engine-option cache_max_entry_count=0.8, or num_gpu_blocks for blocks")
     ratio = setup.hardware.memory_utilization if entries is None or entries >= 1 else float(entries)
     if "num_gpu_blocks" in options and backend == TURBOMIND:
-        raise UsageError(
-            "num_gpu_blocks is an option of the PyTorch back end.",
-            hint=f"Leave it out, or use: --engine-option backend={PYTORCH}",
-        )
+        message = "num_gpu_blocks is an option of the PyTorch back end."
+        raise UsageError(message, hint=f"Leave it out, or use: --engine-option backend={PYTORCH}")
     blocks = _number(setup, "num_gpu_blocks", 0) if "num_gpu_blocks" in options else None
     window = _window(model) if backend == PYTORCH else 0
     return LmdeploySettings(
@@ -278,10 +272,8 @@ def _blocks(model: ModelSpec, setup: Setup, backend: str, *, sparse: bool) -> tu
     if backend == TURBOMIND:
         step = 32 if compute_capability(setup.hardware.gpu) >= _AMPERE else 64
         if block_size % step:
-            raise UsageError(
-                f"cache_block_seq_len={block_size:,} is no multiple of {step}.",
-                hint=f"TurboMind has blocks of {step}, {2 * step} ...",
-            )
+            message = f"cache_block_seq_len={block_size:,} is no multiple of {step}."
+            raise UsageError(message, hint=f"TurboMind has blocks of {step}, {2 * step} ...")
         return block_size, block_size
     if kernel < 16 or kernel & (kernel - 1) or block_size % kernel:
         raise UsageError(

@@ -109,11 +109,8 @@ class MistralDeployment(PooledDeployment):
         share, utilization = options.get("pa_memory_fraction"), setup.hardware.memory_utilization
         fraction = share_option("pa_memory_fraction", share, utilization, FRACTION)
         if not is_auto(setup.dtype) and spelled not in (*_FLOATS, *_FP8):
-            raise UnknownNameError(
-                f"--dtype {brief(spelled, 40)}: mistral.rs keeps its cache in the model's dtype or in f8e4m3.",
-                option="dtype",
-                hint=f"Use: --dtype {', '.join((AUTO, *_FLOATS, 'fp8'))}",
-            )
+            message = f"--dtype {brief(spelled, 40)}: mistral.rs keeps its cache in the model's dtype or in f8e4m3."
+            raise UnknownNameError(message, option="dtype", hint=f"Use: --dtype {', '.join((AUTO, *_FLOATS, 'fp8'))}")
         return Settings(
             paged=self.vendor == "nvidia" if mode == AUTO else mode == "on",
             block_size=int(options.get("pa_block_size", _BLOCK)),
@@ -222,10 +219,8 @@ class MistralDeployment(PooledDeployment):
             raise UnsupportedError("mistral.rs: FP8 KV cache is not supported for MLA.", hint="Use: --dtype auto")
         capability = None if gpu is None else gpu.compute_capability
         if settings.fp8 and capability is not None and int(capability.partition(".")[0]) < _FP8_SINCE:
-            raise UnsupportedError(
-                f"mistral.rs: FP8 KV cache requires CUDA compute capability 8.0 or newer; this GPU has {capability}.",
-                hint="Use: --dtype auto",
-            )
+            message = f"mistral.rs: FP8 KV cache requires CUDA compute capability 8.0 or newer; this GPU has {capability}."
+            raise UnsupportedError(message, hint="Use: --dtype auto")
         return True
 
     def expands_latents(self) -> bool:
@@ -286,10 +281,8 @@ class MistralOccupancy(PooledOccupancy):
             raise UnsupportedError("mistral.rs has no beam search.", hint="Leave out --beams, or use: --samples")
         name = format_name(self.setup.weights)
         if name is not None and name not in (*_FLOATS, *ISQ):
-            raise UnsupportedError(
-                f"mistral.rs does not make {name} weights of the published ones.",
-                hint=f"Use --weights {', '.join(('bf16', *ISQ))}, or a model that is published so.",
-            )
+            message = f"mistral.rs does not make {name} weights of the published ones."
+            raise UnsupportedError(message, hint=f"Use --weights {', '.join(('bf16', *ISQ))}, or a model that is published so.")
         self.tell(*self._remarks())
 
     def tensors(self, kind: LayerKind, ranks: int = 1) -> tuple[StoredTensor, ...]:
@@ -417,8 +410,6 @@ def _by_newest_names(options: Mapping[str, str]) -> dict[str, str]:
         found[newest] = value
     sizes = [name for name in ("pa_context_len", "pa_memory_mb", "pa_memory_fraction") if name in found]
     if len(sizes) > 1:
-        raise UsageError(
-            f"mistral.rs: the argument --{sizes[1].replace('_', '-')} cannot be used with --{sizes[0].replace('_', '-')}.",
-            hint=f"Give one: --engine-option {sizes[0]}={found[sizes[0]]}",
-        )
+        message = f"mistral.rs: the argument --{sizes[1].replace('_', '-')} cannot be used with --{sizes[0].replace('_', '-')}."
+        raise UsageError(message, hint=f"Give one: --engine-option {sizes[0]}={found[sizes[0]]}")
     return found

@@ -124,10 +124,8 @@ class MlxDeployment(GeneralDeployment):
             raise UnsupportedError("mlx-lm loads safetensors, and not GGUF files.", hint="Use: --engine llamacpp")
         text = model.facts.part_types.get("text")
         if name == "mistral3" and text not in {None, "mistral4", "ministral3"} and self.kinds & {LatentAttention}:
-            raise UnsupportedError(
-                f"mistral3 of mlx-lm 0.32.2 runs text models of ministral3, mistral4 and llama, and not of {text}.",
-                hint="Use: --engine reference",
-            )
+            message = f"mistral3 of mlx-lm 0.32.2 runs text models of ministral3, mistral4 and llama, and not of {text}."
+            raise UnsupportedError(message, hint="Use: --engine reference")
         pattern = other_windows(model)
         if pattern is not None:
             raise UnsupportedError(
@@ -135,10 +133,8 @@ class MlxDeployment(GeneralDeployment):
                 hint="Set sliding_window_pattern in the config.",
             )
         if hardware.gpu is not None and hardware.gpu.vendor.lower() not in _VENDORS:
-            raise UnsupportedError(
-                f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}.",
-                hint="Use a Mac, such as: --gpu m4-max",
-            )
+            message = f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}."
+            raise UnsupportedError(message, hint="Use a Mac, such as: --gpu m4-max")
         check_generation(hardware.gpu, _OLDEST_GPU, "MLX runs on NVIDIA GPUs from compute capability 7.5 on.")
         self._check_layout()
         tensors = (tensor for group in self.plain_stack.groups for tensor in group.kind.tensors())
@@ -165,10 +161,8 @@ class MlxDeployment(GeneralDeployment):
         for group in self.plain_stack.groups:
             heads = group.kind.num_key_value_heads if isinstance(group.kind, AttentionKind) else sizes.tp
             if heads % sizes.tp:
-                raise UsageError(
-                    f"mlx-lm divides {heads:,} key/value heads evenly only, and not over {sizes.tp:,} machines.",
-                    hint="Use a --tp that divides them.",
-                )
+                message = f"mlx-lm divides {heads:,} key/value heads evenly only, and not over {sizes.tp:,} machines."
+                raise UsageError(message, hint="Use a --tp that divides them.")
 
     def _notes_on_options(self) -> Iterator[Note]:
         """Notes on ``kv_bits`` and ``max_kv_size``. Raises an error where the model file cannot do what they say.

@@ -96,10 +96,8 @@ class Mlx(GeneralEngine):
             raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
         if planned.weights is not None:
             bits = "".join(letter for letter in planned.weights if letter.isdigit()) or "4"
-            raise UnsupportedError(
-                f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
-                hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
-            )
+            message = f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}."
+            raise UnsupportedError(message, hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}")
         if planned.lora is not None:
             raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
         alone = "max_kv_size" in planned.options

@@ -176,10 +176,8 @@ class SglangDeployment(GeneralDeployment):
         """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
         settings, gpu, model = self.settings, self.setup.hardware.gpu, self.model
         if is_sparse_latent(model) and settings.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
-            raise UnsupportedError(
-                f"--dtype {settings.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3.",
-                hint="Use: --dtype bf16 or fp8_e4m3",
-            )
+            message = f"--dtype {settings.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3."
+            raise UnsupportedError(message, hint="Use: --dtype bf16 or fp8_e4m3")
         strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")
         if strategy.startswith("extra_buffer") and settings.radix:
             name = model.architecture or model.id

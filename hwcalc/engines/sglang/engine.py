@@ -89,16 +89,12 @@ class Sglang(GeneralEngine):
         if planned.memory_utilization is not None and "mem_fraction_static" not in planned.options:
             words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
         if planned.kv_memory is not None and "max_total_tokens" not in planned.options:
-            raise UnsupportedError(
-                "SGLang has no flag for the bytes of its pools.",
-                hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N",
-            )
+            message = "SGLang has no flag for the bytes of its pools."
+            raise UnsupportedError(message, hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N")
         if planned.weights is not None:
             if planned.weights not in _AS_LOADED:
-                raise UnsupportedError(
-                    f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model.",
-                    hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}",
-                )
+                message = f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model."
+                raise UnsupportedError(message, hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}")
             words += _AS_LOADED[planned.weights].split()
         if planned.lora is not None:
             lora = parse_lora(planned.lora)

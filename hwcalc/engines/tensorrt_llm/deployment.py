@@ -110,10 +110,8 @@ class TensorrtDeployment(GeneralDeployment):
         for group in stack.groups:
             windows = {min(length, window) for window in self._windows_of(group)} or {length}
             if len(windows) > 1:
-                raise UsageError(
-                    f"max_attention_window gives layers of one kind ({group.kind.title}) different windows.",
-                    hint="Give one window for all layers, or one for each kind.",
-                )
+                message = f"max_attention_window gives layers of one kind ({group.kind.title}) different windows."
+                raise UsageError(message, hint="Give one window for all layers, or one for each kind.")
             (window,) = windows
             # A window as long as the sequence keeps all tokens.
             rule = RULES[type(group.kind)]
@@ -207,10 +205,8 @@ class TensorrtOccupancy(GeneralOccupancy):
         has_states = any(piece.state for pieces in self.pieces.values() for piece in pieces)
         # A model without a named class may be any.
         if has_states and self.model.architecture is not None and "states" not in class_words(self.model):
-            raise UnsupportedError(
-                f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}.",
-                hint="Plan it with --engine vllm or transformers.",
-            )
+            message = f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}."
+            raise UnsupportedError(message, hint="Plan it with --engine vllm or transformers.")
         self.layout  # noqa: B018 - so that a layer that it cannot split is told now
         self.tell(*deployment.remarks)
 

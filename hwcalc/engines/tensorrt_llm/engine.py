@@ -67,10 +67,8 @@ class TensorrtLlm(GeneralEngine):
         """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
         for name in ("weights", "lora", "draft"):
             if getattr(planned, name) is not None:
-                raise UsageError(
-                    f"kvplan cannot write {name} on the command line of trtllm-serve.",
-                    hint=f"Leave out --{name}, or name a model that is published so.",
-                )
+                message = f"kvplan cannot write {name} on the command line of trtllm-serve."
+                raise UsageError(message, hint=f"Leave out --{name}, or name a model that is published so.")
         parallel, options = planned.parallel, dict(planned.options)
         tp = parallel.tp
         if is_attention_dp(options):

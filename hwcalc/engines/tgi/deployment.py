@@ -238,10 +238,8 @@ class TgiDeployment(PooledDeployment):
                 "TGI: 4bit quantization is not supported for AutoModel", hint="Leave out --weights, or use: bnb8"
             )
         if named == "fp8":
-            raise UnsupportedError(
-                f"TGI runs {self.model.model_type} by its transformers back end, which takes no --quantize fp8.",
-                hint="Leave out --weights.",
-            )
+            message = f"TGI runs {self.model.model_type} by its transformers back end, which takes no --quantize fp8."
+            raise UnsupportedError(message, hint="Leave out --weights.")
 
     def _check_fp8(self) -> None:
         """As ``KVCache`` in layers/attention/kv_cache.py."""
@@ -249,17 +247,13 @@ class TgiDeployment(PooledDeployment):
         if not kept.startswith("fp8"):
             return
         if self.settings.attention == "flashdecoding":
-            raise UnsupportedError(
-                "TGI: FP8 KV cache is currently only supported for flashinfer on CUDA and paged attention.",
-                hint="Use: --dtype auto, or --engine-option attention=paged",
-            )
+            message = "TGI: FP8 KV cache is currently only supported for flashinfer on CUDA and paged attention."
+            raise UnsupportedError(message, hint="Use: --dtype auto, or --engine-option attention=paged")
         if self.vendor == "amd" and kept == "fp8_e5m2":
             raise UnsupportedError("TGI: float8_e5m2 FP8 KV cache is not supported on AMD ROCm.", hint="Use: --dtype fp8")
         if not self.is_native:
-            raise UnsupportedError(
-                f"TGI runs {self.model.model_type} by its transformers back end, which takes no --kv-cache-dtype.",
-                hint="Use: --dtype auto",
-            )
+            message = f"TGI runs {self.model.model_type} by its transformers back end, which takes no --kv-cache-dtype."
+            raise UnsupportedError(message, hint="Use: --dtype auto")
 
     def _remarks(self) -> Iterator[Note]:
         kinds: set[type[LayerKind]] = {type(group.kind) for group in self.plain_stack.groups}
