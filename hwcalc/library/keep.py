@@ -12,9 +12,9 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.models import model_dtype
 from hwcalc.engines.policies import acted_on, courses_of, shapes_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Full
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Full
 from hwcalc.library.load import load
 from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner.context import open_request

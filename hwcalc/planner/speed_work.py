@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.formulas import LatentAttention, Once, Role, Stack
+from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.planned import format_name

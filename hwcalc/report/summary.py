@@ -11,8 +11,9 @@ from typing import Final
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.pool import Try
-from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Strided
+from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, DeviceInfo, FitInfo, LayerInfo, PerGpu, Plan, RequestInfo, SpeedInfo, TensorInfo

@@ -22,8 +22,9 @@ from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.formulas import Full, LayerKind
+from hwcalc.formulas import LayerKind
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.tensor import Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES

@@ -20,7 +20,6 @@ from hwcalc.formulas import (
     AttentionKind,
     CacheTensor,
     ChunkedAttention,
-    Full,
     FullAttention,
     GatedDeltaNet,
     LatentAttention,
@@ -34,7 +33,7 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.stairs import Stair
-from hwcalc.formulas.tensor import Once, Role
+from hwcalc.formulas.tensor import Full, Once, Role
 from hwcalc.text import brief
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import CacheTensor, ChunkedAttention, Fixed, Full, LayerKind, Role, SlidingAttention, Span
+from hwcalc.formulas import CacheTensor, ChunkedAttention, LayerKind, Role, SlidingAttention, Span
+from hwcalc.formulas.tensor import Fixed, Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.policies.base import KVPRESS, Chosen
 from hwcalc.text import brief

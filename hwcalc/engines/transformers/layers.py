@@ -22,10 +22,10 @@ from hwcalc import formulas
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
-from hwcalc.formulas import CacheTensor, CompressedAttention, Fixed, Full, Layer, LayerKind, Role, Span, Stack, Window
+from hwcalc.formulas import CacheTensor, CompressedAttention, Layer, LayerKind, Role, Span, Stack
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.tensor import Fixed, Full, Latest, Once, Remainder, Window
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -126,7 +126,7 @@ def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tup
         widths["indexer"] = kind.index_head_dim
         out.append(opened.store(kind.tensors()[4], dtype=dtype))
     # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
-    rest, overlap = formulas.Remainder(kind.compress_ratio), formulas.Latest(kind.compress_ratio)
+    rest, overlap = Remainder(kind.compress_ratio), Latest(kind.compress_ratio)
 
     def store_slots(name: str, width: int, span: Span) -> StoredTensor:
         tensor = CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
