@@ -38,7 +38,7 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.memory import Budget

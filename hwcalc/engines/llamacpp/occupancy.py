@@ -34,7 +34,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceReads, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import Support

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on

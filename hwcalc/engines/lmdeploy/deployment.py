@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import compute_capability
-from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS, Piece, PoolLayout, kept_by, plan_layout
-from hwcalc.engines.lmdeploy.settings import TURBOMIND, LmdeploySettings, read_settings
+from hwcalc.engines.lmdeploy.layout import (
+    PYTORCH_WEIGHTS,
+    TURBOMIND,
+    TURBOMIND_WEIGHTS,
+    LmdeploySettings,
+    Piece,
+    PoolLayout,
+    kept_by,
+    plan_layout,
+    read_settings,
+)
 from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on

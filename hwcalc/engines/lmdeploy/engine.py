@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
 from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccupancy
-from hwcalc.engines.lmdeploy.layout import KINDS
-from hwcalc.engines.lmdeploy.settings import FORMATS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
+from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
