@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.answers import Answer
+from hwcalc.documents import Answer
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.result import Plan

@@ -55,13 +55,14 @@ from hwcalc.policies.counting import (
     to_budget,
     untouched,
 )
-from hwcalc.policies.scratch import SMALL, eager_scores, page_keys, similarity, window_scores
+from hwcalc.policies.scratch import SMALL, eager_scores, page_keys, similarity
 
 _RKV_EVERY: Final = 128
 _BUDGET: Final = PolicyOption(name="budget", kind="count", default=None, help="tokens that stay", required=True, least=1)
 
 
 def _to_budget(chosen: Chosen, state: State, setting: Setting) -> State:
+    check_room(chosen, chosen["budget"])
     return cut_to(chosen, state, setting, chosen["budget"])
 
 
@@ -78,16 +79,6 @@ def _batch_out(chosen: Chosen, start: Start) -> Walk:
     if drop > chosen["budget"]:
         raise UsageError("scissorhands: drop is more than the budget.", hint="Make it smaller.")
     return CutEachStep(start=start, budget=chosen["budget"], drop=drop)
-
-
-def _rkv_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
-    check_room(chosen, chosen["budget"])
-    return cut_to(chosen, state, setting, chosen["budget"])
-
-
-def _rkv_extra(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    """Similarities of all that is there when it is cut: the prompt, or a full buffer."""
-    return (*similarity(tokens, setting), *window_scores(chosen["window_size"], tokens, setting))
 
 
 def triggers(chosen: Chosen, length: int, prompt: int = 0) -> bool:
@@ -173,7 +164,7 @@ METHODS: Final = (
         name="rkv", press="", title="R-KV", role=Role.METHOD, effect=Effect.FREES, source="arXiv:2505.24133; Zefan-Cai/R-KV d15c976",
         aliases=("r1kv",), keeps="important tokens that are not like others, and the last window_size", kernel="any",
         formula="min(n, budget) behind the prefill; budget again in the step behind each divide_length tokens of text",
-        prefill=_rkv_prefill, worked=to_budget, decode=_one_out, extra=_rkv_extra,
+        prefill=_to_budget, worked=to_budget, decode=_one_out, extra=similarity,
         memory="similarities of keys: kv_heads x n x n while a layer is cut, and the last window_size queries",
         options=(
             PolicyOption(name="budget", kind="count", default=128, help="tokens that stay", least=1),
