@@ -15,8 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
-from hwcalc.answers import Answer
-from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError

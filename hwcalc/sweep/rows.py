@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc._version import __version__
-from hwcalc.answers import MOST_ROWS, Answer, html_table
-from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.documents import MOST_ROWS, SCHEMA_VERSION, Answer, document_of, html_table
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words

@@ -8,24 +8,20 @@ from pathlib import Path
 import pytest
 
 import hwcalc
-from hwcalc.parsers.config import (
-    class_defaults,
-    defaults_table,
-    tower_defaults,
-)
+from hwcalc.parsers.config import class_defaults, defaults_table
 
 PARSERS = Path(hwcalc.__file__).with_name("parsers")
 CLASSES = json.loads((PARSERS / "class_defaults.json").read_text(encoding="utf-8"))
 TOWERS = json.loads((PARSERS / "tower_defaults.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("read", "rows"), [(class_defaults, CLASSES["model_types"]), (tower_defaults, TOWERS["model_types"])])
-def test_a_row_is_what_the_document_says(read: object, rows: dict[str, dict[str, object]]) -> None:
+@pytest.mark.parametrize(("tower", "rows"), [(False, CLASSES["model_types"]), (True, TOWERS["model_types"])])
+def test_a_row_is_what_the_document_says(tower: bool, rows: dict[str, dict[str, object]]) -> None:
     """Every one of them."""
-    assert callable(read)
     for model_type, row in rows.items():
-        found = read(model_type)
+        found = class_defaults(model_type, tower=tower)
 
+        assert found is not None
         assert (found.aliases, found.defaults, found.nested) == tuple(
             row.get(key, {}) for key in ("aliases", "defaults", "nested")
         )
@@ -41,4 +37,4 @@ def test_what_stands_before_the_rows() -> None:
 def test_a_type_without_a_row(model_type: str | None) -> None:
     """Whatever stands in it."""
     assert class_defaults(model_type) is None
-    assert tower_defaults(model_type) is None
+    assert class_defaults(model_type, tower=True) is None
