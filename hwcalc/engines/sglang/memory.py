@@ -27,7 +27,7 @@ from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.sglang.deployment import SglangDeployment
+    from hwcalc.engines.sglang.engine import SglangDeployment
     from hwcalc.model import ModelSpec
 
 _ALWAYS_MIB: Final = 512
