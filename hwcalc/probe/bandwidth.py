@@ -17,8 +17,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
-from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
-from hwcalc.probe.measure import holding
+from hwcalc.probe.devices import Device, default_reserve, holding, is_out_of_memory
 from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time
 from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
