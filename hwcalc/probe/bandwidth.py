@@ -81,11 +81,6 @@ class BandwidthResult(Record):
         """Seconds to read the planned cache at the measured rate, a lower bound of a decode step."""
         return self.planned_bytes / 1e9 / self.read.gbps
 
-    @property
-    def predicted_step_seconds(self) -> float | None:
-        """Seconds to read the planned cache at the peak of the profile."""
-        return None if self.peak_gbps is None else self.planned_bytes / 1e9 / self.peak_gbps
-
     def share(self, timing: Timing) -> float | None:
         """The rate of a timing as a share of the profile's peak."""
         return None if self.peak_gbps is None else timing.gbps / self.peak_gbps
