@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         SinkAttention,
         SlidingAttention,
     )
-    from hwcalc.formulas.hybrid import Group, Layer, LayerNumbers, Stack, pipeline_stages, ranges
+    from hwcalc.formulas.hybrid import Layer, LayerNumbers, Stack
     from hwcalc.formulas.kind import KINDS, MAX_DIMENSION, LayerKind, NoCache, SharedCache
     from hwcalc.formulas.latent import CompressedAttention, ExpandedLatentAttention, LatentAttention, SparseIndexer
     from hwcalc.formulas.states import (
@@ -32,31 +32,14 @@ if TYPE_CHECKING:
         RwkvMatrix,
         ShortConvolution,
     )
-    from hwcalc.formulas.tensor import (
-        CacheTensor,
-        Chunk,
-        DType,
-        Encoder,
-        Fixed,
-        Full,
-        Kept,
-        Latest,
-        Once,
-        Remainder,
-        Role,
-        Sink,
-        Span,
-        Strided,
-        Window,
-    )
+    from hwcalc.formulas.tensor import CacheTensor, DType, Role, Span
 
 __all__ = [
-    "KINDS", "MAX_DIMENSION", "AttentionKind", "CacheTensor", "Chunk", "ChunkedAttention", "CompressedAttention",
-    "CrossAttention", "DType", "Encoder", "ExpandedLatentAttention", "Fixed", "Full", "FullAttention", "GatedDeltaNet",
-    "Group", "Kept", "KimiDeltaAttention", "LatentAttention", "Latest", "Layer", "LayerKind", "LayerNumbers",
-    "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "NoCache", "Once", "RealGatedLRU", "Remainder", "Role", "Rwkv4",
-    "RwkvMatrix", "SharedCache", "ShortConvolution", "Sink", "SinkAttention", "SlidingAttention", "Span", "SparseIndexer",
-    "Stack", "Strided", "Window", "pipeline_stages", "ranges",
+    "KINDS", "MAX_DIMENSION", "AttentionKind", "CacheTensor", "ChunkedAttention", "CompressedAttention", "CrossAttention",
+    "DType", "ExpandedLatentAttention", "FullAttention", "GatedDeltaNet", "KimiDeltaAttention", "LatentAttention", "Layer",
+    "LayerKind", "LayerNumbers", "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "NoCache", "RealGatedLRU", "Role",
+    "Rwkv4", "RwkvMatrix", "SharedCache", "ShortConvolution", "SinkAttention", "SlidingAttention", "Span", "SparseIndexer",
+    "Stack",
 ]  # fmt: skip
 
 _MODULES = {
@@ -64,8 +47,8 @@ _MODULES = {
     "latent": "CompressedAttention ExpandedLatentAttention LatentAttention SparseIndexer",
     "states": "GatedDeltaNet KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
     "kind": "KINDS LayerKind MAX_DIMENSION NoCache SharedCache",
-    "hybrid": "Group Layer LayerNumbers Stack pipeline_stages ranges",
-    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Latest Once Remainder Role Sink Span Strided Window",
+    "hybrid": "Layer LayerNumbers Stack",
+    "tensor": "CacheTensor DType Role Span",
 }
 FAMILIES = tuple(_MODULES)
 """The modules in the order in which lists have their kinds, whichever of them was imported first."""

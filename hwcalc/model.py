@@ -305,7 +305,7 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
 
     def _repr_html_(self) -> str:
         """The table of a notebook: what is known beside the layers."""
-        from hwcalc.answers import html_table
+        from hwcalc.documents import html_table
 
         names = (
             "id", "source", "location", "revision", "model_type", "architecture", "dtype", "max_position_embeddings", "hidden_size",
@@ -343,11 +343,6 @@ class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     def address(self) -> str:
         """What names the model on a command line of kvplan: the path of a local file, where a GGUF file is, else the id."""
         return self.location if self.source in {"local", "gguf"} and self.location else self.id
-
-    @property
-    def command_words(self) -> tuple[str, ...]:
-        """The words that stand for this model on a command line: its address, unless it is the bare equation, and its options."""
-        return (*(() if self.source == "options" else (self.address,)), *self.read_with)
 
     def as_built_by(self, engine: str) -> ModelSpec:
         """The model as ``engine`` builds it from this file. This is almost always the model itself."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, view_of
 from hwcalc.errors import UsageError
-from hwcalc.report import View
+from hwcalc.report.view import View
 from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:
@@ -155,10 +155,8 @@ def _found() -> str:
     """The path of the check file in the working folder."""
     found = [name for name in FOUND if os.path.lexists(name)]
     if not found:
-        raise UsageError(
-            f"no check file is given, and there is no {FOUND[0]} here.",
-            hint=f"Write: kvplan check FILE. To start one: kvplan check --example > {FOUND[0]}",
-        )
+        hint = f"Write: kvplan check FILE. To start one: kvplan check --example > {FOUND[0]}"
+        raise UsageError(f"no check file is given, and there is no {FOUND[0]} here.", hint=hint)
     if len(found) > 1:
         raise UsageError(f"there are {' and '.join(found)}.", hint=f"Name one: kvplan check {found[0]}")
     return found[0]
@@ -185,10 +183,8 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
         before, sign, after = text.partition("=")
         named = bool(sign) and before.strip().lower() in FORMATS
         if sign and not named and before.isalpha():
-            raise UsageError(
-                f"--output {cut(before, 40)}=: there is no such format.",
-                hint=f"Allowed: {', '.join(FORMATS)}. For a file of that name: --output ./NAME",
-            )
+            hint = f"Allowed: {', '.join(FORMATS)}. For a file of that name: --output ./NAME"
+            raise UsageError(f"--output {cut(before, 40)}=: there is no such format.", hint=hint)
         path, chosen = (after, before.strip().lower()) if named else (text, "")
         if not path or "\0" in path:
             raise UsageError(f"--output {shown(text, 40)} names no file.", hint="Write: --output sarif=kvplan.sarif")
@@ -201,25 +197,22 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
 
 
 def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Answer:
+    """The answer, once the files are written: none on standard output where one of them takes its place."""
+    from hwcalc.files import write_file
     from hwcalc.report.check import check_report
 
-    printed = all(targets.values())
     for path, chosen in targets.items():
         format_ = chosen or view.format
         text = check_report(document, View(format=format_, quiet=view.quiet))
-        _write(path, json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github"))
+        # The folder is made if it is not there; where it cannot be, neither can the file be written.
+        if not os.path.lexists(path):
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
+        write_file(
+            path, (json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github")).encode(), "--output"
+        )
     status = document.summary.exit_code
-    if not printed:
+    if not all(targets.values()):
         return Answer(text="", status=status)
     text, commands = check_report(document, view), view.format == "github"
     return Answer(text=text, json=view.format in _JSON, commands=commands, status=status)
-
-
-def _write(path: str, text: str) -> None:
-    """Write the answer to a file, whose folder is made if it is not there."""
-    from hwcalc.files import write_file
-
-    if not os.path.lexists(path):
-        with suppress(OSError):  # the file itself cannot be written then
-            os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
-    write_file(path, text.encode(), "--output")

@@ -23,16 +23,11 @@ from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
     from hwcalc.planner.diff import Difference
 
 
 @command(
-    (
-        MODELS,
-        *plan_options("compare"),
-        *OUTPUT,
-    ),
+    (MODELS, *plan_options("compare"), *OUTPUT),
     {
         "Two models side by side": "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k",
         "All engines, and why their numbers differ": "kvplan compare openai/gpt-oss-20b --engine all --gpu h100 --seq 8k",
@@ -109,21 +104,21 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     asked = read_options(given)
     a, b = (load(name, asked.access, revision=asked.revision, assume=asked.assume) for name in names)
     if "seq" not in given:
-        given["seq"] = _common_length(a, b)
+        # The smaller maximum of both, so that their bytes can be compared.
+        known = [model.max_position_embeddings for model in (a, b) if model.max_position_embeddings is not None]
+        if not known:
+            raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
+        given["seq"] = min(known)
     plan_a, plan_b = (plan(model, **given) for model in (a, b))
     for planned in (plan_a, plan_b):
         say_unreachable(planned.notes)
     difference = compare(a, b, plan_a, plan_b)
     remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
-    refuted = [
-        f"{name}: {note.message}"
-        for name, planned in (("A", plan_a), ("B", plan_b))
-        for note in planned.warnings
-        if note.code == PARTIAL_WEIGHTS
-    ]
-    refuted += [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
-    status = 1 if plan_a.refutes or plan_b.refutes else 0
-    remarks, seq = (*remarks, *refuted), plan_a.request.seq
+    named = (("A", plan_a), ("B", plan_b))
+    partial = [(name, note) for name, planned in named for note in planned.warnings if note.code == PARTIAL_WEIGHTS]
+    refuted = [f"{name}: {line}" for name, planned in named for line in why_not(planned)]
+    remarks = (*remarks, *(f"{name}: {note.message}" for name, note in partial), *refuted)
+    status, seq = 1 if plan_a.refutes or plan_b.refutes else 0, plan_a.request.seq
     if view.format == "json":
         return answer(difference, status=status, remarks=remarks)
     if view.format == "csv":
@@ -131,7 +126,11 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     from hwcalc.report.summary import footnotes
     from hwcalc.text import clean
 
-    rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
+    rows = []
+    for figure in difference.figures:
+        sizes = ("unknown" if size is None else f"{size:,}" for size in (figure.a, figure.b))
+        apart = "" if figure.difference is None else f"{figure.difference:+,}" if figure.difference else "0"
+        rows.append((figure.name, *sizes, apart))
     figures = view.table((f"at {seq:,} tokens", "A", "B", "B - A"), rows, right=(1, 2, 3))
     changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
     few, more = changed[:_MOST_KEYS], len(changed) - _MOST_KEYS
@@ -143,14 +142,6 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
     told = footnotes(pairs, view)
     return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""), status=status, remarks=remarks)
-
-
-def _common_length(*models: ModelSpec) -> int:
-    """The smaller maximum length. Both models are planned with it, so that their bytes can be compared."""
-    known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
-    if not known:
-        raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
-    return min(known)
 
 
 def _csv(difference: Difference, seq: int) -> str:
@@ -168,14 +159,6 @@ def _cell(present: bool, value: Any) -> str:
     if not present:
         return ""
     return value if isinstance(value, str) else json_module.dumps(value, default=str)
-
-
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _signed(value: int | None) -> str:
-    return "" if value is None else "0" if value == 0 else f"{value:+,}"
 
 
 def _value(present: bool, value: Any) -> str:
@@ -245,61 +228,31 @@ def fit(**options: Any) -> Answer:
     return Answer(text=fit_text(result, view), status=status)
 
 
+_CATEGORY: Final = "Only of these categories: datacenter, consumer, ... Repeatable."
+_INSTANCES: Final = "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5."
+_SORT: Final = "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory."
+_ANY_LAYOUT: Final = "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7."
 _RECOMMEND_CHOICE: Final = (
-    Option(
-        "gpu",
-        ("--gpu",),
-        "G,...",
-        "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
-        "list",
-        complete="gpus",
-        group="hardware",
+    *grouped(
+        "hardware",
+        Option(
+            "gpu",
+            ("--gpu",),
+            "G,...",
+            "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
+            "list",
+            complete="gpus",
+        ),
+        Option("vendor", ("--vendor",), "V,...", "Only of these makers: nvidia, amd. Repeatable.", "list", complete="vendors"),
+        Option("category", ("--category",), "C,...", _CATEGORY, "list", complete="categories"),
+        Option("instances", ("--instances",), "CLOUD", _INSTANCES, complete="clouds"),
+        Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
     ),
-    Option(
-        "vendor",
-        ("--vendor",),
-        "V,...",
-        "Only of these makers: nvidia, amd. Repeatable.",
-        "list",
-        complete="vendors",
-        group="hardware",
-    ),
-    Option(
-        "category",
-        ("--category",),
-        "C,...",
-        "Only of these categories: datacenter, consumer, ... Repeatable.",
-        "list",
-        complete="categories",
-        group="hardware",
-    ),
-    Option(
-        "instances",
-        ("--instances",),
-        "CLOUD",
-        "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5.",
-        complete="clouds",
-        group="hardware",
-    ),
-    Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8.", group="hardware"),
-    Option(
-        "sort",
-        ("--sort",),
-        "S",
-        "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory.",
-        complete="sorts",
-    ),
+    Option("sort", ("--sort",), "S", _SORT, complete="sorts"),
     Option("strict", ("--strict",), "", "Leave out what only probably fits.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
     Option("every", ("--all",), "", "List each instance, not one for all with the same accelerator.", "flag"),
-    Option(
-        "any_layout",
-        ("--any-layout",),
-        "",
-        "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7.",
-        "flag",
-        group="hardware",
-    ),
+    *grouped("hardware", Option("any_layout", ("--any-layout",), "", _ANY_LAYOUT, "flag")),
 )
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["GRACE_SECONDS", "end_quietly", "leave"]
-
 GRACE_SECONDS = 2.0
 """Most seconds that a signal waits for output that has begun: the reader of a pipe may have stopped reading."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import UsageError
-from hwcalc.report import View
+from hwcalc.report.view import View
 
 if TYPE_CHECKING:
-    from hwcalc.probe.result import Probed
-    from hwcalc.probe.run import More, MoreOptions, ProbeOptions
+    from hwcalc.probe.run import MoreOptions
 
 
 @command(
@@ -57,59 +56,57 @@ def probe(*, model: str | None, verify: str | None, receipt: str | None, **optio
     )
     if verify is not None:
         if model is not None or receipt is not None or chosen.any or options["fill"]:
-            raise UsageError(
-                "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure.",
-                hint="Write: kvplan probe --verify F.json",
-            )
-        return _verified(verify, view)
+            message = "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure."
+            raise UsageError(message, hint="Write: kvplan probe --verify F.json")
+        from hwcalc.probe.receipt import read_receipt
+        from hwcalc.probe.receipt import verify as planned_again
+
+        verified = planned_again(read_receipt(verify), verify)
+        status = 0 if verified.agrees else 1
+        if view.format == "json":
+            return answer(verified, status=status)
+        from hwcalc.report.probe import verified_text, verify_csv
+
+        return Answer(text=verify_csv(verified) if view.format == "csv" else verified_text(verified, view), status=status)
     if model is None:
         raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
     check_alone(chosen)
-    return _probed(model, given_options("probe", options), _probe_options(options), chosen, receipt, view)
+    return _probed(model, given_options("probe", options), options, chosen, receipt, view)
 
 
-def _probe_options(options: Mapping[str, Any]) -> ProbeOptions:
-    """The options of the probe itself: the device, and how much to allocate."""
-    from hwcalc.probe.run import ProbeOptions
+def _probed(
+    model: str, given: dict[str, Any], options: Mapping[str, Any], chosen: MoreOptions, receipt: str | None, view: View
+) -> Answer:
+    """The answer of a probe; ``given`` are the options of the plan, ``options`` have the device, and how much to allocate."""
+    from hwcalc.library.plan import load_request
+    from hwcalc.planner.context import open_request
+    from hwcalc.planner.options import read_options
+    from hwcalc.planner.plan import without_effect
+    from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
+    from hwcalc.probe.run import ProbeOptions, measure_more, probe
     from hwcalc.units import parse_bytes, parse_share
 
     reserve, scale, most = (options[name] for name in ("reserve", "scale", "max_bytes"))
-    return ProbeOptions(
+    allocated = ProbeOptions(
         device=options["device"],
         reserve_bytes=None if reserve is None else parse_bytes(reserve, "reserve"),
         scale=None if scale is None else parse_share(scale, "scale"),
         max_bytes=None if most is None else parse_bytes(most, "max-bytes"),
         fill=options["fill"],
     )
-
-
-def _probed(
-    model: str, plan_values: dict[str, Any], options: ProbeOptions, chosen: MoreOptions, receipt: str | None, view: View
-) -> Answer:
-    from hwcalc.library.plan import load_request
-    from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import read_options
-    from hwcalc.planner.plan import without_effect
-    from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
-    from hwcalc.probe.run import measure_more, probe
-
     if receipt is not None:
         check_path(receipt)
     with reading(model):
-        spec, request = load_request(model, read_options(plan_values))
+        spec, request = load_request(model, read_options(given))
     opened = open_request(spec, **request)
     opened.tell(*without_effect(request))
-    probed = probe(opened, options)
+    probed = probe(opened, allocated)
     if probed is None:
         # Rank 0 answers for all ranks.
         return Answer(text="")
-    more = measure_more(opened, options, chosen) if chosen.any else None
+    more = measure_more(opened, allocated, chosen) if chosen.any else None
     if receipt is not None:
         write_receipt(make_receipt(opened, probed, more), receipt)
-    return _shown(probed, more, view)
-
-
-def _shown(probed: Probed, more: More | None, view: View) -> Answer:
     from hwcalc.report.probe import probe_csv, probe_document, probe_text
 
     status = 0 if probed.agrees and (more is None or more.agrees) else 1
@@ -119,20 +116,6 @@ def _shown(probed: Probed, more: More | None, view: View) -> Answer:
         messages = tuple(rank.message for rank in probed.ranks if rank.message)
         return Answer(text=probe_csv(probed, more), status=status, remarks=messages)
     return Answer(text=probe_text(probed, more, view), status=status)
-
-
-def _verified(path: str, view: View) -> Answer:
-    from hwcalc.probe.receipt import read_receipt, verify
-
-    verified = verify(read_receipt(path), path)
-    status = 0 if verified.agrees else 1
-    if view.format == "json":
-        return answer(verified, status=status)
-    from hwcalc.report.probe import verified_text, verify_csv
-
-    if view.format == "csv":
-        return Answer(text=verify_csv(verified), status=status)
-    return Answer(text=verified_text(verified, view), status=status)
 
 
 _FIRST: Final = ("engine", "batch")
@@ -190,17 +173,20 @@ def reconcile(
 
     Exit status 1: they differ.
     """
+    from pathlib import Path
+
     from hwcalc.reconcile import reconcile
 
     view, given = view_of(**options), given_options("reconcile", options)
     if log is None:
         raise UsageError("no log is named.", hint="Write: kvplan reconcile MODEL --log FILE, or --log - for standard input.")
     if log == model == "-":
-        raise UsageError(
-            "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
-        )
+        hint = "Name the model: kvplan reconcile MODEL --log -"
+        raise UsageError("standard input can be only one of model and log.", hint=hint)
     with reading(model):
-        source = _log_source(log)
+        source: Any = Path(log) if log != "-" else getattr(sys.stdin, "buffer", sys.stdin)
+        if source is None:
+            raise UsageError("standard input is closed.", hint="Name a file: --log FILE")
         result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
     status = 0 if result.within else 1
     if view.format == "json":
@@ -217,14 +203,3 @@ def reconcile(
         remarks = () if result.within else (verdict(result),)
         return Answer(text=reconcile_csv(result), status=status, remarks=(*remarks, *unread))
     return Answer(text=reconcile_text(result, view), status=status, remarks=unread)
-
-
-def _log_source(log: str) -> Any:
-    from pathlib import Path
-
-    if log != "-":
-        return Path(log)
-    stream: IO[bytes] | IO[str] | None = getattr(sys.stdin, "buffer", sys.stdin)
-    if stream is None:
-        raise UsageError("standard input is closed.", hint="Name a file: --log FILE")
-    return stream

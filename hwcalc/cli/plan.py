@@ -25,8 +25,8 @@ from hwcalc.cli.options import (
 from hwcalc.cli.output import WIDTH, Answer, answer, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
-from hwcalc.report import PIPED_WIDTH
 from hwcalc.report.plan import FORMATS, plan_report
+from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -57,17 +57,12 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     from hwcalc.cli.compare import compare
 
     shared = {option.name for option in compare.options}
-    given = {
-        "emit": emit is not None,
-        "plot": plot,
-        **{name: value not in (None, False, (), "") for name, value in options.items()},
-    }
+    given = {name for name, value in options.items() if value not in (None, False, (), "")}
+    given |= {name for name, value in (("emit", emit is not None), ("plot", plot)) if value}
     for option in _PLAN:
-        if option.name not in {"model", *shared} and given.get(option.name):
-            raise UsageError(
-                f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one.",
-                hint="Name one: --engine vllm",
-            )
+        if option.name in given - {"model", *shared}:
+            message = f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one."
+            raise UsageError(message, hint="Name one: --engine vllm")
     models = None if model is None else [model]
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
 
@@ -92,14 +87,11 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
         options["engine"] = emitted_engine(emit)
     view, given = view_of(**options, formats=FORMATS), given_options("plan", options)
     if plot and model == "-":
-        raise UsageError(
-            "--plot reads the config again, and standard input is read once.",
-            hint="Write it to a file: kvplan config.json --plot",
-        )
+        hint = "Write it to a file: kvplan config.json --plot"
+        raise UsageError("--plot reads the config again, and standard input is read once.", hint=hint)
     if plot and (view.format != "table" or emit is not None):
-        raise UsageError(
-            "--plot draws below the table only.", hint=f"Leave out {'--emit' if emit else '--plot, or --format and --json'}."
-        )
+        hint = f"Leave out {'--emit' if emit else '--plot, or --format and --json'}."
+        raise UsageError("--plot draws below the table only.", hint=hint)
     with reading(model):
         planned = plan(model, **given)
     say_unreachable(planned.notes)

@@ -47,7 +47,7 @@ def run(arguments: Sequence[str] | None) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a message and a status here
-            return INTERRUPTED if is_abort(error) else report(error, json=wants_json(words))
+            return INTERRUPTED if is_typers(error, "Abort") else report(error, json=wants_json(words))
     except OutputError as error:
         # Standard output cannot be written; standard error may still work.
         with suppress(OSError, OutputError):
@@ -136,11 +136,6 @@ class Failure(Record):
     hint: str
 
 
-def is_abort(error: Exception) -> bool:
-    """Whether the exception is Typer's own form of an interrupt."""
-    return is_typers(error, "Abort")
-
-
 def is_typers(error: Exception, name: str) -> bool:
     """Whether an error is Typer's exception of this name. Older releases import Click, newer releases contain a copy of it."""
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
@@ -154,15 +149,11 @@ def describe(error: Exception) -> Failure:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "kvplan"
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        return Failure(
-            status=USAGE, type="usage", message=safe_message(message.replace("\n", " ")), hint=f"See: {command} --help"
-        )
-    return Failure(
-        status=INTERNAL,
-        type="internal",
-        message=safe_message(f"internal error: {type(error).__name__}: {error}"[:500].replace("\n", " ")),
-        hint="This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1.",
-    )
+        said = safe_message(message.replace("\n", " "))
+        return Failure(status=USAGE, type="usage", message=said, hint=f"See: {command} --help")
+    said = safe_message(f"internal error: {type(error).__name__}: {error}"[:500].replace("\n", " "))
+    hint = "This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1."
+    return Failure(status=INTERNAL, type="internal", message=said, hint=hint)
 
 
 def report(error: Exception, *, json: bool) -> int:

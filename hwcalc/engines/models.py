@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from hwcalc.engines.options import AUTO
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import Encoder
 from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
+from hwcalc.formulas.tensor import Encoder
 from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.profiles.compiled import names, record
 from hwcalc.profiles.dtypes import find_dtype

@@ -33,8 +33,9 @@ from msgspec.structs import replace
 
 from hwcalc.engines.models import plain_format
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.formulas import LayerKind, Mamba2, pipeline_stages
+from hwcalc.formulas import LayerKind, Mamba2
 from hwcalc.formulas.formats import FP32, WeightFormat
+from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 

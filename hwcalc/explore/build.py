@@ -28,10 +28,10 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
 from hwcalc.library.load import Missing, load, load_each, with_dimensions
 from hwcalc.model import ModelLike, ModelSpec, Note
-from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS, Asked, ExploreOptions, take_options, takes
+from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.planned import format_name
 from hwcalc.sources.request import tell

@@ -14,21 +14,8 @@ from typing import Any, Final
 from msgspec import field
 from msgspec.structs import replace
 
-from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines import ENGINES, find_engine, forms
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.forms import (
-    Amount,
-    Constant,
-    Early,
-    Fullest,
-    Largest,
-    Measured,
-    MemoryForm,
-    PartForm,
-    Pass,
-    PerGpu,
-    Term,
-)
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError, UnsupportedError
@@ -113,27 +100,27 @@ LARGEST: Final = 2**53 - 1
 Place = tuple[int, ...]
 
 
-def drawn_form(opened: Occupancy) -> MemoryForm | None:
+def drawn_form(opened: Occupancy) -> forms.MemoryForm | None:
     """The form of a request, if it has one that the page can evaluate. It is without its rules for the first lengths, if no answer lies there."""
     form = closed_form(opened)
     if form is None or not form.drawable:
         return None
-    least = max((one.before for part in form.parts for one in part.amounts if isinstance(one, Early)), default=1)
+    least = max((one.before for part in form.parts for one in part.amounts if isinstance(one, forms.Early)), default=1)
     if least == 1:
         return form
     # None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
     if form.holds(least, form.most_sequences or 1, "low") or form.left(1, 1, "high") < 0:
         return replace(form, parts=tuple(part.by(rule_of) for part in form.parts), least_tokens=least)
 
-    def rule_if_same(amount: Amount) -> Amount:
-        return rule_of(amount) if isinstance(amount, Early) and set(amount.first) == {amount.rule.at(1, 1)} else amount
+    def rule_if_same(amount: forms.Amount) -> forms.Amount:
+        return rule_of(amount) if isinstance(amount, forms.Early) and set(amount.first) == {amount.rule.at(1, 1)} else amount
 
     return replace(form, parts=tuple(part.by(rule_if_same) for part in form.parts))
 
 
-def rule_of(amount: Amount) -> Amount:
+def rule_of(amount: forms.Amount) -> forms.Amount:
     """The amount without what it is at the first lengths."""
-    return amount.rule if isinstance(amount, Early) else amount
+    return amount.rule if isinstance(amount, forms.Early) else amount
 
 
 def numbered(names: Iterable[str]) -> list[tuple[str, int]]:
@@ -169,7 +156,7 @@ class Pools:
         """The place of a text."""
         return self.put("texts", text)
 
-    def term(self, term: Term) -> int:
+    def term(self, term: forms.Term) -> int:
         """The place of layers that grow alike."""
         shape = {
             "kind": self.text(title_of(term.kind)),
@@ -180,7 +167,7 @@ class Pools:
         }
         return self.put("terms", {"shape": self.put("shapes", shape), "count": term.count, "unit_bytes": term.unit_bytes})
 
-    def curve(self, form: MemoryForm) -> int:
+    def curve(self, form: forms.MemoryForm) -> int:
         """The place of the cache of a form."""
         curve = form.curve
         piece = {
@@ -196,7 +183,7 @@ class Pools:
         }
         return self.put("curves", piece | {name: value for name, value in others.items() if value})
 
-    def part(self, part: PartForm) -> int:
+    def part(self, part: forms.PartForm) -> int:
         """The place of a part of the memory equation."""
         piece = {"name": part.name, "section": str(part.section), "expected": self.amount(part.expected)}
         for end in ("low", "high"):
@@ -205,7 +192,7 @@ class Pools:
                 piece[end] = amount
         return self.put("parts", piece)
 
-    def rest(self, form: MemoryForm) -> int:
+    def rest(self, form: forms.MemoryForm) -> int:
         """The place of what a form has beside its cache and parts."""
         piece = {
             "usable": list(form.usable),
@@ -220,25 +207,25 @@ class Pools:
         }
         return self.put("rests", piece)
 
-    def amount(self, amount: Amount) -> Any:
+    def amount(self, amount: forms.Amount) -> Any:
         """An amount as JSON."""
-        if isinstance(amount, Constant):
+        if isinstance(amount, forms.Constant):
             return amount.bytes
-        if isinstance(amount, Pass):
+        if isinstance(amount, forms.Pass):
             return {"pass": [amount.element_bytes, amount.width, amount.chunk, amount.logits, amount.logit_bytes]}
-        if isinstance(amount, Largest):
+        if isinstance(amount, forms.Largest):
             return {"largest": [self.term(term) for term in amount.terms]}
-        if isinstance(amount, Fullest):
+        if isinstance(amount, forms.Fullest):
             moments = []
             for one in amount.moments:
                 products = [[each.bytes, list(each.factors), list(map(_stair, each.stairs))] for each in one.products]
                 moments.append([one.share, self.put("sums", products)])
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
-        if isinstance(amount, PerGpu):
+        if isinstance(amount, forms.PerGpu):
             return {"gpus": [[len(list(alike)), one] for one, alike in groupby(map(self.amount, amount.amounts))]}
-        assert isinstance(amount, (Early, Measured)), "a form that is drawn"
+        assert isinstance(amount, (forms.Early, forms.Measured)), "a form that is drawn"
         rule = self.amount(amount.rule)
-        if isinstance(amount, Early):
+        if isinstance(amount, forms.Early):
             return {"early": {"rule": rule, "first": list(amount.first)}}
         return {"measured": {"rule": rule, "chunk": amount.chunk, "readings": [list(reading) for reading in amount.readings]}}
 
@@ -328,7 +315,7 @@ Cell = Mapping[Any, int | None]
 def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
     """The forms as grids (``Runs`` of ``page/types.d.ts``), or why all are refused."""
     try:
-        forms = _Forms(model, engine, axes, pools)
+        made = _Forms(model, engine, axes, pools)
     except KvplanError:
         # An engine that takes the model on no GPU may have another reason on each of them.
         sizes: tuple[int, ...] = (1, 1, len(axes.layouts), len(axes.gpus))
@@ -342,8 +329,8 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
             except KvplanError as refusal:
                 refusals[place] = pools.text(sentence(refusal))
         return {_REFUSED: grid_of(refusals, sizes)}
-    cells = forms.cells()
-    sizes = tuple(map(len, forms.axes))
+    cells = made.cells()
+    sizes = tuple(map(len, made.axes))
     ignored = frozenset(place for place, cell in cells.items() if cell.get(_REFUSED) is not None)
 
     def grid(name: object) -> Any:
@@ -354,8 +341,8 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
         return {_REFUSED: grid(_REFUSED)}
     names = dict.fromkeys(name for cell in cells.values() for name in cell if isinstance(name, tuple))
     return {
-        "dtypes": [forms.default_dtype, *forms.dtypes[1:]],
-        "weights": [AS_PUBLISHED, *forms.weights[1:]],
+        "dtypes": [made.default_dtype, *made.dtypes[1:]],
+        "weights": [AS_PUBLISHED, *made.weights[1:]],
         **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
         "parts": [grid(name) for name in names],
     }
@@ -439,7 +426,7 @@ class _Forms:
 
     def _takes(self, **formats: str) -> bool:
         """Whether the engine accepts a format on any of the accelerators."""
-        return any(isinstance(self._form(0, gpu, **formats), MemoryForm) for gpu in range(len(self._gpus)))
+        return any(isinstance(self._form(0, gpu, **formats), forms.MemoryForm) for gpu in range(len(self._gpus)))
 
     def _cell(self, place: Place) -> Cell:
         """The pieces of the form of one place."""
@@ -459,7 +446,7 @@ class _Forms:
                 self._found[place] = pieces | parts
         return self._found[place]
 
-    def _form(self, layout: int, gpu: int, **formats: str | None) -> MemoryForm | KvplanError:
+    def _form(self, layout: int, gpu: int, **formats: str | None) -> forms.MemoryForm | KvplanError:
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
         try:

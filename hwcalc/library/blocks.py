@@ -12,25 +12,12 @@ from typing import Any, Final
 from msgspec.structs import asdict
 
 from hwcalc._version import __version__
-from hwcalc.answers import Answer
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION, Answer
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.planner.values import read_flag
-from hwcalc.policies.blocks import (
-    Compacted,
-    blocks_of,
-    expected_copies,
-    expected_free,
-    expected_rewritten,
-    filled,
-    free_of_survivors,
-    free_range,
-    freed_by_compaction,
-    nominal_free,
-    repacked,
-)
+from hwcalc.policies import blocks as counted
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
@@ -121,7 +108,7 @@ def free_blocks(
     others = [_number(one) for one in listed]
     if None in others:
         raise UsageError(f"shared has {quoted(listed[others.index(None)])}, which is no whole number.", hint=hint)
-    held = blocks_of(length, size)
+    held = counted.blocks_of(length, size)
     taken = frozenset(number for number in others if number is not None and 0 <= number < held)
     if keep is None:
         stays = parse_tokens(kept if kept is not None else 0, "kept", minimum=0)
@@ -139,7 +126,7 @@ def free_blocks(
         block_size=size,
         shared=len(taken),
         held=held,
-        nominal=nominal_free(length, found["kept"], size),
+        nominal=counted.nominal_free(length, found["kept"], size),
         kept_blocks=held - found["free_compacted"],
         **found,
     )
@@ -212,7 +199,7 @@ def _sets(keep: Iterable[Any], tokens: int) -> list[list[int]]:
 
 def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int], *, growing: bool) -> dict[str, Any]:
     """The fields of :class:`FreeBlocks` that follow from the survivors of each head."""
-    free = free_of_survivors(tokens, sets, block, shared=shared, growing=growing)
+    free = counted.free_of_survivors(tokens, sets, block, shared=shared, growing=growing)
     # Shared blocks stay as they are: survivors move together in the others, which are counted as if they lay in a row.
     fixed = sorted(shared)
     own = tokens - sum(min(block, tokens - number * block) for number in fixed)
@@ -222,9 +209,9 @@ def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int
             [place - block * bisect_left(fixed, place // block) for place in head if place // block not in shared]
             for head in sets
         ]
-    repacks = [repacked(own, head, block) for head in heads]
+    repacks = [counted.repacked(own, head, block) for head in heads]
 
-    def most(parts: list[Compacted]) -> Compaction:
+    def most(parts: list[counted.Compacted]) -> Compaction:
         return Compaction(
             copies=max((one.copies for one in parts), default=0),
             slots_changed_in_whole_table=max((one.slots_changed_in_whole_table for one in parts), default=0),
@@ -235,9 +222,9 @@ def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int
         "kept": max(map(len, sets), default=0),
         "heads": len(sets),
         **dict.fromkeys(("free", "free_low", "free_high"), free),
-        "free_compacted": blocks_of(own, block) - max((one.kept_blocks for one in repacks), default=0),
+        "free_compacted": counted.blocks_of(own, block) - max((one.kept_blocks for one in repacks), default=0),
         "repack": most(repacks),
-        "fill": most([filled(own, head, block) for head in heads]),
+        "fill": most([counted.filled(own, head, block) for head in heads]),
         "definition": Definition.EXACT,
     }
 
@@ -248,16 +235,16 @@ def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[in
         raise UsageError(f"kept is {kept:,} of {tokens:,} tokens.", hint="Keep no more than there are.")
     if shared:
         raise UsageError("Shared blocks of a random choice are not counted.", hint="Give keep, which tokens stay.")
-    ends = free_range(tokens, kept, block, heads, growing=growing)
-    copies, filling = round(expected_copies(tokens, kept)), round(expected_copies(tokens, kept, fill=True))
-    changed = round(expected_rewritten(tokens, kept))
+    ends = counted.free_range(tokens, {kept: heads}, block, growing=growing)
+    copies, filling = round(counted.expected_copies(tokens, kept)), round(counted.expected_copies(tokens, kept, fill=True))
+    changed = round(counted.expected_rewritten(tokens, kept))
     return {
         "kept": kept,
         "heads": heads,
-        "free": expected_free(tokens, kept, block, heads, growing=growing),
+        "free": counted.expected_free(tokens, {kept: heads}, block, growing=growing),
         "free_low": ends.low,
         "free_high": ends.high,
-        "free_compacted": freed_by_compaction(tokens, kept, block),
+        "free_compacted": counted.freed_by_compaction(tokens, kept, block),
         "repack": Compaction(copies=copies, slots_changed_in_whole_table=changed, in_order=True),
         "fill": Compaction(copies=filling, slots_changed_in_whole_table=filling, in_order=None),
         "definition": Definition.ESTIMATE,

@@ -13,8 +13,7 @@ from math import prod
 from typing import Any, Final, Unpack
 
 from hwcalc._version import __version__
-from hwcalc.answers import Answer
-from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
 from hwcalc.engines import every_engine
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.deployment import Occupancy
@@ -354,17 +353,12 @@ def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> V
         # What lies in host memory, 0 if that is no more than the input.
         host = memory.devices[-1]
         known["host_bytes"] = host.total if host.layers or host.experts or host.output or host.cache else 0
+    known |= {name: getattr(request, name) for name in ("engine", "engine_version", "tp", "policy", "seq", "batch")}
     return Variant(
         model=plan.model.id,
-        engine=request.engine,
-        engine_version=request.engine_version,
         dtype=request.kv_dtype,
         weights=memory.weights.format or None,
         gpu=gpu if fit is None else fit.gpu,
-        tp=request.tp,
-        policy=request.policy,
-        seq=request.seq,
-        batch=request.batch,
         bytes_per_token=cache.bytes_per_token,
         cache_total_bytes=cache.total_bytes,
         cache_per_gpu_bytes=cache.per_gpu_bytes,

@@ -13,8 +13,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from hwcalc.answers import Answer
-from hwcalc.documents import document_of
+from hwcalc.documents import Answer, document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import KINDS, DType, LayerKind, LayerNumbers
 from hwcalc.formulas.record import Record
@@ -262,21 +261,19 @@ def _block(page: int, block_size: int, opened: Occupancy, kind: LayerKind) -> tu
         return "", ""
     products: list[tuple[str, str]] = []
     for full, one in zip(whole, kept, strict=True):
-        factors = [_shared(axis, size, own, tp) for axis, size, own in zip(one.axes, full.shape, one.shape, strict=True)]
+        factors: list[tuple[str, str]] = []
+        for axis, size, own in zip(one.axes, full.shape, one.shape, strict=True):
+            # An axis on a GPU is a part of it if the GPUs share it.
+            if own < size == own * tp:
+                factors.append((f"{_factor(axis)} / tp", f"{size:,} / {tp:,}"))
+            elif own < size and -(-size // tp) == own:
+                factors.append((f"ceil({axis} / tp)", f"ceil({size:,} / {tp:,})"))
+            else:
+                factors.append((_factor(axis), f"{own:,}"))
         factors.append((f"{roles[one.role].block_bytes} B",) * 2)
         products.append((f" {TIMES} ".join(name for name, _ in factors), f" {TIMES} ".join(number for _, number in factors)))
     formula, values = (parts[0] if len(parts) == 1 else f"({' + '.join(parts)})" for parts in zip(*products, strict=True))
     return f"block_size {TIMES} {formula}", f"{block_size:,} {TIMES} {values}"
-
-
-def _shared(axis: str, whole: int, own: int, tp: int) -> tuple[str, str]:
-    """An axis on a GPU and its size there: a part of it if the GPUs share it."""
-    name = _factor(axis)
-    if own < whole == own * tp:
-        return f"{name} / tp", f"{whole:,} / {tp:,}"
-    if own < whole and -(-whole // tp) == own:
-        return f"ceil({axis} / tp)", f"ceil({whole:,} / {tp:,})"
-    return name, f"{own:,}"
 
 
 def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per_layer: int) -> tuple[str, str]:

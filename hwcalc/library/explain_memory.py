@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, WeightRole
-from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, plain_figure, symbol_name
+from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of, plain_figure
 from hwcalc.model import Definition
 from hwcalc.planner.result import BudgetInfo, Plan
 from hwcalc.planner.verdict import UNLIMITED
@@ -120,7 +121,8 @@ def estimated(plan: Plan, name: str) -> ExplainedSection | None:
         formula = " + ".join(values) or "0"
     else:
         parts = () if budget is None else [part for part in budget.parts if part.section == name]
-        values = {symbol_name(part.name): part.expected for part in parts}
+        # The name of a part as a symbol: non-torch is non_torch.
+        values = {re.sub(r"[^A-Za-z0-9]+", "_", part.name): part.expected for part in parts}
         together, alone = f"{name}, {'all GPUs' if gpus > 1 else 'together'}", len(values) == gpus == 1
         formula = " + ".join(values) or "0"
         if gpus > 1:

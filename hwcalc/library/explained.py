@@ -190,11 +190,6 @@ def number_text(value: float) -> str:
     return f"{value:,.6g}"
 
 
-def symbol_name(name: str) -> str:
-    """The name of a part of the memory equation as a symbol: ``non-torch`` is ``non_torch``."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", name)
-
-
 _NUMBERED: Final = re.compile(r"_\d+$")
 
 

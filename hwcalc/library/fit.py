@@ -60,6 +60,11 @@ _OF_SHAPE: Final = (
     "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
 )  # fmt: skip
 """Figures that are the same for all models of a shape."""
+_OF_FITTED: Final = (
+    *("weights_bytes", "needed_bytes", "usable_bytes", "verdict"),
+    *("gpu_layers", "all_layers", "host_bytes", "host_experts"),
+)
+"""Figures of a planned model that its row has by the same names."""
 
 
 @takes(FitOptions)
@@ -400,18 +405,11 @@ class Search:
             self._made(one, opened.setup.weights, opened.load.seq, parameters, active),
             model_type=one.model_type or opened.model.model_type,
             kv_dtype=opened.dtypes.kv,
-            weights_bytes=fitted.weights_bytes,
             cache_bytes=opened.stored_bytes,
-            needed_bytes=fitted.needed_bytes,
-            usable_bytes=fitted.usable_bytes,
             headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
             max_position_embeddings=opened.model.max_position_embeddings,
             file_type=file_type(opened.model),
-            verdict=fitted.verdict,
-            gpu_layers=fitted.gpu_layers,
-            all_layers=fitted.all_layers,
-            host_bytes=fitted.host_bytes,
-            host_experts=fitted.host_experts,
+            **{name: getattr(fitted, name) for name in _OF_FITTED},
         )
 
         def finish() -> Runnable:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import asdict, fields
 
 from hwcalc import formulas
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment
 from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes, weigh
 from hwcalc.engines.llamacpp.layout import host_room, rooms_of
 from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options
@@ -30,17 +29,7 @@ from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import Use, WeightShare, decode_of, weight_shares
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.profiles.model_index import (
-    ENGINE,
-    IndexedModel,
-    details,
-    format_names,
-    packed,
-    placing,
-    shapes,
-    unpacked,
-    weights,
-)
+from hwcalc.profiles import model_index as index
 from hwcalc.quantization.gguf import published_formats
 from hwcalc.quantization.planned import format_name
 
@@ -80,7 +69,7 @@ def _model_at(start: int, length: int) -> ModelSpec:
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
     )
-    read = _indexed_hparams(placing(start, length)["hparams"])
+    read = _indexed_hparams(index.placing(start, length)["hparams"])
     model.once(HPARAMS, lambda: read)
     model.once(groups_key(None), lambda: None)
     return model
@@ -88,30 +77,30 @@ def _model_at(start: int, length: int) -> ModelSpec:
 
 def formats_at(number: int) -> Formats:
     """The formats of a shape."""
-    shape = shapes()[number]
-    return Formats(format_names(number), shape["gpu"], shape["host"])
+    shape = index.shapes()[number]
+    return Formats(index.format_names(number), shape["gpu"], shape["host"])
 
 
 def shares_at(number: int, name: str) -> tuple[WeightShare, ...]:
     """The weights of a shape in the format ``name``, by their use."""
     return tuple(
         WeightShare(format=form, use=Use(use), parameters=parameters, bytes=size, copies=copies, active=active)
-        for form, use, parameters, size, copies, active in weights(number, name)
+        for form, use, parameters, size, copies, active in index.weights(number, name)
     )
 
 
 def stack_at(number: int) -> Stack:
     """The layers of a shape."""
-    made = details(number)["stack"]
+    made = index.details(number)["stack"]
     kinds = [getattr(formulas, name)(**dims) for name, dims in made["kinds"]]
     different: list[Layer] = [tuple(kinds[place] for place in places) for places in made["different"]]
-    return Stack(tuple(different[place] for place in unpacked(made["layers"])))
+    return Stack(tuple(different[place] for place in index.unpacked(made["layers"])))
 
 
-def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
+def placed_model(row: index.IndexedModel, name: str | None) -> ModelSpec | None:
     """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
     assert row.placed is not None
-    made = placing(*row.placed)
+    made = index.placing(*row.placed)
     if name != made["format"]:
         return None
     assert row.shape is not None
@@ -124,7 +113,7 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
         architecture=row.architecture,
         stack=stack_at(row.shape),
         max_position_embeddings=row.max_position_embeddings,
-        **details(row.shape)["spec"],
+        **index.details(row.shape)["spec"],
     )
     read = _indexed_hparams(made["hparams"])
     model.once(HPARAMS, lambda: read)
@@ -134,7 +123,9 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
 
 
 def _indexed_hparams(made: dict[str, Any]) -> Hparams:
-    read: dict[str, Any] = {key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made.items()}
+    read: dict[str, Any] = {
+        key: tuple(index.unpacked(value)) if isinstance(value, list) else value for key, value in made.items()
+    }
     return Hparams(**read)
 
 
@@ -197,13 +188,13 @@ class Quick:
         self._whole: dict[tuple[object, int], Whole | None] = {}
         self._layouts: dict[tuple[object, int], Layout] = {}
 
-    def knows(self, row: IndexedModel) -> bool:
+    def knows(self, row: index.IndexedModel) -> bool:
         """Whether the index has what is asked for."""
         if row.shape is None or self._rooms["low"] is None:
             return False
         return self._named is None or self._named in formats_at(row.shape).names
 
-    def layout(self, row: IndexedModel, tokens: int) -> Layout:
+    def layout(self, row: index.IndexedModel, tokens: int) -> Layout:
         """A context of one sequence with all layers on the GPU, without the bytes of the weights."""
         key = (tuple(row.placed or ()), tokens)
         if key not in self._layouts:
@@ -212,7 +203,7 @@ class Quick:
             self._layouts[key] = deployment.layout_at(tokens, 1)
         return self._layouts[key]
 
-    def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
+    def whole(self, row: index.IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
         assert row.shape is not None
         key = ((row.shape, *(row.placed or ())), tokens)
@@ -238,7 +229,7 @@ class Quick:
     def _surely_holds(self, made: Layout) -> bool:
         return made.hold(made.main, self._room, "low") and made.host_holds("low")
 
-    def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
+    def longest(self, row: index.IndexedModel, whole: Whole, tokens: int) -> int:
         """The most tokens with which a model surely fits as a whole, as it does with ``tokens``."""
         bound, sizes = max(tokens, row.max_position_embeddings or UNLIMITED), {0: whole.weights_bytes, ON_HOST: whole.host_bytes}
         low, high = tokens // CELLS, -(-bound // CELLS)
@@ -251,19 +242,19 @@ class Quick:
         more: int = last_good(high - 1 - low, lambda more: holds(low + more))
         return min(bound, (low + more) * CELLS)
 
-    def reads_as_planned(self, row: IndexedModel, whole: Whole) -> bool:
+    def reads_as_planned(self, row: index.IndexedModel, whole: Whole) -> bool:
         """Whether what the index says a pass reads is what is loaded: a file may keep tensors in a smaller format of the checkpoint."""
         assert row.shape is not None
         read = sum(share.bytes for share in shares_at(row.shape, whole.weights) if share.use is not Use.ROW)
         return read <= whole.weights_bytes
 
-    def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> tuple[float | None, str | None]:
+    def speed(self, row: index.IndexedModel, whole: Whole, tokens: int) -> tuple[float | None, str | None]:
         """The bound on tokens per second of a model that fits as a whole, and what bounds them."""
         assert row.shape is not None
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
             shares, engine = shares_at(row.shape, whole.weights), self._host.engine.name
-            step = decode_of(stack_at(row.shape), shares, seq=tokens, batch=1, roles=self.dtypes.roles, engine=engine)
+            step = decode_of(stack_at(row.shape), shares, tokens, self.dtypes.roles, engine)
             seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
             self._speeds[key] = None if seconds is None else 1 / seconds, bound_by
         return self._speeds[key]
@@ -272,22 +263,22 @@ class Quick:
     def _bandwidth(self) -> float | None:
         return known_bandwidth(self._host.gpu)
 
-    def smallest(self, row: IndexedModel) -> str:
+    def smallest(self, row: index.IndexedModel) -> str:
         """The format in which a part of the model stays on the host."""
         assert row.shape is not None
         return self._named or formats_at(row.shape).names[-1]
 
-    def layers(self, row: IndexedModel) -> int:
+    def layers(self, row: index.IndexedModel) -> int:
         """The layers of a model, the output counted as one."""
         assert row.shape is not None
-        return int(shapes()[row.shape]["layers"])
+        return int(index.shapes()[row.shape]["layers"])
 
-    def weights_bytes(self, row: IndexedModel) -> int:
+    def weights_bytes(self, row: index.IndexedModel) -> int:
         """Bytes of the smallest format, with all layers on the GPU."""
         assert row.shape is not None
         return formats_at(row.shape).sizes(self.smallest(row)).gpu
 
-    def hosted(self, row: IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
+    def hosted(self, row: index.IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
         """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
 
         The index counts a table twice that is the embedding and the output.
@@ -304,7 +295,7 @@ class Quick:
                 break
         return tuple(found)
 
-    def apart(self, row: IndexedModel, tokens: int) -> bool | None:
+    def apart(self, row: index.IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
         name, host, room = self.smallest(row), self._likely_host, self._most_room
@@ -319,7 +310,7 @@ class Quick:
         # With nothing at all on the GPU, or with as much as it has room for.
         alone = sizes.gpu + sizes.host + made.cache_on(0) + _buffers(made)
         if alone > host and sizes.gpu + made.cache_on(0) > room:
-            step = int(details(row.shape)["steps"][format_names(row.shape).index(name)])
+            step = int(index.details(row.shape)["steps"][index.format_names(row.shape).index(name)])
             alone -= self._held_apart(step, made)
         return True if alone <= host else None
 
@@ -349,7 +340,7 @@ def quick(host: Hosting) -> Quick | None:
     """The quick way, where the request is one that the index has."""
     asked = host.asked
     usual = asked.given <= _USUAL and (asked.gpus or 1) == asked.batch == 1 and asked.dtype in _SIXTEEN
-    if host.engine.name != ENGINE or not usual:
+    if host.engine.name != index.ENGINE or not usual:
         return None
     # The hardware is the same for all models, and so is the format of the cache.
     request = host.request_for(host.seq, Parallel(), None)
@@ -388,7 +379,7 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
     # The hyperparameters that are not as their defaults. Those by layer are packed.
     defaults = {each.name: each.default for each in fields(read)}
     given = {name: value for name, value in asdict(read).items() if value != defaults[name]}
-    hparams = {name: packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
+    hparams = {name: index.packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
     smallest = largest_first[-1]
     placed = {"format": smallest, "hparams": hparams, "groups": [*map(_group, weight_groups(model, smallest) or ())]}
     # Kinds, layers as lists of kinds, and which layers follow each other.
@@ -397,7 +388,7 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
     stack = {
         "kinds": [[type(kind).__name__, kind.dims()] for kind in kinds],
         "different": [[kinds.index(kind) for kind in layer] for layer in different],
-        "layers": packed(map(different.index, model.stack.layers)),
+        "layers": index.packed(map(different.index, model.stack.layers)),
     }
     spec = {name: getattr(model, name) for name in _SPEC}
     about = {"spec": spec, "stack": stack, "steps": [steps[name] for name in largest_first]}

@@ -6,33 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwcalc._version import __version__
-from hwcalc.answers import Answer
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION, Answer
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.models import model_dtype
 from hwcalc.engines.policies import acted_on, courses_of, shapes_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Full
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Full
 from hwcalc.library.load import load
 from hwcalc.model import Definition, ModelLike, Note
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
+from hwcalc.policies import outcome
 from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Effect, Extra, Quality, Setting, State, quality_of
-from hwcalc.policies.outcome import (
-    ATTENTIONS,
-    FLEX,
-    MOST_STEPS,
-    Course,
-    after_prefill,
-    beside_of,
-    extras_of,
-    kernel_for,
-    reported_ratio,
-)
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.scratch import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.units import human_bytes, parse_tokens
@@ -159,12 +148,12 @@ def keep(
     """
     chosen = parse_policy(policy)
     tokens, steps = parse_tokens(prompt, "prompt"), parse_tokens(decode, "decode", minimum=0)
-    if steps > MOST_STEPS:
-        raise UsageError(f"decode is {steps:,} steps.", hint=f"At most {MOST_STEPS:,} are followed.")
+    if steps > outcome.MOST_STEPS:
+        raise UsageError(f"decode is {steps:,} steps.", hint=f"At most {outcome.MOST_STEPS:,} are followed.")
     asked = read_options({"seq": tokens, "batch": batch, "dtype": dtype, "offline": offline, "assume": assume})
-    kernel = kernel_for(chosen, None if attention is None else one_of(ATTENTIONS)(attention, "attention"))
+    kernel = outcome.kernel_for(chosen, None if attention is None else one_of(outcome.ATTENTIONS)(attention, "attention"))
     book = KVPRESS if rules is None else one_of(RULES)(rules, "rules")
-    if kernel == FLEX and book == KVPRESS and chosen is not None and any(one.policy.press for one in chosen.whole):
+    if kernel == outcome.FLEX and book == KVPRESS and chosen is not None and any(one.policy.press for one in chosen.whole):
         # Its patch gives an argument twice, whatever the policy: kvpress 0.5.5, patch_attention_functions, under transformers 5.2.0, run.
         raise UsageError("kvpress 0.5.5 does not run with flex_attention.", hint="Use attention sdpa, or leave it out.")
     spec = load(model, asked.access, assume=asked.assume)
@@ -185,9 +174,9 @@ def keep(
 def _kept(opened: Occupancy, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
     """The whole answer."""
     prompt, spec = opened.tokens, opened.model
-    state = after_prefill(chosen, prompt, setting)
+    state = outcome.after_prefill(chosen, prompt, setting)
     courses = courses_of(chosen, state, prompt, steps, setting)
-    first = courses[0] if courses else Course(last=0, most=0, most_within=0, cuts=(), lengths=())
+    first = courses[0] if courses else outcome.Course(last=0, most=0, most_within=0, cuts=(), lengths=())
     acted = acted_on(opened.stack)
     highs = {number: left.stored.high for number, left in zip(acted, state.layers, strict=True)}
     lows = {number: left.stored.low for number, left in zip(acted, state.layers, strict=True)}
@@ -249,20 +238,20 @@ def _kept(opened: Occupancy, chosen: Chosen | None, setting: Setting, steps: int
         most_tokens_within_step=max((course.most_within for course in courses), default=0),
         cuts=[list(cut) for cut in first.cuts],
         prefill_peak=_peak(opened, chosen, state, setting),
-        reported_compression_ratio=reported_ratio(chosen, after_prefill(None, prompt, setting), setting),
+        reported_compression_ratio=outcome.reported_ratio(chosen, outcome.after_prefill(None, prompt, setting), setting),
         beside=_beside(chosen, state, courses, setting),
         quality=() if chosen is None else quality_of(chosen.policy.name),
         notes=(*opened.notes, *notes),
     )
 
 
-def _beside(chosen: Chosen | None, state: State, courses: Sequence[Course], setting: Setting) -> tuple[Extra, ...]:
+def _beside(chosen: Chosen | None, state: State, courses: Sequence[outcome.Course], setting: Setting) -> tuple[Extra, ...]:
     """Memory beside the cache: in the prefill, and at the longest while text is generated."""
     if chosen is None:
-        return extras_of(None, state.hidden, setting)
+        return outcome.extras_of(None, state.hidden, setting)
     longest = max((state.hidden, *(course.most_within for course in courses)))
     cuts = any(course.cuts for course in courses)
-    return beside_of(chosen, setting, state, longest=longest, cuts=cuts).extras
+    return outcome.beside_of(chosen, setting, state, longest=longest, cuts=cuts).extras
 
 
 def _peak(opened: Occupancy, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:

@@ -13,7 +13,9 @@ from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.formulas import KINDS, Full, Group, Once, Role
+from hwcalc.formulas import KINDS, Role
+from hwcalc.formulas.hybrid import Group
+from hwcalc.formulas.tensor import Full, Once
 from hwcalc.library.explained import QuotedFormula, numbers_in, shown
 
 if TYPE_CHECKING:

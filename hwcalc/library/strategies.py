@@ -18,19 +18,9 @@ from hwcalc.formulas import Role
 from hwcalc.library.explained import ExplainedSection, figure_of
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, ModelLike, Note
+from hwcalc.planner import strategies as ways
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Asked, StrategiesOptions, take_options, takes
-from hwcalc.planner.strategies import (
-    ENGINE,
-    NAMES,
-    WORDS,
-    Setting,
-    block_sizes,
-    engine_strategy,
-    pair_counts,
-    setting_of,
-    strategies_of,
-)
 from hwcalc.planner.strategies_cost import Lengths, head_choices, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown
@@ -90,7 +80,7 @@ def strategies(
         now = ((int(seq * share), batch),)
     prompt = 1 if asked.prompt is None else asked.prompt
     load = Lengths(seq=seq, batch=batch, prompt=prompt, encoder_tokens=opened.encoder_tokens, now=now, uniform=uniform)
-    setting = setting_of(opened, load, block_sizes(opened, size))
+    setting = ways.setting_of(opened, load, ways.block_sizes(opened, size))
     return _answer(setting, share if lengths is None else None)
 
 
@@ -140,9 +130,9 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
     return asked.changed(**changes)
 
 
-def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
+def _answer(setting: ways.Setting, fill: Fraction | None) -> Strategies:
     opened, lengths = setting.opened, setting.lengths
-    own = engine_strategy(setting)
+    own = ways.engine_strategy(setting)
     gpu = opened.setup.hardware.gpu
     sizes = {cell.block_size for cell in setting.cells if cell.grows}
     if lengths.uniform is not None:
@@ -171,14 +161,14 @@ def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
         needed_bytes=rounded(setting.needed),
         definition=setting.now,
         host_link=setting.link,
-        pairs=pair_counts(lengths),
-        strategies=(*strategies_of(setting), *(() if own is None else (own,))),
+        pairs=ways.pair_counts(lengths),
+        strategies=(*ways.strategies_of(setting), *(() if own is None else (own,))),
         heads=head_choices(opened, lengths),
         notes=(*opened.notes, *_notes(setting)),
     )
 
 
-def _notes(setting: Setting) -> list[Note]:
+def _notes(setting: ways.Setting) -> list[Note]:
     """What a reader must know."""
     opened, told = setting.opened, list[tuple[str, str]]()
     roles = {tensor.role for group in opened.stack.groups for tensor in group.kind.tensors()}
@@ -215,7 +205,7 @@ def only_strategy(found: Strategies, name: str) -> Strategies:
     kept = tuple(one for one in found.strategies if one.name == wanted)
     if not kept:
         hint = f"Known: {', '.join(one.name for one in found.strategies)}."
-        if wanted == ENGINE:
+        if wanted == ways.ENGINE:
             hint = "Name one: --engine vllm"
         raise UsageError(f"strategy {shown(name, 40)} is not known.", hint=hint)
     return replace(found, strategies=kept)
@@ -228,11 +218,11 @@ def strategy_section(strategy: Strategy) -> ExplainedSection:
         definition = strategy.peak_definition if step.name == "peak_bytes" else strategy.definition
         definition = {"operations": Definition.EXACT, "s": Definition.BOUND}.get(step.unit, definition)
         figures.append(figure_of(step, f"strategies.{strategy.name}.{step.name}", definition=definition.value))
-    known = strategy.name in NAMES
+    known = strategy.name in ways.NAMES
     return ExplainedSection(
         name=strategy.name,
         title=strategy.title,
-        about=WORDS[strategy.name].about if known else _OF_ENGINE,
+        about=ways.WORDS[strategy.name].about if known else _OF_ENGINE,
         figures=tuple(figures),
         remarks=(f"The trade: {strategy.trades}." if known else strategy.trades, f"Used by: {strategy.used_by}."),
     )

@@ -79,40 +79,26 @@ def _row(file: str, start: str) -> Any:
     return json.loads(table[found + len(key) : table.index(b"\n", found + 1)].strip().removesuffix(b","))
 
 
-def defaults_version() -> str:
-    """The transformers version that the class defaults come from."""
-    return str(_row(_CLASSES, '"version"'))
+@lru_cache(maxsize=3)
+def defaults_table(name: str) -> Any:
+    """What stands beside the rows of the types: ``version``, the transformers version that the defaults come from; ``architectures``,
+    the model type of each model class that transformers has, by class name; or ``parts``, how a class builds each nested config but
+    its language model, by model type.
+    """
+    return _row(_TOWERS if name == "parts" else _CLASSES, f'"{name}"')
 
 
-@lru_cache(maxsize=1)
-def architecture_types() -> Mapping[str, str]:
-    """Model type of each model class that transformers has, by class name."""
-    types: Mapping[str, str] = _row(_CLASSES, '"architectures"')
-    return types
+@lru_cache(maxsize=1024)
+def class_defaults(model_type: str | None, *, tower: bool = False) -> ClassDefaults | None:
+    """The defaults of one model type; ``None`` if transformers has no class for it.
 
-
-@lru_cache(maxsize=512)
-def class_defaults(model_type: str | None) -> ClassDefaults | None:
-    """The defaults of one model type; ``None`` if transformers has no class for it."""
-    return _defaults(_CLASSES, model_type)
-
-
-@lru_cache(maxsize=1)
-def tower_parts() -> Mapping[str, Any]:
-    """How a class builds each nested config but its language model, by model type."""
-    parts: Mapping[str, Any] = _row(_TOWERS, '"parts"')
-    return parts
-
-
-@lru_cache(maxsize=512)
-def tower_defaults(model_type: str | None) -> ClassDefaults | None:
-    """The defaults of a tower, or of a language model that stands in a tower's place."""
-    return _defaults(_TOWERS, model_type) or class_defaults(model_type)
-
-
-def _defaults(file: str, model_type: str | None) -> ClassDefaults | None:
-    entry = None if model_type is None else _row(file, f" {json.dumps(model_type)}")
-    return None if entry is None else ClassDefaults(entry)
+    With ``tower`` those of a tower, or of a language model that stands in a tower's place.
+    """
+    for file in (_TOWERS, _CLASSES) if tower else (_CLASSES,):
+        entry = None if model_type is None else _row(file, f" {json.dumps(model_type)}")
+        if entry is not None:
+            return ClassDefaults(entry)
+    return None
 
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
@@ -384,7 +370,7 @@ class Config:
         ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
         nor :meth:`assumed_defaults` counts them.
         """
-        spec = tower_parts().get(self.model_type or "", {}).get(key, {})
+        spec = defaults_table("parts").get(self.model_type or "", {}).get(key, {})
         value = self.get(key)
         if value is None:
             if not spec or spec.get("optional"):
@@ -395,7 +381,7 @@ class Config:
         declared = value.get("model_type")
         named = isinstance(declared, str) and bool(declared) and (not spec or spec.get("named"))
         model_type = declared if named else spec.get("type")
-        known = tower_defaults(model_type)
+        known = class_defaults(model_type, tower=True)
         if known is not None and any(name in value for name in known.aliases):
             # A class accepts a field's alias as well as its own name. The getters look for the name.
             value = {known.aliases.get(name, name): given for name, given in value.items()} | {

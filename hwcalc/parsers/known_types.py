@@ -57,11 +57,7 @@ def family_of(layers: Iterable[Layer]) -> str:
     >>> family_of([(FullAttention(num_attention_heads=8, num_key_value_heads=2, head_dim=64, v_head_dim=64),), (NoCache(),)])
     'gqa'
     """
-    kinds = {_SHORT.get(kind.name, kind.name) for layer in layers for kind in layer}
-    return _written(kinds - {"no_cache"})
-
-
-def _written(words: Iterable[str]) -> str:
+    words = {_SHORT.get(kind.name, kind.name) for layer in layers for kind in layer} - {"no_cache"}
     families = {f"hwcalc.formulas.{family}": place for place, family in enumerate(formulas.FAMILIES)}
     kinds = sorted(formulas.KINDS.values(), key=lambda kind: families.get(kind.__module__, len(families)))
     order = {word: place for place, word in enumerate(dict.fromkeys(_SHORT.get(kind.name, kind.name) for kind in kinds))}

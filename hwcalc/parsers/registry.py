@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.data import data_file
 from hwcalc.errors import UnknownArchitectureError
-from hwcalc.parsers.config import Config, architecture_of, architecture_types
+from hwcalc.parsers.config import Config, architecture_of, defaults_table
 from hwcalc.parsers.reading import Family
 from hwcalc.text import quoted
 
@@ -87,7 +87,7 @@ def find_tower(model_type: str | None) -> Callable[[Config, str], tuple[Block, .
 def model_type_of_architecture(name: str) -> str | None:
     """The model type whose class has this name."""
     own: Mapping[str, str] = _index()["architectures"]
-    return own.get(name) or architecture_types().get(name)
+    return own.get(name) or defaults_table("architectures").get(name)
 
 
 NESTED: Final = (

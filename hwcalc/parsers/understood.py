@@ -21,7 +21,7 @@ from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind, SlidingAttention
 from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
-from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_version, weighs
+from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_table, weighs
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, find_language_model, known_family, room_of
@@ -184,7 +184,9 @@ def from_the_class(language: Config, *, complete: bool) -> tuple[Note, ...]:
 def left_out_text(language: Config, filled: Mapping[str, Any]) -> str:
     """The sentence about what the model's class fills in."""
     listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
-    return f"The config leaves out {listed}: taken from the {language.model_type} class of transformers {defaults_version()}."
+    return (
+        f"The config leaves out {listed}: taken from the {language.model_type} class of transformers {defaults_table('version')}."
+    )
 
 
 _SIZES: Final = frozenset({"num_hidden_layers", "decoder_layers", "hidden_size", "d_model"})
@@ -241,7 +243,12 @@ def judge(config: Config, top: Config, family: Family, reading: Reading, *, weig
     if weighed:
         with suppress(ConfigError, UsageError, ValueError):
             family.weigh(level, top, reading)
-    passed_over = [key for key in _passed_over(config) if key not in unread]
+    # The keys that bear on the cache and that the type is known to pass over.
+    asked = {name for key in config.asked for name in config.names(key)} | config.asked
+    read = {str(key): value for key, value in config.raw.items() if key not in asked and key in config.read}
+    bearing = [key for key, value in read.items() if bears_on_memory(key, value) and not re.search(_OF_HEADS, key)]
+    places = (f"{config.where}.{key}" if config.where else key for key in bearing)
+    passed_over = [place for place in places if place not in unread]
     layout = [key for key in passed_over if is_layout(key)]
     unread = tuple(dict.fromkeys((*unread, *layout)))
     alike = len(set(reading.layers)) == 1 and (len(reading.layers[0]) == 1 or not filled)
@@ -285,16 +292,6 @@ def _filled(config: Config, layers: Sequence[Layer]) -> Mapping[str, Any]:
     found = {**filled_in(config), **given}
     without_effect = [word for word, dim in _SPANS.items() if dim not in dims]
     return {key: value for key, value in found.items() if not any(word in key for word in without_effect)}
-
-
-def _passed_over(config: Config) -> list[str]:
-    """The keys of the file that bear on the cache and that the type is known to pass over."""
-    asked = {name for key in config.asked for name in config.names(key)} | config.asked
-    return [
-        f"{config.where}.{key}" if config.where else str(key)
-        for key, value in config.raw.items()
-        if key not in asked and key in config.read and bears_on_memory(key, value) and not re.search(_OF_HEADS, str(key))
-    ]
 
 
 def _unused(config: Config, layers: Sequence[Layer]) -> list[str]:

@@ -88,7 +88,7 @@ class Offer(Struct, frozen=True):
 
 
 class _Tries:
-    """The occupancies of a plan under each change. Each change is planned once, and at most :data:`MOST_PLANS` changes are planned."""
+    """The occupancies of a plan under each change. Each is planned once, and at most :data:`MOST_PLANS` changes are."""
 
     def __init__(self, opened: Occupancy, line: CommandLine) -> None:
         self.opened, self.line, self.left = opened, line, MOST_PLANS
@@ -146,84 +146,6 @@ def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> dict[s
     return asdict(sizes_for(opened.engine, opened.model, settings["gpu"], settings.get("gpus"), given))
 
 
-class _Texts:
-    """Writes the texts of the changes of one plan.
-
-    With ``fits``, the plan fits already, and a change makes that certain. With ``partly``, a part of the model lies on the host, and with
-    a change all of it lies on the GPUs.
-    """
-
-    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
-        # Nothing of what was tried in vain: a plan may be kept for long.
-        self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
-        self._before: dict[bool, int] = {}
-
-    def of(self, offer: Offer) -> Try:
-        """A change with its texts."""
-        change, engine = offer.change, self.opened.engine
-        gain = "" if change.settings.keys() & {"seq", "batch"} else self._gain(offer)
-        whole = "all layers on the GPU" if self.partly else ""
-        effect = "; ".join(filter(None, (change.what, whole, gain, "" if offer.sure else "probably fits")))
-        settings = {**self._layout(offer), **change.settings}
-        if engine.splits_layers and "gpus" in settings:
-            settings |= dict.fromkeys(PARALLEL)
-        if "gpu" in settings:
-            settings["gpu"] = settings["gpu"].id
-        if "engine_options" in settings:
-            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
-        return Try(flag=self._flags(change), effect=effect, command=self.line.changed(**settings).text)
-
-    def _flags(self, change: Change) -> str:
-        """The settings of the change in the spelling of the engine."""
-        settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
-        parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
-        words: list[str] = []
-        for name, value in self.opened.own_settings(settings).items():
-            if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
-                continue
-            if name == "engine_options":
-                words += [engine.flag(option, each) for option, each in value.items()]
-            else:
-                words.append(engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
-        return " ".join(filter(None, words))
-
-    def _layout(self, offer: Offer) -> dict[str, int]:
-        """The parallel sizes with which the change was planned.
-
-        Empty unless the line names ``--gpus`` alone and would get another layout.
-        """
-        given = {**self.line.given, **offer.change.settings}
-        if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
-            return {}
-        occupancy = offer.found
-        node = occupancy.setup.gpus if given.get("instance") else None
-        same = solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
-        return {} if same else asdict(occupancy.setup.parallel)
-
-    def _gain(self, offer: Offer) -> str:
-        """How many more sequences or tokens fit: both numbers for certain, or both by the expected value if the change only probably fits."""
-        if offer.sure not in self._before:
-            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
-        before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
-        if before < held < MOST_TOKENS:
-            what = "holds {}" if self.opened.load.batch > 1 else "up to {} tokens"
-            certain = " for certain" if self.fits else ""
-            instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
-            return f"{what.format(f'{held:,}')}{instead}"
-        given = solve.budget_bytes(offer.found, "low" if offer.sure else "expected") or 0
-        return f"leaves {human_bytes(given - offer.found.needed_bytes)}"
-
-    def _held(self, opened: Occupancy, *, sure: bool) -> int:
-        """The most sequences of the planned length that fit; for a plan of one sequence, the most tokens of it."""
-        end = "low" if sure else "expected"
-        # As the plan of the line counts: with the layers where it puts them.
-        opened = opened.pinned()
-        if self.opened.load.batch > 1:
-            return solve.largest(opened, "batch", MOST_TOKENS, end)
-        bound = opened.model.max_position_embeddings
-        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
-
-
 MOST_LINES: Final = 6
 MOST_PLANS: Final = 80
 _ENOUGH_SURE: Final = 3
@@ -267,12 +189,17 @@ def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tu
 
 
 class _Adviser:
-    """Tries changes of one plan, and counts them."""
+    """Tries changes of one plan, and writes the texts of those that it offers.
+
+    With ``fits``, the plan fits already, and a change makes that certain. With ``partly``, a part of the model lies on the host, and with
+    a change all of it lies on the GPUs.
+    """
 
     def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self.tries = _Tries(opened, line)
         self.offers: list[Offer] = []
+        self._before: dict[bool, int] = {}
         offered = opened.savings(opened.needed_bytes - (solve.budget_bytes(opened, "low") or 0))
         savings = [Change(cost=one.cost, what=one.what, settings=one.settings) for one in offered]
         # All of them count as tried; most are planned when it is their turn, and some never are.
@@ -307,8 +234,7 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, _without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        texts = _Texts(self.opened, self.line, fits=self.fits, partly=self.partly)
-        return tuple(texts.of(offer) for offer in chosen)
+        return tuple(self._told(offer) for offer in chosen)
 
     def _alone(self, fewest: Layout | None) -> None:
         """Offer each change by itself, first those that take back an option of the user."""
@@ -522,6 +448,71 @@ class _Adviser:
             if best is None:
                 return
         self.offers += [] if best is None else [best]
+
+    def _told(self, offer: Offer) -> Try:
+        """The change with its texts."""
+        change, engine = offer.change, self.opened.engine
+        gain = "" if change.settings.keys() & {"seq", "batch"} else self._gain(offer)
+        whole = "all layers on the GPU" if self.partly else ""
+        effect = "; ".join(filter(None, (change.what, whole, gain, "" if offer.sure else "probably fits")))
+        settings = {**self._sizes(offer), **change.settings}
+        if engine.splits_layers and "gpus" in settings:
+            settings |= dict.fromkeys(PARALLEL)
+        if "gpu" in settings:
+            settings["gpu"] = settings["gpu"].id
+        if "engine_options" in settings:
+            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
+        return Try(flag=self._flags(change), effect=effect, command=self.line.changed(**settings).text)
+
+    def _flags(self, change: Change) -> str:
+        """The settings of the change in the spelling of the engine."""
+        settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
+        parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
+        words: list[str] = []
+        for name, value in self.opened.own_settings(settings).items():
+            if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
+                continue
+            if name == "engine_options":
+                words += [engine.flag(option, each) for option, each in value.items()]
+            else:
+                words.append(engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
+        return " ".join(filter(None, words))
+
+    def _sizes(self, offer: Offer) -> dict[str, int]:
+        """The parallel sizes with which the change was planned.
+
+        Empty unless the line names ``--gpus`` alone and would get another layout.
+        """
+        given = {**self.line.given, **offer.change.settings}
+        if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
+            return {}
+        occupancy = offer.found
+        node = occupancy.setup.gpus if given.get("instance") else None
+        same = solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
+        return {} if same else asdict(occupancy.setup.parallel)
+
+    def _gain(self, offer: Offer) -> str:
+        """How many more sequences or tokens fit: both numbers for certain, or both by the expected value if the change only probably fits."""
+        if offer.sure not in self._before:
+            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
+        before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
+        if before < held < MOST_TOKENS:
+            what = "holds {}" if self.opened.load.batch > 1 else "up to {} tokens"
+            certain = " for certain" if self.fits else ""
+            instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
+            return f"{what.format(f'{held:,}')}{instead}"
+        given = solve.budget_bytes(offer.found, "low" if offer.sure else "expected") or 0
+        return f"leaves {human_bytes(given - offer.found.needed_bytes)}"
+
+    def _held(self, opened: Occupancy, *, sure: bool) -> int:
+        """The most sequences of the planned length that fit; for a plan of one sequence, the most tokens of it."""
+        end = "low" if sure else "expected"
+        # As the plan of the line counts: with the layers where it puts them.
+        opened = opened.pinned()
+        if self.opened.load.batch > 1:
+            return solve.largest(opened, "batch", MOST_TOKENS, end)
+        bound = opened.model.max_position_embeddings
+        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
 
 def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:

@@ -132,7 +132,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         check_sharing(engine, request)
     shortens = named is None and engine.names_length(gpu)
     if is_auto(asked.weights):
-        from hwcalc.planner.auto_weights import best_weights
+        from hwcalc.planner.fitting import best_weights
 
         roomy = request.changed(weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
         request, chosen = best_weights(engine, model, roomy, node if free else None)

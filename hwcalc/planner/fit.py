@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.command_line import CommandLine
 
 _TOLD: Final = "_told"
+_UNKNOWN: Final = solve.Most(value=0, limiting=None)
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
@@ -37,8 +38,8 @@ class Search:
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         """The layouts of the fewest GPUs of this kind that hold the request, by the expected value and for certain.
 
-        It is ``None`` if none is found, or if the user gives the budget, which holds for one layout only. Machines that cannot be linked
-        are not joined.
+        It is ``None`` if none is found, or if the user gives the budget, which holds for one layout only. Machines that cannot be
+        linked are not joined.
         """
         gpu, gpus = opened.setup.hardware.gpu, opened.setup.gpus
         if gpu is None or opened.setup.hardware.kv_memory is not None:
@@ -58,30 +59,10 @@ class Search:
         return likely, sure
 
 
-_UNKNOWN: Final = solve.Most(value=0, limiting=None)
-
-
-class _NoSearch(Search):
-    """The search of a plan whose verdict alone is wanted: every limit is 0."""
-
-    def most(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
-        return _UNKNOWN, _UNKNOWN
-
-    def longest(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
-        return _UNKNOWN, _UNKNOWN
-
-    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
-        return None, None
-
-
-SEARCH: Final = Search()
-NO_SEARCH: Final = _NoSearch()
-
-
-def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search) -> tuple[PoolInfo | None, FitInfo | None]:
+def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 
-    Without the command ``line`` there is no advice.
+    Without the command ``line`` there is no advice, and without a ``search`` every limit is 0.
     """
     hardware = opened.setup.hardware
     budget = opened.budget if hardware.gpu is not None and hardware.kv_memory is None else None
@@ -94,13 +75,13 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search) -> tup
         usable, ends = budget.requested_bytes, {"low": budget.low, "high": budget.high}
     fits = solve.holds_in(opened, size)
     verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end) for end, left in ends.items()))
-    most, sure_most = search.most(opened)
-    longest, sure_longest = search.longest(opened)
+    most, sure_most = (_UNKNOWN, _UNKNOWN) if search is None else search.most(opened)
+    longest, sure_longest = (_UNKNOWN, _UNKNOWN) if search is None else search.longest(opened)
     placement = None if budget is None else opened.placement()
     # What fits in part can still fit as a whole: more GPUs and advice are for that.
     entire = opened if budget is None else opened.entire()
     wanted = verdict if entire is opened else solve.verdict_of(entire)
-    fewest, sure_fewest = search.fewest(entire, wanted)
+    fewest, sure_fewest = (None, None) if search is None else search.fewest(entire, wanted)
     return pool, FitInfo(
         gpu=None if hardware.gpu is None else hardware.gpu.id,
         gpus=opened.setup.gpus,

@@ -276,7 +276,10 @@ class _Policy(TypedDict, total=False):
     policy: Annotated[object, PlanOption(
         "policy", "P", "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
         complete="policies",
-        helps=dict.fromkeys(("compare", "sweep"), "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies."),
+        helps=dict.fromkeys(
+            ("compare", "sweep"),
+            "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
+        ),
         lists=("compare", "sweep"), check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
         in_reconciliation=True, group="workload",
     )]  # fmt: skip

@@ -249,9 +249,9 @@ def plan_opened(
     opened.tell(*remarks)
     pool, fit, speed, sharing = None, None, None, None
     if hardware.gpu is not None or hardware.kv_memory is not None:
-        from hwcalc.planner.fit import NO_SEARCH, SEARCH, plan_fit
+        from hwcalc.planner.fit import Search, plan_fit
 
-        pool, fit = plan_fit(opened, line, (search or SEARCH) if limits else NO_SEARCH)
+        pool, fit = plan_fit(opened, line, (search or Search()) if limits else None)
         pool = None if pool is None else replace(pool, definition=model.definition(pool.definition))
     memory = plan_memory(
         opened,

@@ -19,9 +19,9 @@ from hwcalc.policies.base import EAGER, PAPER, Choice, Chosen, Count, Effect, qu
 from hwcalc.policies.blocks import (
     Ranges,
     blocks_of,
-    expected_free_of,
+    expected_free,
     free_of_ranges,
-    free_range_of,
+    free_range,
     moves_of_ranges,
     rewritten_of_ranges,
 )
@@ -113,8 +113,8 @@ def _of_cut(cut: _Cut, ahead: int, steps: list[Step]) -> dict[str, Any]:
     if group.whole and cut.ranges is not None:
         free = low = high = free_of_ranges(tokens, cut.ranges, block, growing=cut.growing)
     elif group.whole:
-        ends = free_range_of(tokens, cut.choosers, block, growing=cut.growing)
-        free, low, high = expected_free_of(tokens, cut.choosers, block, chunk=cut.chunk, growing=cut.growing), ends.low, ends.high
+        ends = free_range(tokens, cut.choosers, block, growing=cut.growing)
+        free, low, high = expected_free(tokens, cut.choosers, block, chunk=cut.chunk, growing=cut.growing), ends.low, ends.high
         steps.append(_random(cut, free, low, high))
     if cut.ranges is not None and len(cut.ranges) == 2 and cut.ranges[0][0] == 0 and cut.ranges[1][1] == tokens:
         (_, sinks), (window, _) = cut.ranges
@@ -167,7 +167,7 @@ def _random(cut: _Cut, free: float, low: int, high: int) -> Step:
     ends = [min(low, full), free, min(high, full)]
     last: dict[str, tuple[float, float, float]] = {}
     if cut.before % block and not cut.growing:
-        ends[1] = expected_free_of(cut.before, cut.choosers, block, chunk=cut.chunk, growing=True)
+        ends[1] = expected_free(cut.before, cut.choosers, block, chunk=cut.chunk, growing=True)
         formula += " + last_chance"
         last["last_chance"] = (low - ends[0], max(0.0, free - ends[1]), high - ends[2])
     small, each, large = (end / max(1, full) for end in ends)
@@ -206,7 +206,10 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     peaks = peaks_of(opened)
     prompt = opened.sized(seq=opened.load.prompt_tokens)
     most = opened.stored_bytes
-    masked = _masked(evicted)
+    # Masked pairs of a token and a head, in all layers of a sequence.
+    counts = [left.masked.total for left in evicted.state.layers if left.masked is not None]
+    ends = sum(count.low for count in counts), sum(count.high for count in counts)
+    masked = (evicted.state.masked_total or Count(low=ends[0], high=ends[1])) if counts else None
     needs = peaks.cache + peaks.part[1]
     return PolicyInfo(
         name=asked.chosen.text,
@@ -240,14 +243,6 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
         flags=support.flags,
         environment=support.environment,
     )
-
-
-def _masked(evicted: Evicted) -> Count | None:
-    """The number of masked pairs of a token and a head, in all layers of a sequence; ``None`` where nothing is masked."""
-    counts = [left.masked.total for left in evicted.state.layers if left.masked is not None]
-    if not counts:
-        return None
-    return evicted.state.masked_total or Count(low=sum(count.low for count in counts), high=sum(count.high for count in counts))
 
 
 def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:

@@ -15,18 +15,17 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
-from hwcalc.answers import Answer
-from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
-from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
+from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.text import operand, shown
 

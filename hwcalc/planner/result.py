@@ -13,7 +13,7 @@ from typing import Any, Final, overload
 
 from msgspec import field
 
-from hwcalc.answers import Answer
+from hwcalc.documents import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import SharedBlocks

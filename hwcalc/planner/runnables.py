@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from hwcalc.answers import Answer
-from hwcalc.documents import document_of
+from hwcalc.documents import Answer, document_of
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict

@@ -168,8 +168,8 @@ def divided(
     """The bound on speed where the devices read one after another.
 
     ``whole`` is that of the same model on GPUs alone, ``layer_bytes`` what a step reads of each layer's cache for one sequence,
-    ``bandwidth`` the bytes per second of the accelerator's memory, and ``computing`` the step that computes a prompt on a GPU, if its
-    rate is known. A device whose bandwidth is not known takes no time: what is left is still a bound.
+    ``bandwidth`` the bytes per second of the accelerator's memory, and ``computing`` the step that computes a prompt on a GPU, if
+    its rate is known. A device whose bandwidth is not known takes no time: what is left is still a bound.
     """
     batch, stages = load.batch, load.parallel.pp
     sequences = max(1.0, batch / min(load.parallel.dp, batch))
@@ -265,8 +265,8 @@ def speed_bound(
 ) -> Noted[SpeedInfo]:
     """The bound on speed of what is asked of a model. Notes say what it leaves out.
 
-    ``shares`` are the weights of :func:`weight_shares` for the same model, weights and dtype, so that they are not counted again, or what
-    a pass reads on each device, where an engine says it: what lies in host memory is read at its own bandwidth then.
+    ``shares`` are the weights of :func:`weight_shares` for the same model, weights and dtype, so that they are not counted again,
+    or what a pass reads on each device, where an engine says it: what lies in host memory is read at its own bandwidth then.
     """
     places = tuple(one for one in shares or () if isinstance(one, DeviceReads))
     measured, notes = _measured(gpu)

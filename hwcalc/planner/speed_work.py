@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.formulas import LatentAttention, Once, Role, Stack
+from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.planned import format_name
@@ -194,8 +195,9 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
             copies = weight.shape[0]
         elif use is Use.CHOSEN and weight.active is not None:
             copies, active = weight.copies, weight.active
-        portions = [(unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight))]
-        if scheme is not None:
+        if scheme is None:
+            portions = [(unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight))]
+        else:
             portions = [(one.format.name, one.elements, one.bytes) for one in scheme.portions(block, weight, unquantized)]
         for name, elements, size in portions:
             if elements:
@@ -251,7 +253,8 @@ class Workload(Record):
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the model.
+    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the
+    model.
     """
 
     seq: int
@@ -298,22 +301,15 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
     in_32_bits = find_engine(load.engine)[0].sums_in_32_bits
     passed = {Use.LAST: 1, Use.ENCODER: prefill.encoder_tokens}
     shares = [(share, passed.get(share.use, prefill.seq)) for share in counted]
-    read, flops = _of_weights(shares, parallel)
-    prompt = Pass(
-        weights_read=read,
-        sequences=1,
-        cache_bytes_each=0,
-        flops=_with_attention(flops, prefill.roles, prefill.flops(prefill_flops), in_32_bits=in_32_bits),
-    )
+    read, flops = _rank_work(shares, prefill, parallel, prefill.flops(prefill_flops), in_32_bits=in_32_bits)
+    prompt = Pass(weights_read=read, sequences=1, cache_bytes_each=0, flops=flops)
     return Work(_decode_step(counted, caches, load.batch, parallel, in_32_bits=in_32_bits), prompt, stack, caches)
 
 
-def decode_of(
-    stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
-) -> Pass:
-    """Bytes and operations of a decode step on one rank, without those of a prompt: for lists of many models."""
+def decode_of(stack: Stack, counted: Iterable[WeightShare], seq: int, roles: Mapping[Role, DType], engine: str) -> Pass:
+    """Bytes and operations of a decode step of one sequence on one rank, without those of a prompt: for lists of many models."""
     caches = _Caches(_rank_kinds(stack, 1), roles, seq, 0, selected_tokens(stack))
-    return _decode_step(counted, caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
+    return _decode_step(counted, caches, 1, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
 def workload_of(opened: Occupancy) -> Workload:
@@ -361,8 +357,22 @@ class _Caches(Struct, frozen=True):
     @property
     def reads(self) -> tuple[CacheReads, ...]:
         """What one decode step reads and writes, for each kind of layer."""
-        cache_reads = _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
-        return (*cache_reads, CacheReads("page_keys", 1, {1: self.beside_bytes})) if self.beside_bytes else cache_reads
+        out = []
+        for count, kind in self.kinds:
+            # The bytes of the entries of one layer's cache, by how often a step reads or writes them.
+            sizes: dict[int, int] = {}
+            limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else self.selected
+            for tensor in kind.tensors():
+                positions = tensor.span.positions(self.seq, self.encoder_tokens)
+                if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
+                    positions = min(positions, limit)
+                times = positions * (2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1)
+                sizes[times] = sizes.get(times, 0) + tensor.bytes_per_position(self.roles[tensor.role])
+            if sizes:
+                out.append(CacheReads(kind.name, count, sizes))
+        if self.beside_bytes:
+            out.append(CacheReads("page_keys", 1, {1: self.beside_bytes}))
+        return tuple(out)
 
     def flops(self, of_kind: Callable[..., int]) -> int:
         """The number of operations of all layers. ``of_kind`` returns those of one layer."""
@@ -412,53 +422,46 @@ def _decode_step(shares: Iterable[WeightShare], caches: _Caches, batch: int, par
     each = max(1.0, batch / replicas / parallel.pp)
     routed = each * (replicas if parallel.expert_ranks > parallel.tp else 1)
     used = [(share, routed if share.use is Use.CHOSEN else each) for share in shares if share.use is not Use.ENCODER]
-    read, flops = _of_weights(used, parallel)
+    read, flops = _rank_work(used, caches, parallel, each * caches.flops(decode_flops), in_32_bits=in_32_bits)
     reads = caches.reads
-    return Pass(
-        weights_read=read,
-        sequences=each,
-        cache_bytes_each=sum(read.bytes for read in reads) / parallel.dcp,
-        flops=_with_attention(flops, caches.roles, each * caches.flops(decode_flops), in_32_bits=in_32_bits),
-        cache_reads=reads,
-    )
+    cache_bytes = sum(read.bytes for read in reads) / parallel.dcp
+    return Pass(weights_read=read, sequences=each, cache_bytes_each=cache_bytes, flops=flops, cache_reads=reads)
 
 
-def _of_weights(shares: Iterable[tuple[WeightShare, float]], parallel: Parallel) -> tuple[tuple[tuple[Use, float], ...], Flops]:
-    """The bytes of weights that a rank reads, by their use, and the operations with them, for so many tokens of each share."""
-    flops: Flops = {}
-    read = []
+def _rank_work(
+    shares: Iterable[tuple[WeightShare, float]], caches: _Caches, parallel: Parallel, attention: float, *, in_32_bits: bool
+) -> tuple[tuple[tuple[Use, float], ...], Flops]:
+    """The bytes of weights that a rank reads, by their use, for so many tokens of each share, and its operations with those of attention.
+
+    Kernels that add up products ``in_32_bits`` never reach the rate of 16-bit sums. llama.cpp tells cuBLAS to add in 16 bits
+    (ggml-cuda.cu).
+    """
+    read, operations = [], list[tuple[tuple[str, ...], float]]()
     for share, tokens in shares:
         ranks = parallel.expert_ranks if share.use is Use.CHOSEN else parallel.tp
-        rates = RATES.get(share.format, ANY_RATE)
-        flops[rates] = flops.get(rates, 0) + tokens * share.flops_per_token / ranks
         read.append((share.use, share.touched_bytes(tokens) / ranks))
-    return tuple(read), flops
-
-
-def _with_attention(flops: Flops, roles: Mapping[Role, DType], attention: float, *, in_32_bits: bool) -> Flops:
-    """Operations with weights and of attention: 16 bits, or 8 bits if its keys have 8 bits, which are up to 8.5 with scales.
-
-    Kernels that add up products ``in_32_bits`` never reach the rate of 16-bit sums. llama.cpp tells cuBLAS to add in 16 bits (ggml-cuda.cu).
-    """
-    # A packed layout has no keys beside its latents.
-    keys = roles.get(Role.KEY) or roles[Role.LATENT]
-    rates = ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
-    flops[rates] = flops.get(rates, 0) + attention
+        operations.append((RATES.get(share.format, ANY_RATE), tokens * share.flops_per_token / ranks))
+    # Attention has 16 bits, or 8 if its keys have 8, which are up to 8.5 with scales. A packed layout has no keys beside its latents.
+    keys = caches.roles.get(Role.KEY) or caches.roles[Role.LATENT]
+    operations.append((("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN, attention))
+    flops: Flops = {}
+    for names, count in operations:
+        flops[names] = flops.get(names, 0) + count
     if not in_32_bits:
-        return flops
-    out: Flops = {}
+        return tuple(read), flops
+    reached: Flops = {}
     for names, count in flops.items():
-        reached = tuple(name for name in names if name != HALF_SUMS)
-        out[reached] = out.get(reached, 0) + count
-    return out
+        without = tuple(name for name in names if name != HALF_SUMS)
+        reached[without] = reached.get(without, 0) + count
+    return tuple(read), reached
 
 
-def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1) -> int:
-    """Bytes of cache that one rank reads for one sequence in a decode step. States count twice, as they are also written.
+def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0) -> int:
+    """Bytes of cache that are read for one sequence in a decode step on one rank. States count twice, as they are also written.
 
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
-    return sum(read.bytes for read in _cache_reads(_rank_kinds(stack, tp), roles, seq, encoder_tokens, selected_tokens(stack)))
+    return sum(read.bytes for read in _Caches(_rank_kinds(stack, 1), roles, seq, encoder_tokens, selected_tokens(stack)).reads)
 
 
 def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
@@ -470,22 +473,3 @@ def layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
     kinds = {kind for layer in stack.layers for kind in layer}
     sizes = {kind: sum(read.bytes for read in replace(caches, kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
-
-
-def _cache_reads(
-    kinds: Iterable[tuple[int, LayerKind]], roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
-) -> tuple[CacheReads, ...]:
-    out = []
-    for count, kind in kinds:
-        # The bytes of the entries of one layer's cache, by how often a step reads or writes them.
-        sizes: dict[int, int] = {}
-        limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
-        for tensor in kind.tensors():
-            positions = tensor.span.positions(seq, encoder_tokens)
-            if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
-                positions = min(positions, limit)
-            times = positions * (2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1)
-            sizes[times] = sizes.get(times, 0) + tensor.bytes_per_position(roles[tensor.role])
-        if sizes:
-            out.append(CacheReads(kind.name, count, sizes))
-    return tuple(out)

@@ -301,11 +301,8 @@ def _growth(setting: Setting) -> Strategy:
 
 
 def _slots(setting: Setting) -> Strategy:
-    full, needed, single = (
-        setting.full,
-        rounded(setting.needed),
-        replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None),
-    )
+    full, needed = setting.full, rounded(setting.needed)
+    single = replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None)
     one_token = int(summed(_NEEDED, single, setting.cells, now_places)[0])
     steps = [*setting.full_steps, *setting.needed_steps]
     figure(steps, _WASTED, "full_bytes - needed_bytes", full_bytes=full, needed_bytes=needed)

@@ -143,7 +143,7 @@ class HeadWhatIf(Record):
 
 
 def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
-    """The changes of heads: MHA, GQA with each power of two of groups and MQA for plain attention; latent and expanded for MLA."""
+    """The changes of heads: MHA, GQA with each power of two of groups and MQA; for MLA, latent and expanded."""
     kinds = [group.kind for group in stack.groups]
     attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
     published = {kind.num_key_value_heads for kind in attention}
@@ -396,7 +396,8 @@ def _paged(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
 
 
 class Cost(Record):
-    """The operations of the last step and of all passes, of attention alone and with the weights, and the bytes that the step reads.
+    """The operations of the last step and of all passes, of attention alone and with the weights, and the bytes that the step
+    reads.
 
     The names are those of :class:`~hwcalc.planner.strategies_result.Strategy`.
     """
@@ -472,7 +473,7 @@ def _cost(
     read: int,
     seconds: float | None,
 ) -> Cost:
-    """The cost from the attention of the last step and of ``every`` one, and the tokens of each sequence that pass the weights in them."""
+    """The cost, from the attention of the last step and of all steps with the tokens of each sequence that pass the weights."""
     attention, operations = [], list[int | None]()
     steps: tuple[Step, ...] = ()
     for name, (work, tokens) in (("step", last), ("total", every)):

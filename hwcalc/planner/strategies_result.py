@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.answers import Answer
+from hwcalc.documents import Answer
 from hwcalc.engines.steps import Step
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note

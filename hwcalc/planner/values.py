@@ -213,3 +213,10 @@ TYPES: Final[Mapping[str, ValueType]] = {
 def is_auto(weights: str | None) -> bool:
     """Whether the value of ``--weights`` leaves the choice to kvplan."""
     return weights is not None and weights.strip().lower() == AUTO
+
+
+def refuse_auto(weights: str | None, command: str) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` where one format must be named."""
+    if is_auto(weights):
+        hint = "Name a format: --weights q4_k_m. For one GPU: kvplan MODEL --weights auto --gpu rtx-4060-ti"
+        raise UsageError(f"{command} plans more than one GPU, and --weights auto chooses for one.", hint=hint)

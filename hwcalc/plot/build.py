@@ -12,8 +12,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.lists import each_model
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
-from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.options import PlanOptions, take_options, takes
+from hwcalc.planner.values import refuse_auto
 from hwcalc.plot.series import KINDS, Chart, chart_of
 from hwcalc.text import brief, shown
 

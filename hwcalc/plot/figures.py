@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hwcalc.plot.extra import drawing
-from hwcalc.plot.series import Chart, Level, Line, Profile, byte_ticks, decade_ticks, even_byte_ticks, token_ticks
+from hwcalc.plot.series import Chart, Line, Profile, byte_ticks, decade_ticks, drawing, even_byte_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -55,7 +54,11 @@ def drawn(chart: Chart, format_: str) -> bytes:
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
         figure.suptitle(_named(chart.title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
         if chart.profiles:
-            _draw_profiles(figure, chart)
+            titles = list(dict.fromkeys(layer.title for profile in chart.profiles for layer in profile.layers))
+            panels = figure.subplots(len(chart.profiles), 1, squeeze=False)[:, 0]
+            for axes, profile in zip(panels, chart.profiles, strict=True):
+                _draw_profile(axes, profile, titles, named=len(chart.profiles) > 1)
+            panels[-1].set_xlabel("layer")
         else:
             _draw_lines(figure.subplots(), chart)
         figure.supxlabel(_named(chart.caption, 160), x=0.01, ha="left", fontsize=8, color=_QUIET)
@@ -76,7 +79,11 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     for line in chart.lines:
         number += not line.minor
         handles.append(_draw_line(axes, line, number, len(chart.lines)))
-    handles += [_draw_level(axes, level) for level in chart.levels]
+    labels = [line.label for line in chart.lines]
+    for level in chart.levels:
+        # Its words stand in the legend: beside the line they would cover the lines of models that nearly fit.
+        handles.append(axes.axhline(level.bytes, color=_INK, linewidth=1.2, linestyle=(0, (8, 3))))
+        labels.append(f"{level.label}: {human_bytes(level.bytes)}")
     _set_ticks(axes, chart)
     axes.set_xlabel("tokens of a sequence")
     axes.set_ylabel(chart.y_label)
@@ -85,8 +92,8 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if handles:
         # matplotlib leaves out what begins with an underscore.
-        labels = [f" {_named(label)}" for label in (*(line.label for line in chart.lines), *map(_level_words, chart.levels))]
-        axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, handlelength=3.6)
+        names = [f" {_named(label)}" for label in labels]
+        axes.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, handlelength=3.6)
     for place, remark in enumerate(chart.remarks):
         axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=_INK)
 
@@ -107,27 +114,9 @@ def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
         mark = line.mark
         axes.plot([mark.x], [mark.y], marker="X", markersize=10, color=color, markeredgecolor="white", zorder=5)
         # Below: what is near above it are lines of models that do not fit.
-        offset = (-8, -20 - 13 * (number % 2))
-        axes.annotate(
-            mark.label,
-            (mark.x, mark.y),
-            xytext=offset,
-            textcoords="offset points",
-            ha="right",
-            fontsize=8.5,
-            color=color,
-            bbox=_PAPER,
-        )
+        place = {"xytext": (-8, -20 - 13 * (number % 2)), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(mark.label, (mark.x, mark.y), **place, fontsize=8.5, color=color, bbox=_PAPER)
     return handle
-
-
-def _draw_level(axes: Any, level: Level) -> Any:
-    # Its words stand in the legend: beside the line they would cover the lines of models that nearly fit.
-    return axes.axhline(level.bytes, color=_INK, linewidth=1.2, linestyle=(0, (8, 3)))
-
-
-def _level_words(level: Level) -> str:
-    return f"{level.label}: {human_bytes(level.bytes)}"
 
 
 def _set_ticks(axes: Any, chart: Chart) -> None:
@@ -145,28 +134,14 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
         axis.set_ticks([], minor=True)
 
 
-def _draw_profiles(figure: Any, chart: Chart) -> None:
-    titles = list(dict.fromkeys(layer.title for profile in chart.profiles for layer in profile.layers))
-    panels = figure.subplots(len(chart.profiles), 1, squeeze=False)[:, 0]
-    for axes, profile in zip(panels, chart.profiles, strict=True):
-        _draw_profile(axes, profile, titles, named=len(chart.profiles) > 1)
-    panels[-1].set_xlabel("layer")
-
-
 def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: bool) -> None:
     handles = {}
-    for place, title in enumerate(titles):
+    for number, title in enumerate(titles):
         layers = [layer for layer in profile.layers if layer.title == title]
         if layers:
-            handles[title] = axes.bar(
-                [layer.number for layer in layers],
-                [layer.bytes for layer in layers],
-                width=0.8,
-                color=_COLORS[place % len(_COLORS)],
-                hatch=_HATCHES[place % len(_HATCHES)],
-                edgecolor="white",
-                linewidth=0,
-            )
+            numbers, sizes = [layer.number for layer in layers], [layer.bytes for layer in layers]
+            style = {"color": _COLORS[number % len(_COLORS)], "hatch": _HATCHES[number % len(_HATCHES)]}
+            handles[title] = axes.bar(numbers, sizes, width=0.8, edgecolor="white", linewidth=0, **style)
     most = max((layer.bytes for layer in profile.layers), default=0)
     found = even_byte_ticks(most)
     axes.set_ylim(0, max(1, most) * 1.08)
@@ -178,13 +153,5 @@ def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: 
     axes.spines[["top", "right"]].set_visible(False)
     if named:
         axes.set_title(_named(profile.label), loc="left", fontsize=9.5)
-    axes.legend(
-        list(handles.values()),
-        [f" {title}" for title in handles],
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
-        ncols=3,
-        frameon=False,
-        fontsize=8.5,
-        borderaxespad=0.1,
-    )
+    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3, "borderaxespad": 0.1}
+    axes.legend(list(handles.values()), [f" {title}" for title in handles], frameon=False, fontsize=8.5, **place)

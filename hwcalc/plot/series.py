@@ -5,7 +5,8 @@ Numbers on the axes of a picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.deployment import Occupancy
@@ -88,15 +89,12 @@ def chart_of(kind: str, models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *
 
     ``whole`` draws to each model's own maximum, else to the planned length. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
-    asked = list(_asked(models, whole=whole))
-    return _KINDS[kind](asked)
-
-
-def _asked(models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *, whole: bool) -> Iterator[_Asked]:
+    asked = []
     for model, request in models:
         opened = open_request(model, **request)
         longest = opened.tokens if not whole else model.max_position_embeddings or _LONGEST
-        yield _Asked(opened, plan_opened(opened), model.id, _lengths(opened, longest))
+        asked.append(_Asked(opened, plan_opened(opened), model.id, _lengths(opened, longest)))
+    return _KINDS[kind](asked)
 
 
 def _lengths(opened: Occupancy, longest: int) -> tuple[int, ...]:
@@ -131,8 +129,10 @@ def _memory(asked: Sequence[_Asked]) -> Chart:
                 Line(label=one.label, xs=xs, ys=ys, low=low, high=high, mark=_longest(one)),
                 Line(label=f"{one.label}, cache alone", xs=xs, ys=cache, minor=True),
             ]
-        level = Level(_gpu_words(one.plan), one.plan.fit.usable_bytes)
-        levels[level.label] = level
+        fit = one.plan.fit
+        label = f"usable of {'each of ' if fit.gpus > 1 else ''}{fit.gpus} x {fit.gpu}"
+        label = "the given budget" if fit.budget is None else label
+        levels[label] = Level(label, fit.usable_bytes)
     on_gpu = any(one.plan.fit is not None for one in asked)
     return Chart(
         kind="memory",
@@ -182,12 +182,9 @@ def _frontier(asked: Sequence[_Asked]) -> Chart:
     lines, remarks = [], []
     for one in asked:
         if one.plan.fit is None:
-            raise UsageError(
-                "a frontier needs the memory of a GPU."
-                if one.opened.setup.hardware.gpu is None
-                else f"{one.label}: what it needs beside its cache is not known.",
-                hint="Add: --gpu h100, or --kv-memory 20GiB",
-            )
+            unknown = f"{one.label}: what it needs beside its cache is not known."
+            message = "a frontier needs the memory of a GPU." if one.opened.setup.hardware.gpu is None else unknown
+            raise UsageError(message, hint="Add: --gpu h100, or --kv-memory 20GiB")
         sure, expected = [], []
         for length in one.lengths:
             try:
@@ -204,9 +201,9 @@ def _frontier(asked: Sequence[_Asked]) -> Chart:
             remarks.append(f"{one.label}: not one sequence of {one.lengths[0]:,} tokens fits.")
             continue
         xs, ys = zip(*expected, strict=True)
-        last = (
-            Mark(f"one sequence: {one.plan.fit.expected_max_seq:,} tokens", xs[-1], ys[-1]) if xs[-1] < one.lengths[-1] else None
-        )
+        last = None
+        if xs[-1] < one.lengths[-1]:
+            last = Mark(f"one sequence: {one.plan.fit.expected_max_seq:,} tokens", xs[-1], ys[-1])
         lines.append(Line(label=one.label, xs=xs, ys=ys, low=tuple(sure), high=ys, mark=last))
     return Chart(
         kind="frontier",
@@ -245,32 +242,27 @@ def _title(asked: Sequence[_Asked], what: str, how: str) -> str:
     return f"{name}{words}" if name else f"{words[0].upper()}{words[1:]}"
 
 
-def _gpu_words(plan: Plan) -> str:
-    fit = plan.fit
-    assert fit is not None
-    if fit.budget is None:
-        return "the given budget"
-    each = "each of " if fit.gpus > 1 else ""
-    return f"usable of {each}{fit.gpus} x {fit.gpu}"
-
-
 def _caption(asked: Sequence[_Asked], *, batch: bool = True) -> str:
     """Engine, numbers, formats, ranks and what the bytes are; what differs between models is left to the legend."""
-    request = asked[0].plan.request
-    parts = [
-        " ".join(filter(None, (request.engine, request.engine_version))),
-        *([f"{request.batch:,} sequence{'s' if request.batch > 1 else ''}"] if batch else []),
-        "KV dtype " + _joined(one.plan.request.kv_dtype for one in asked),
-        *(f"{name} {size}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1),
-        *([f"{fit.gpus} x {fit.gpu}"] if (fit := asked[0].plan.fit) is not None and fit.gpu is not None else []),
-        *([f"policy {request.policy}"] if request.policy else []),
-        "definition: " + _joined(one.plan.cache.definition.value for one in asked),
-    ]
-    return " · ".join(parts)
+    request, fit = asked[0].plan.request, asked[0].plan.fit
+    dtypes = dict.fromkeys(one.plan.request.kv_dtype for one in asked)
+    definitions = dict.fromkeys(one.plan.cache.definition.value for one in asked)
+    parts = [" ".join(filter(None, (request.engine, request.engine_version)))]
+    parts += [f"{request.batch:,} sequence{'s' if request.batch > 1 else ''}"] if batch else []
+    parts.append(f"KV dtype {' or '.join(dtypes)}")
+    parts += [f"{name} {size}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
+    parts += [f"{fit.gpus} x {fit.gpu}"] if fit is not None and fit.gpu is not None else []
+    parts += [f"policy {request.policy}"] if request.policy else []
+    return " · ".join([*parts, f"definition: {' or '.join(definitions)}"])
 
 
-def _joined(words: Iterable[str]) -> str:
-    return " or ".join(dict.fromkeys(words))
+def drawing(package: str, *, what: str) -> Any:
+    """A package that draws, of the extra ``plot``. Raises :class:`~hwcalc.errors.UsageError` if it is not installed."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        message = f"{what} needs {package}, which is not installed."
+        raise UsageError(message, hint="Install it: pip install 'hwcalc[plot]'") from error
 
 
 _MOST = 9

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from hwcalc.plot.extra import drawing
-from hwcalc.plot.series import Chart, Profile, byte_ticks, decade_ticks, even_byte_ticks, token_ticks
+from hwcalc.plot.series import Chart, Profile, byte_ticks, decade_ticks, drawing, even_byte_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -39,9 +38,8 @@ def in_characters(chart: Chart, width: int, *, ascii_only: bool = False) -> str:
     plotext = drawing("plotext", what="A picture in the terminal")
     width = max(_NARROWEST, min(width, _WIDEST))
     drawn = [_profile(plotext, one, width) for one in chart.profiles] if chart.profiles else [_lines(plotext, chart, width)]
-    text = "\n".join(
-        [clean(cut(chart.title, width)), *drawn, *(clean(one) for one in chart.remarks), clean(cut(chart.caption, width))]
-    )
+    remarks = [clean(one) for one in chart.remarks]
+    text = "\n".join([clean(cut(chart.title, width)), *drawn, *remarks, clean(cut(chart.caption, width))])
     lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
     return lines.translate(_ASCII) if ascii_only else lines
 
@@ -71,11 +69,13 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
     def rows(*some: _Drawn) -> list[str]:
         figure = _figure(plotext, width)
         for one in some:
-            _draw(figure, [_log(x) for x, _ in one.points], [_log(y) for _, y in one.points], one.marker)
+            if one.points:
+                xs_of, ys_of = [_log(x) for x, _ in one.points], [_log(y) for _, y in one.points]
+                figure.draw(figure.signal(xs_of, ys_of, marker=one.marker).lines())
         for mark in marks if _CROSSES in some else ():
             figure.draw(figure.signal([_log(mark.x)], [_log(mark.y)], marker=_CROSSES.marker))
-        _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
-        _ticks(figure, "y", ticks)
+        for axis, marked in (("x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))]), ("y", ticks)):
+            figure.ruler(axis).ticks([_log(value) for value, _ in marked], [text for _, text in marked])
         # Without limits plotext begins at zero.
         figure.ruler("x").lim(_log(min(xs)), _log(max(*xs, min(xs) + 1)))
         figure.ruler("y").lim(_log(low), _log(high))
@@ -107,15 +107,6 @@ def _figure(plotext: Any, width: int) -> Any:
     figure.clear()
     figure.plot_size(width, _HEIGHT)
     return figure
-
-
-def _draw(figure: Any, xs: list[float], ys: list[float], marker: str) -> None:
-    if xs:
-        figure.draw(figure.signal(xs, ys, marker=marker).lines())
-
-
-def _ticks(figure: Any, axis: str, ticks: list[tuple[int, str]]) -> None:
-    figure.ruler(axis).ticks([_log(value) for value, _ in ticks], [text for _, text in ticks])
 
 
 def _profile(plotext: Any, profile: Profile, width: int) -> str:

@@ -85,21 +85,14 @@ def free_of_ranges(tokens: int, ranges: Ranges, block: int, *, shared: int = 0, 
     return free
 
 
-def expected_free(tokens: int, kept: int, block: int, heads: int = 1, *, growing: bool = False) -> float:
-    """Blocks that are free on average without compaction, if each of ``heads`` heads keeps ``kept`` tokens at random on its own.
+def expected_free(tokens: int, choosers: Mapping[int, int], block: int, *, chunk: int = 1, growing: bool = False) -> float:
+    """Blocks that are free on average without compaction, if heads keep tokens at random, each on its own.
 
-    A block of b tokens is free for one head with the chance C(n - b, k) / C(n, k), and for all with its power.
+    ``choosers`` are as many heads by the number of tokens that each keeps. A block of b tokens is free for one head with the
+    chance C(n - b, k) / C(n, k), and for several with the product. With ``chunk`` they choose whole chunks of so many tokens.
 
-    >>> [round(expected_free(16_000, 1_600, 16, heads), 1) for heads in (1, 2)], round(expected_free(16_000, 160, 16, 8), 1)
+    >>> [round(expected_free(16_000, {1_600: heads}, 16), 1) for heads in (1, 2)], round(expected_free(16_000, {160: 8}, 16), 1)
     ([185.1, 34.3], 276.1)
-    """
-    return expected_free_of(tokens, {kept: heads}, block, growing=growing)
-
-
-def expected_free_of(tokens: int, choosers: Mapping[int, int], block: int, *, chunk: int = 1, growing: bool = False) -> float:
-    """The same where heads keep unlike numbers of tokens: ``choosers`` are as many heads by that number.
-
-    With ``chunk`` they choose whole chunks of so many tokens.
     """
     units = blocks_of(tokens, chunk)
     free = 0.0
@@ -152,13 +145,8 @@ def _log_chance(tokens: int, kept: int, block: int) -> float:
     return fsum((end - start) * log1p(-many / (tokens - (start + end - 1) / 2)) for start, end in pairwise(ends))
 
 
-def free_range(tokens: int, kept: int, block: int, heads: int = 1, *, growing: bool = False) -> Count:
-    """The fewest and the most blocks that can be free without compaction, wherever the survivors of ``heads`` heads lie."""
-    return free_range_of(tokens, {kept: heads}, block, growing=growing)
-
-
-def free_range_of(tokens: int, choosers: Mapping[int, int], block: int, *, growing: bool = False) -> Count:
-    """The same where heads keep unlike numbers of tokens."""
+def free_range(tokens: int, choosers: Mapping[int, int], block: int, *, growing: bool = False) -> Count:
+    """The fewest and the most blocks that can be free without compaction, wherever the survivors of the heads lie."""
     full, rest = divmod(tokens, block)
     most, survivors = max(choosers, default=0), sum(kept * heads for kept, heads in choosers.items())
     if growing and rest:

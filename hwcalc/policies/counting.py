@@ -16,7 +16,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.policies.base import EAGER, PAPER, Chosen, Count, Masked, Scored, Setting, Start, State
 from hwcalc.text import shown
 
-NOTHING_MASKED: Final = Count(low=0, high=0)
 _MOST_HALVINGS: Final = 20
 
 

@@ -169,8 +169,8 @@ def extras_of(chosen: Chosen | None, tokens: int, setting: Setting, *, eager: bo
 def reported_ratio(chosen: Chosen | None, before: State, setting: Setting) -> float | None:
     """The ``compression_ratio`` of the press; ``None`` where it has none, or where the text decides.
 
-    ``before`` is the cache that the policy finds. Masked tokens count as dropped, and half of the zeroed channels. Of most presses it is
-    the option of this name, their own or that of the scorer inside.
+    ``before`` is the cache that the policy finds. Masked tokens count as dropped, and half of the zeroed channels. Of most
+    presses it is the option of this name, their own or that of the scorer inside.
     """
     if chosen is None:
         return 0.0
@@ -179,7 +179,8 @@ def reported_ratio(chosen: Chosen | None, before: State, setting: Setting) -> fl
         return None
     match policy.name:
         case "duoattention":
-            # The share of the streaming heads, as a float of 32 bits, times the share that one of them masks: below 0 for a short prompt.
+            # The share of the streaming heads, as a float of 32 bits, times the share that one of them masks: below 0 for a short
+            # prompt.
             heads = sum(shape.kv_heads for shape in setting.layers)
             if not heads:
                 return None

@@ -27,14 +27,14 @@ LONGEST: Final = 100_000
 WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
 
 
-def split_at(text: str, sign: str) -> Iterator[str]:
-    """``text`` cut at each sign that stands in no bracket. Raises an error where brackets do not close."""
+def split_at_commas(text: str) -> Iterator[str]:
+    """``text`` cut at each comma that stands in no bracket. Raises an error where brackets do not close."""
     depth, start = 0, 0
     for place, letter in enumerate(text):
         depth += (letter in "([") - (letter in ")]")
         if depth < 0:
             break
-        if letter == sign and depth == 0:
+        if letter == "," and depth == 0:
             yield text[start:place]
             start = place + 1
     if depth != 0:
@@ -64,7 +64,7 @@ def _real(value: Any, what: str, allowed: str, least: float = -math.inf, most: f
 def _several(value: Any, what: str) -> list[Any]:
     """A list, or the text of one: ``[0.1,0.5]``."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
-        value = [word for word in split_at(value.strip()[1:-1], ",") if word.strip()]
+        value = [word for word in split_at_commas(value.strip()[1:-1]) if word.strip()]
     values = list(value) if isinstance(value, (list, tuple)) else None
     if not values or len(values) > _MOST_VALUES:
         raise UsageError(f"{what} is not a list of values: {quoted(value)}", hint="Write: [0.1,0.5,0.9]")
@@ -241,7 +241,7 @@ def _value(policy: Policy, option: PolicyOption, value: Any, depth: int) -> Any:
     parts = value
     if isinstance(value, str):
         bare = value.strip()
-        parts = list(split_at(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
+        parts = list(split_at_commas(bare[1:-1])) if bare.startswith("[") and bare.endswith("]") else [bare]
     if not isinstance(parts, (list, tuple)) or not 1 <= len(parts) <= _MOST_PARTS:
         hint = _example(policy, option)
         raise UsageError(f"{policy.name}: {option.name} is not a list of policies: {quoted(value)}", hint=hint)
@@ -289,7 +289,7 @@ def _split(text: str) -> tuple[str, Any]:
         return found
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
-    for word in split_at(rest, ",") if rest.strip() else ():
+    for word in split_at_commas(rest) if rest.strip() else ():
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
             raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=WRITE)
@@ -337,7 +337,7 @@ def policy_texts(text: str) -> tuple[str, ...]:
     if len(text) > LONGEST:
         raise UsageError(f"the list of policies is longer than {LONGEST:,} characters.", hint=WRITE)
     found: list[str] = []
-    for word in (part.strip() for part in split_at(text, ",")):
+    for word in (part.strip() for part in split_at_commas(text)):
         if not word:
             raise UsageError(f"policy has an empty entry: {shown(text, 60)}", hint=_SEVERAL)
         # An option has ``=`` first of the signs that end a name.

@@ -26,7 +26,6 @@ from hwcalc.policies.base import (
     Effect,
     Extra,
     InPrefill,
-    LayerShape,
     Policy,
     PolicyOption,
     Role,
@@ -64,7 +63,6 @@ from hwcalc.policies.scratch import (
     query_statistics,
     statistics_bytes,
     window_scores,
-    window_tensors,
 )
 
 SHARE: Final = "the tokens with the highest scores: a share of the prompt, the same number in every layer and head"
@@ -125,12 +123,9 @@ def _two_keys(chosen: Chosen, scored: Scored) -> None:
     check_model_scores(chosen, scored)
 
 
-def _last_query(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    return window_scores(1, tokens, setting)
-
-
-def _one_query(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
-    return window_tensors(1, keys, shape, setting)
+def _scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+    """Those of the last ``window_size`` queries, or of the last one."""
+    return window_scores(chosen.get("window_size") or 1, tokens, setting)
 
 
 def scorer(name: str, press: str, title: str, source: str, *options: PolicyOption, **facts: Any) -> Policy:
@@ -181,7 +176,7 @@ SCORERS: Final = (
         quality("stats_folder", None), check=more_than_sinks, protects=_sinks, memory=_STATISTICS,
     ),
     scorer(
-        "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, protects=_last_one, extra=_last_query, decode=repeated, in_prefill=InPrefill(bytes=_one_query),
+        "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, protects=_last_one, extra=_scores, decode=repeated, in_prefill=BY_WINDOW,
         keeps="the tokens to which the last query pays most, one choice for all heads of a layer", cuts_each_step=True,
         chooses=Choice.EACH_LAYER,
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
@@ -245,10 +240,6 @@ def _check_window(chosen: Chosen, scored: Scored) -> None:
 def _window(chosen: Chosen, ratio: float, tokens: int) -> int:
     window: int = chosen["window_size"]
     return window
-
-
-def _scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    return window_scores(chosen["window_size"] or 1, tokens, setting)
 
 
 def _pyramid_ends(chosen: Chosen, ratio: float, tokens: int) -> tuple[float, float] | None:

@@ -39,12 +39,12 @@ def window_tensors(window: int, keys: int, shape: LayerShape, setting: Setting) 
 
 
 def _window(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
-    window = chosen["window_size"]
+    window = chosen.values.get("window_size", 1)
     return 0 if window is None else window_tensors(window, keys, shape, setting)
 
 
 BY_WINDOW: Final = InPrefill(bytes=_window)
-"""The scores of the last ``window_size`` queries."""
+"""The scores of the last ``window_size`` queries, or of the last one."""
 
 
 def looking(chosen: Chosen) -> tuple[Chosen, ...]:
@@ -166,20 +166,21 @@ def chunk_scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, 
     )
 
 
-def similarity(tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    """The matrix of similarities between all keys of a head, for all heads of a layer."""
+def similarity(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+    """The matrix of similarities between all keys of a head, for all heads of a layer, and the scores of the window.
+
+    It is of all that is there at a cut: the prompt, or a full buffer.
+    """
     heads = max((layer.kv_heads for layer in setting.layers), default=0)
-    size = setting.batch * heads * tokens * tokens * setting.element_bytes
-    return (
-        Extra(
-            name="similarities of keys",
-            bytes=size,
-            formula=f"batch x kv_heads x n x n x {setting.element_bytes}",
-            when="at each cut, one layer at a time",
-            definition=Definition.ESTIMATE,
-            source="Zefan-Cai/R-KV d15c976, cal_similarity",
-        ),
+    similarities = Extra(
+        name="similarities of keys",
+        bytes=setting.batch * heads * tokens * tokens * setting.element_bytes,
+        formula=f"batch x kv_heads x n x n x {setting.element_bytes}",
+        when="at each cut, one layer at a time",
+        definition=Definition.ESTIMATE,
+        source="Zefan-Cai/R-KV d15c976, cal_similarity",
     )
+    return similarities, *window_scores(chosen["window_size"], tokens, setting)
 
 
 def page_keys(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -14,11 +14,13 @@ from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
-from hwcalc.planner.result import ModelInfo, Plan
+from hwcalc.planner.result import Plan
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hwcalc.report.records import EmittedDocument
 
 _GGUF: Final = "gguf"
@@ -44,10 +46,10 @@ def emitted(plan: Plan, engine: str) -> str:
 
     Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine.
     """
-    planned = _planned(plan, engine)
-    file = planned.engine.command_file(planned.input)
+    rules, given = _planned(plan, engine)
+    file = rules.command_file(given)
     if file is None:
-        return _quoted((*_environment(plan), *planned.engine.command(planned.input)))
+        return _quoted((*_environment(plan), *rules.command(given)))
     serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
     return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
 
@@ -56,9 +58,9 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     """The same as a document: the command, and its words without the quotes of a shell."""
     from hwcalc.report.records import EmittedDocument
 
-    planned = _planned(plan, engine)
-    file = planned.engine.command_file(planned.input)
-    words = tuple(planned.engine.command(planned.input)) if file is None else file.command
+    rules, given = _planned(plan, engine)
+    file = rules.command_file(given)
+    words = tuple(rules.command(given)) if file is None else file.command
     environment = _environment(plan) if file is None else file.environment
     return EmittedDocument(
         schema_version=SCHEMA_VERSION,
@@ -72,95 +74,34 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     )
 
 
-def _quoted(words: Iterable[str]) -> str:
-    return " ".join(map(shell_word, words))
-
-
-class _Planned(NamedTuple):
-    engine: Engine
-    input: CommandInput
-
-    @property
-    def remark(self) -> str:
-        """What to know about a file that has to be made first; empty if there is nothing."""
-        return self.engine.file_remark if self.input.made else ""
-
-
-def _planned(plan: Plan, engine: str) -> _Planned:
-    name = emitted_engine(engine)
-    if plan.request.engine != name:
-        raise UsageError(f"the plan is of engine {plan.request.engine}, not {name}.", hint=f"Add: --engine {name}")
-    return _Planned(find_engine(name)[0], _command_input(plan))
-
-
-def _named(model: ModelInfo) -> tuple[str, str | None]:
-    """What an engine is given as the model: the path of a folder here, which is at no revision, else the id and its revision.
-
-    A path never looks like an id or an option: it begins with ``/`` or ``.``.
-    """
-    if model.source != "local" or model.location in {"", OPEN_FILE}:
-        return model.id, model.revision
-    from pathlib import Path
-
-    file = Path(model.location)
-    path = file.parent if file.name in MODEL_FILES else file
-    return (str(path) if path.is_absolute() or path.parts[:1] in {(), ("..",)} else f"./{path}"), None
-
-
-def _of_gguf(plan: Plan) -> dict[str, Any]:
-    """Where an engine of GGUF files finds the model. Planned in another format it is another file."""
-    model = plan.model
-    if model.source != _GGUF and ":" not in model.id:
-        return {"made": True}
-    other = {"made": True} if plan.request.weights is not None and model.source == _GGUF else {}
-    if model.id.startswith(OLLAMA):
-        return {"library": model.id.removeprefix(OLLAMA), "path": _ollama_file(model.id), **other}
-    from pathlib import Path
-
-    path = Path(model.location)
-    if not path.is_file():
-        # A repository has files of several formats.
-        weights = plan.request.weights
-        return {} if weights is None else {"model": f"{model.id.partition(':')[0]}:{weights.upper()}"}
-    from hwcalc.sources.gguf.names import part_of
-
-    part = part_of(path.name)
-    path = path if part is None else path.with_name(part.names[0])
-    return {"path": str(path) if path.is_absolute() or path.parts[:1] == ("..",) else f"./{path}", **other}
-
-
-def _ollama_file(name: str) -> str | None:
-    """The file of a model in Ollama's store; ``None`` if it is no longer there."""
-    from hwcalc.errors import KvplanError
-    from hwcalc.sources.ollama import ollama_file
-
-    try:
-        return str(ollama_file(name.removeprefix(OLLAMA)))
-    except KvplanError:
-        return None
-
-
 def start_pair(plan: Plan) -> tuple[str, str] | None:
     """What starts a plan, and a remark; ``None`` if there is nothing to type."""
+    engine = plan.request.engine
     try:
-        planned = _planned(plan, plan.request.engine)
-        file = planned.engine.command_file(planned.input)
-        words = planned.engine.command(planned.input) if file is None else file.command
+        rules, given = _planned(plan, engine)
+        file = rules.command_file(given)
+        words = rules.command(given) if file is None else file.command
     except UsageError:
         return None
-    made = planned.remark
+    # What to know about a file that has to be made first.
+    made = rules.file_remark if given.made else ""
     if file is None:
         return _quoted((*_environment(plan), *words)), made
     server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
     if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
         return _quoted(file.as_is), f"{server} {made}".strip()
-    first = f"First write the {file.name}: add --emit {plan.request.engine} > {file.name} to this command."
+    first = f"First write the {file.name}: add --emit {engine} > {file.name} to this command."
     return _quoted(words), f"{first}{server} {made}".strip()
 
 
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
-    """What to know about the file that a command names."""
-    return tuple(filter(None, (_planned(plan, engine).remark,)))
+    """What to know about the file that a command names, if it has to be made first."""
+    rules, given = _planned(plan, engine)
+    return (rules.file_remark,) if given.made and rules.file_remark else ()
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return " ".join(map(shell_word, words))
 
 
 def _environment(plan: Plan) -> tuple[str, ...]:
@@ -168,21 +109,17 @@ def _environment(plan: Plan) -> tuple[str, ...]:
     return plan.request.environment if plan.policy is None else (*plan.request.environment, *plan.policy.environment)
 
 
-def _options(plan: Plan) -> dict[str, str]:
-    """The options of the engine, with what a policy and shared cells ask for."""
+def _planned(plan: Plan, engine: str) -> tuple[Engine, CommandInput]:
+    """The engine, and what its command is made of."""
+    request, name = plan.request, emitted_engine(engine)
+    if request.engine != name:
+        raise UsageError(f"the plan is of engine {request.engine}, not {name}.", hint=f"Add: --engine {name}")
+    # The options of the engine, with what a policy and shared cells ask for.
     options = {} if plan.policy is None else dict(plan.policy.options)
-    if plan.sharing is not None and plan.sharing.offered and "n_ctx" in plan.request.settings:
-        options["n_ctx"] = str(plan.request.settings["n_ctx"])
-    return options | plan.request.options
-
-
-def _command_input(plan: Plan) -> CommandInput:
-    request = plan.request
-    model, revision = _named(plan.model)
-    found = {"model": model} | _of_gguf(plan)
-    return CommandInput(
+    if plan.sharing is not None and plan.sharing.offered and "n_ctx" in request.settings:
+        options["n_ctx"] = str(request.settings["n_ctx"])
+    return find_engine(name)[0], CommandInput(
         version=request.engine_version,
-        revision=revision,
         seq=request.seq,
         # Each sequence of a request has a slot.
         batch=request.batch * request.samples * request.beams,
@@ -194,10 +131,48 @@ def _command_input(plan: Plan) -> CommandInput:
         weights=request.weights,
         lora=request.lora,
         draft=request.draft,
-        options=_options(plan),
+        options=options | request.options,
         flags=() if plan.policy is None else plan.policy.flags,
         requires=() if plan.pool is None else plan.pool.requires,
         layers=len({number for kind in plan.model.layers for number in kind.layers}),
         on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
-        **found,
+        **_model(plan),
     )
+
+
+def _model(plan: Plan) -> dict[str, Any]:
+    """What an engine is given as the model: a GGUF file, or the path of a folder here, which is at no revision, else the id and its revision.
+
+    A path never looks like an id or an option: it begins with ``/`` or ``.``. Planned in another format a GGUF file is another file.
+    """
+    from pathlib import Path
+
+    model, weights = plan.model, plan.request.weights
+    path, gguf = Path(model.location), model.source == _GGUF
+    named = {"model": model.id, "revision": model.revision, "made": weights is not None and gguf}
+    if model.source == "local" and model.location not in {"", OPEN_FILE}:
+        named |= {"model": _text(path.parent if path.name in MODEL_FILES else path), "revision": None}
+    if not gguf and ":" not in model.id:
+        return named | {"made": True}
+    if model.id.startswith(OLLAMA):
+        from hwcalc.errors import KvplanError
+        from hwcalc.sources.ollama import ollama_file
+
+        library = model.id.removeprefix(OLLAMA)
+        try:
+            return named | {"library": library, "path": str(ollama_file(library))}
+        except KvplanError:
+            # It is no longer in Ollama's store.
+            return named | {"library": library, "path": None}
+    if not path.is_file():
+        # A repository has files of several formats.
+        more = {} if weights is None else {"model": f"{model.id.partition(':')[0]}:{weights.upper()}"}
+        return named | more | {"made": False}
+    from hwcalc.sources.gguf.names import part_of
+
+    part = part_of(path.name)
+    return named | {"path": _text(path if part is None else path.with_name(part.names[0]))}
+
+
+def _text(path: Path) -> str:
+    return str(path) if path.is_absolute() or path.parts[:1] in {(), ("..",)} else f"./{path}"

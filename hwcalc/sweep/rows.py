@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc._version import __version__
-from hwcalc.answers import MOST_ROWS, Answer, html_table
-from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.documents import MOST_ROWS, SCHEMA_VERSION, Answer, document_of, html_table
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, option_draft, request_of
 from hwcalc.model import ModelLike, ModelSpec, Note
-from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.options import SweepOptions, take_options, takes
 from hwcalc.planner.plan import no_encoder, without_effect
-from hwcalc.planner.values import read_flag
+from hwcalc.planner.values import read_flag, refuse_auto
 from hwcalc.sources.request import tell
 from hwcalc.sweep.grid import COLUMNS, Axes, Grid, Piece, RowBlock, Setting, SweepDocument, SweepPoint, check, count, failed_row
 from hwcalc.sweep.setting import rows_of

@@ -50,14 +50,44 @@ class Refusals(Record):
     """Whether every point is refused."""
 
 
-class Requests:
-    """The requests of one model in one setting of a grid. ``asked`` are parsed keywords of :func:`~hwcalc.planner.context.open_request`."""
+@lru_cache(maxsize=_KEPT)
+def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list[int], ...]:
+    """The positions of the values, grouped by the two turns between which a value lies. It is the same in all settings."""
+    groups: dict[int, list[int]] = {}
+    for place, value in enumerate(values):
+        groups.setdefault(0 if value is None else bisect_left(turns, value), []).append(place)
+    return tuple(groups.values())
 
-    def __init__(self, model: ModelSpec, engine: str, asked: Mapping[str, Any]) -> None:
-        self._model, self._engine, self._asked = model, engine, asked
-        self.options: Mapping[str, str] = asked.get("engine_options", {})
-        self.first: Occupancy | None = None
+
+def rows_of(grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> SettingRows:
+    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
+    named = any((asked.get(name) or 1) > 1 for name in _SIZES)
+    several = (asked.get("gpus") or 1) > 1 or (asked.get("instance") is not None and asked.get("gpus") is None)
+    chosen = LaidOutRows if several and not named and asked.get("kv_memory") is None else SettingRows
+    return chosen(grid, model, setting, asked, few=few)
+
+
+class SettingRows:
+    """The rows of one model in one setting, of which ``asked`` are the parsed keywords of :func:`~hwcalc.planner.context.open_request`.
+
+    ``few`` are planned one by one.
+    """
+
+    def __init__(self, grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> None:
+        self._grid, self._model, self._setting, self._asked, self._few = grid, model, setting, asked, few
+        self._named = bool(grid.seqs)
+        self._engine = engine_of(model, grid.options.get("engine"))
+        self._options: Mapping[str, str] = asked.get("engine_options", {})
+        self._first: Occupancy | None = None
         """The occupancy of the first point that was accepted."""
+        self._known: dict[str, Value] = {
+            "model": model.id,
+            "engine": self._engine.partition("@")[0],
+            "dtype": setting.dtype,
+            "gpu": setting.gpu,
+            "tp": setting.tp,
+            "policy": None if setting.policy is None else setting.policy.text,
+        }
 
     @cached_property
     def _turns(self) -> Turns:
@@ -69,9 +99,9 @@ class Requests:
 
         def make() -> Turns:
             try:
-                engine = find_engine(self._engine)[0].started_by(self.options)
-                engine.check_options(self.options)
-                turns = engine.turns(self._model, self.options)
+                engine = find_engine(self._engine)[0].started_by(self._options)
+                engine.check_options(self._options)
+                turns = engine.turns(self._model, self._options)
             except KvplanError:
                 # What is refused for its options is refused at every point.
                 turns = Turns()
@@ -80,34 +110,23 @@ class Requests:
                 sequences=tuple(sorted({*(most * replicas for most in turns.sequences), MOST_TOKENS})),
             )
 
-        return self._model.once(("turns", self._engine, prompt, replicas, *self.options.items()), make)
+        return self._model.once(("turns", self._engine, prompt, replicas, *self._options.items()), make)
 
-    def open(self, seq: int | None, batch: int) -> Occupancy:
+    def _open(self, seq: int | None, batch: int) -> Occupancy:
         """The occupancy of one point, whose stored bytes are computed. Raises the error with which its plan is refused."""
         opened = open_request(self._model, **{**self._asked, "seq": seq, "batch": batch})
         _ = opened.evicted, opened.stored_bytes
-        self.first = self.first or opened
+        self._first = self._first or opened
         return opened
 
     def _error(self, seq: int | None, batch: int) -> KvplanError | None:
         try:
-            self.open(seq, batch)
+            self._open(seq, batch)
         except KvplanError as error:
             return error
         return None
 
-    def usual_length(self, batches: tuple[int, ...]) -> int | None:
-        """The planned length where the user names none; ``None`` if it differs between batches, or if all points are refused."""
-        for places in _alike(batches, self._turns.sequences):
-            if self._error(None, batches[places[0]]) is None:
-                break
-        if self.first is None:
-            return None
-        engine, setup, load = self.first.engine, self.first.setup, self.first.load
-        named = engine.length_named(self._model, load.batch, setup.options) is not None
-        return None if named or engine.names_length(setup.hardware.gpu) else load.seq
-
-    def refusals(self, piece: Piece) -> Refusals | None:
+    def _refusals(self, piece: Piece) -> Refusals | None:
         """The refused points of a piece; ``None`` if only planning each point would tell."""
         texts: Any = None
         first: KvplanError | None = None
@@ -157,50 +176,15 @@ class Requests:
             messages = [[message(seq, batch) for batch in batches] for seq in seqs]
         return None if any(text is None for row in messages for text in row) else np.array(messages, dtype=object)
 
-
-@lru_cache(maxsize=_KEPT)
-def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list[int], ...]:
-    """The positions of the values, grouped by the two turns between which a value lies. It is the same in all settings."""
-    groups: dict[int, list[int]] = {}
-    for place, value in enumerate(values):
-        groups.setdefault(0 if value is None else bisect_left(turns, value), []).append(place)
-    return tuple(groups.values())
-
-
-def rows_of(grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> SettingRows:
-    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
-    named = any((asked.get(name) or 1) > 1 for name in _SIZES)
-    several = (asked.get("gpus") or 1) > 1 or (asked.get("instance") is not None and asked.get("gpus") is None)
-    chosen = LaidOutRows if several and not named and asked.get("kv_memory") is None else SettingRows
-    return chosen(grid, model, setting, asked, few=few)
-
-
-class SettingRows:
-    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
-
-    def __init__(self, grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> None:
-        self._grid, self._model, self._setting, self._asked, self._few = grid, model, setting, asked, few
-        self._named = bool(grid.seqs)
-        engine = engine_of(model, grid.options.get("engine"))
-        self._known: dict[str, Value] = {
-            "model": model.id,
-            "engine": engine.partition("@")[0],
-            "dtype": setting.dtype,
-            "gpu": setting.gpu,
-            "tp": setting.tp,
-            "policy": None if setting.policy is None else setting.policy.text,
-        }
-        self._requests = Requests(model, engine, asked)
-
     @cached_property
     def _family(self) -> Family | None:
         """The figures of all requests of the setting, as arrays; ``None`` without a form, or if an engine option sets length or batch.
 
         A point must have been accepted before.
         """
-        opened = self._requests.first
+        opened = self._first
         assert opened is not None
-        return None if opened.engine.names_sizes(self._requests.options) else family_of(opened, self._setting.gpu)
+        return None if opened.engine.names_sizes(self._options) else family_of(opened, self._setting.gpu)
 
     def blocks(self, axes: Axes) -> Iterator[RowBlock]:
         """All rows, in blocks."""
@@ -208,19 +192,28 @@ class SettingRows:
             yield from self._planned(axes.whole if self._named else Piece(seqs=(None,), batches=axes.whole.batches))
             return
         if not self._named:
+            # The planned length of the first batch that is accepted, unless it differs between batches.
             batches = axes.whole.batches
-            axes = Axes((self._requests.usual_length(batches),), batches)
+            for places in _alike(batches, self._turns.sequences):
+                if self._error(None, batches[places[0]]) is None:
+                    break
+            length: int | None = None
+            if self._first is not None:
+                engine, setup, load = self._first.engine, self._first.setup, self._first.load
+                named = engine.length_named(self._model, load.batch, setup.options) is not None
+                length = None if named or engine.names_length(setup.hardware.gpu) else load.seq
+            axes = Axes((length,), batches)
         for piece in axes.pieces:
             yield from self.of_piece(piece, axes)
 
     def plan(self, seq: int | None, batch: int) -> dict[str, Value]:
         """The row of one point, by its plan without the limits, which no column holds. Raises its error."""
-        row = row_of(plan_opened(self._requests.open(seq if self._named else None, batch), limits=False))
+        row = row_of(plan_opened(self._open(seq if self._named else None, batch), limits=False))
         return {**row, "gpu": row["gpu"] or self._setting.gpu}
 
     def are_arrays(self, piece: Piece) -> bool:
         """Whether no point of this piece has to be planned."""
-        refusals = self._requests.refusals(piece)
+        refusals = self._refusals(piece)
         return refusals is not None and (refusals.all or self._evaluated(piece, refusals) is not None)
 
     def _evaluated(self, piece: Piece, refusals: Refusals) -> Family | None:
@@ -230,7 +223,7 @@ class SettingRows:
 
     def of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
         """The rows of a piece, in blocks."""
-        refusals = self._requests.refusals(piece)
+        refusals = self._refusals(piece)
         if refusals is None:
             yield from self._planned(piece)
             return
@@ -291,7 +284,7 @@ class LaidOutRows(SettingRows):
         """The layout of points whose sequences no layout holds; ``None`` if the engine accepts no point, or has no choice of layouts."""
         from hwcalc.planner.solve import has_layouts
 
-        opened = self._requests.first
+        opened = self._first
         if refusals is None or refusals.all or opened is None or not has_layouts(opened.engine, opened.request):
             return None
         gpu, instance = opened.setup.hardware.gpu, self._asked.get("instance") is not None
@@ -299,11 +292,11 @@ class LaidOutRows(SettingRows):
         return Layout(tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, ep=sizes.ep)
 
     def are_arrays(self, piece: Piece) -> bool:
-        usual = self._usual(self._requests.refusals(piece))
+        usual = self._usual(self._refusals(piece))
         return super().are_arrays(piece) if usual is None else self._in(usual).are_arrays(piece)
 
     def of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
-        refusals, opened = self._requests.refusals(piece), self._requests.first
+        refusals, opened = self._refusals(piece), self._first
         usual = self._usual(refusals)
         if usual is None or refusals is None or opened is None:
             yield from super().of_piece(piece, axes)
@@ -352,7 +345,7 @@ class LaidOutRows(SettingRows):
             columns = {
                 name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS
             }
-        dealt, opened = replace(layout, ep=layout.tp * layout.dp), self._requests.first
+        dealt, opened = replace(layout, ep=layout.tp * layout.dp), self._first
         deals = opened is not None and layout.ep < dealt.ep and opened.deployment.deals_experts() and has_experts(opened.model)
         if not deals or layout == usual or not any(block.failed for block in blocks):
             return columns

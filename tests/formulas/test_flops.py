@@ -7,29 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.formulas import (
-    Chunk,
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
-    Encoder,
-    Full,
     FullAttention,
     GatedDeltaNet,
     LatentAttention,
     LayerKind,
     MatrixLSTM,
     NoCache,
-    Once,
     RealGatedLRU,
     SharedCache,
-    Sink,
     SlidingAttention,
     Span,
     SparseIndexer,
-    Strided,
-    Window,
 )
 from hwcalc.formulas.flops import decode_flops, positions_sum, prefill_flops
+from hwcalc.formulas.tensor import Chunk, Encoder, Full, Once, Sink, Strided, Window
 from tests.formulas.strategies import kinds
 
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "v_head_dim": 32}

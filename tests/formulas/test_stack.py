@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc.formulas import FullAttention, Layer, LayerKind, LightningAttention, NoCache, Stack, ranges
+from hwcalc.formulas import FullAttention, Layer, LayerKind, LightningAttention, NoCache, Stack
+from hwcalc.formulas.hybrid import ranges
 from tests.formulas.strategies import kinds
 
 

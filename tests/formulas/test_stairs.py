@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Kept, Latest, Once, Remainder, Sink, Span, Strided, Window
+from hwcalc.formulas import Span
 from hwcalc.formulas.stairs import Stair, stairs_at
+from hwcalc.formulas.tensor import Chunk, Encoder, Fixed, Full, Kept, Latest, Once, Remainder, Sink, Strided, Window
 
 
 class EveryOther(Span):

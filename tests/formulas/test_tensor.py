@@ -6,25 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc.formulas import (
-    CacheTensor,
-    Chunk,
-    DType,
-    Encoder,
-    Fixed,
-    Full,
-    Kept,
-    Latest,
-    Once,
-    Remainder,
-    Role,
-    Sink,
-    Span,
-    Strided,
-    Window,
-)
+from hwcalc.formulas import CacheTensor, DType, Role, Span
 from hwcalc.formulas.stairs import stairs_at
-from hwcalc.formulas.tensor import Limited
+from hwcalc.formulas.tensor import Chunk, Encoder, Fixed, Full, Kept, Latest, Limited, Once, Remainder, Sink, Strided, Window
 from hwcalc.profiles.dtypes import dtype_names, find_dtype
 
 SPANS = (

@@ -22,8 +22,9 @@ from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.formulas import Full, LayerKind
+from hwcalc.formulas import LayerKind
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.tensor import Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES
@@ -33,7 +34,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceReads, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import Support
@@ -70,18 +71,14 @@ def _check_sizes(occupancy: LlamacppOccupancy) -> None:
     if not one.n_ctx_asked:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
     if occupancy.request.replica_batch > one.n_seq_max:
-        raise UsageError(
-            f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned.",
-            hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch",
-        )
+        message = f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned."
+        raise UsageError(message, hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch")
     if not one.n_batch and not one.n_ubatch:
         raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
     if one.n_outputs < one.n_seq_max:
         # GGML_ASSERT of llama_context::output_reserve: one output for each sequence.
-        raise UsageError(
-            f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,}).",
-            hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}",
-        )
+        message = f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,})."
+        raise UsageError(message, hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}")
 
 
 def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
@@ -93,20 +90,16 @@ def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
             hint=f"Use: --dtype {key.name}",
         )
     if value.block_elements > 1 and not one.flash_attn:
-        raise UnsupportedError(
-            f"quantized V cache ({value.name}) requires flash attention, which is off.",
-            hint="Use: --engine-option flash_attn=auto, or --engine-option type_v=f16",
-        )
+        message = f"quantized V cache ({value.name}) requires flash attention, which is off."
+        raise UnsupportedError(message, hint="Use: --engine-option flash_attn=auto, or --engine-option type_v=f16")
     if not one.flash_attn:
         return
     for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
         block = dtype.block_elements
         wrong = next((wide for layer in range(read.n_layer) if (wide := width(layer)) % block), None)
         if wrong is not None:
-            raise UnsupportedError(
-                f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
-                hint="Use: --dtype f16, or a model with wider heads",
-            )
+            message = f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}."
+            raise UnsupportedError(message, hint="Use: --dtype f16, or a model with wider heads")
 
 
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."

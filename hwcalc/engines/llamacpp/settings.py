@@ -117,10 +117,8 @@ def _layers(name: str, value: str) -> int | str:
 def _shares(name: str, value: str) -> tuple[float, ...]:
     parts = re.split(r"[,/]+", value.strip()[:400])
     if not all(re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", part, re.ASCII) for part in parts) or len(parts) > MOST_DEVICES:
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is no list of shares.",
-            hint=f"One number a GPU, {MOST_DEVICES} at most: {name}=3,1",
-        )
+        message = f"engine option {name}={brief(value, 40)} is no list of shares."
+        raise UsageError(message, hint=f"One number a GPU, {MOST_DEVICES} at most: {name}=3,1")
     return tuple(map(float, parts))
 
 
@@ -131,10 +129,8 @@ def _bytes(name: str, value: str) -> int:
 def _gbps(name: str, value: str) -> float:
     text = value.strip()[:40]
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text, re.ASCII) or not 1 <= float(text) <= _MOST_GBPS:
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is no bandwidth: from 1 to {_MOST_GBPS:,} GB/s.",
-            hint=f"Two channels of DDR5-5600 have 89.6 GB/s, of DDR4-3200 51.2: {name}=51.2",
-        )
+        message = f"engine option {name}={brief(value, 40)} is no bandwidth: from 1 to {_MOST_GBPS:,} GB/s."
+        raise UsageError(message, hint=f"Two channels of DDR5-5600 have 89.6 GB/s, of DDR4-3200 51.2: {name}=51.2")
     return float(text)
 
 

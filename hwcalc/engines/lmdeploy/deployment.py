@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import compute_capability
-from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS, Piece, PoolLayout, kept_by, plan_layout
-from hwcalc.engines.lmdeploy.settings import TURBOMIND, LmdeploySettings, read_settings
+from hwcalc.engines.lmdeploy.layout import (
+    PYTORCH_WEIGHTS,
+    TURBOMIND,
+    TURBOMIND_WEIGHTS,
+    LmdeploySettings,
+    Piece,
+    PoolLayout,
+    kept_by,
+    plan_layout,
+    read_settings,
+)
 from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
@@ -163,16 +172,12 @@ class LmdeployDeployment(PooledDeployment):
         if parallel.pp > 1:
             raise UnsupportedError("LMDeploy has no pipeline parallelism.", hint="Leave out --pp, or use --tp")
         if parallel.dcp > 1:
-            raise UnsupportedError(
-                "LMDeploy's context parallelism (TurboMind's --cp) is not known to kvplan.",
-                hint="Leave out --dcp, or use --engine vllm",
-            )
+            message = "LMDeploy's context parallelism (TurboMind's --cp) is not known to kvplan."
+            raise UnsupportedError(message, hint="Leave out --dcp, or use --engine vllm")
         ranks = parallel.tp * parallel.dp
         if parallel.ep not in (1, ranks):
-            raise UsageError(
-                f"ep {parallel.ep} is not tp x dp: LMDeploy deals experts out over all {ranks} ranks.",
-                hint=f"Use --ep {ranks}, or leave it out.",
-            )
+            message = f"ep {parallel.ep} is not tp x dp: LMDeploy deals experts out over all {ranks} ranks."
+            raise UsageError(message, hint=f"Use --ep {ranks}, or leave it out.")
         blocks = () if self.model.counted is None else self.model.counted.blocks
         if parallel.ep > 1 and not any(weight.copies > 1 for block in blocks for weight in block.weights):
             raise UsageError(f"{self.model.id} has no experts to deal out.", hint="Leave out --ep.")

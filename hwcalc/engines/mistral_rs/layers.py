@@ -20,7 +20,6 @@ from hwcalc.formulas import (
     AttentionKind,
     CacheTensor,
     ChunkedAttention,
-    Full,
     FullAttention,
     GatedDeltaNet,
     LatentAttention,
@@ -34,11 +33,11 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.stairs import Stair
-from hwcalc.formulas.tensor import Once, Role
+from hwcalc.formulas.tensor import Full, Once, Role
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
+    from hwcalc.engines.mistral_rs.engine import MistralOccupancy
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.formulas.weights import Weight
     from hwcalc.model import ModelSpec

@@ -26,7 +26,7 @@ from hwcalc.model import Noted
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
+    from hwcalc.engines.mistral_rs.engine import MistralOccupancy
 
 _NO_BLOCKS: Final = (
     "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "

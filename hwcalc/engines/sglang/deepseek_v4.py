@@ -110,14 +110,11 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
     kinds = [kind for layer in stack for kind in layer if isinstance(kind, CompressedAttention)]
     ratios = {kind.compress_ratio for kind in kinds} - {None, _FEW, _MANY}
     if ratios or len(kinds) != len(stack):
-        raise UnsupportedError(
-            "SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools.", hint="Use: --engine reference"
-        )
+        what = "SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools."
+        raise UnsupportedError(what, hint="Use: --engine reference")
     if settings.page_size % _MANY:
-        raise UnsupportedError(
-            f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128.",
-            hint="Leave it out, or use: --engine-option page_size=256",
-        )
+        message = f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128."
+        raise UnsupportedError(message, hint="Leave it out, or use: --engine-option page_size=256")
     if settings.kv_dtype != "fp8_e4m3":
         raise UnsupportedError(
             f"--dtype {settings.kv_dtype}: SGLang keeps the cache of DeepSeek-V4 in fp8_e4m3.", hint="Use: --dtype fp8_e4m3"
@@ -163,11 +160,8 @@ class CompressedPools(PoolRules):
         for place in range(1, len(layout.stages)):
             stage_tokens, own_left = self._stage_tokens(place, budget)
             fewer = stage_tokens < tokens
-            tokens, left, fullest = (
-                either(fewer, stage_tokens, tokens),
-                either(fewer, own_left, left),
-                either(fewer, place, fullest),
-            )
+            tokens, left = either(fewer, stage_tokens, tokens), either(fewer, own_left, left)
+            fullest = either(fewer, place, fullest)
         if limit is not None:
             above = tokens > limit
             tokens, left = either(above, limited_tokens(self.settings, limit, None), tokens), either(above, budget, left)
@@ -196,14 +190,8 @@ class CompressedPools(PoolRules):
         # A quotient that was rounded up is no whole page more.
         tokens, left_bytes = either((tokens > 0) & (tokens * cell > left), tokens - page, tokens), floored(left)
         if settings.swa_ratio is not None:
-            figure(
-                steps if settings.total_tokens is None else None,
-                "budget_of_tokens",
-                "pool_bytes - compressor_states",
-                left_bytes,
-                pool_bytes=budget,
-                compressor_states=fixed,
-            )
+            formula, kept = "pool_bytes - compressor_states", steps if settings.total_tokens is None else None
+            figure(kept, "budget_of_tokens", formula, left_bytes, pool_bytes=budget, compressor_states=fixed)
             tokens_of_bytes(tokens, settings, left_bytes, cell, steps)
         return tokens, left_bytes
 

@@ -288,10 +288,8 @@ def _shared_pools(model: ModelSpec, stack: Stack) -> Mapping[int, str]:
     if not layers:
         return {}
     if not isinstance(types, list | tuple) or len(types) != len(stack):
-        raise UnsupportedError(
-            f"SGLang counts layers of {model.id} that share a cache by their type, which its config does not say.",
-            hint="Use: --engine reference",
-        )
+        message = f"SGLang counts layers of {model.id} that share a cache by their type, which its config does not say."
+        raise UnsupportedError(message, hint="Use: --engine reference")
     return {number: _LAYER_TYPES.get(str(types[number]), FULL) for number in layers}
 
 
@@ -314,9 +312,8 @@ def _groups(groups: int, tp: int) -> int:
 
 def _share(count: int, tp: int, what: str) -> int:
     if count % tp:
-        raise UsageError(
-            f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}.", hint="Use another tp."
-        )
+        message = f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}."
+        raise UsageError(message, hint="Use another tp.")
     return count // tp
 
 

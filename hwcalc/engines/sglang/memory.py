@@ -27,7 +27,7 @@ from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.sglang.deployment import SglangDeployment
+    from hwcalc.engines.sglang.engine import SglangDeployment
     from hwcalc.model import ModelSpec
 
 _ALWAYS_MIB: Final = 512
@@ -186,11 +186,7 @@ def _of_tower(model: ModelSpec) -> float:
     tower = model.config.get("vision_config")
     unread = next((names for name, names in _UNREAD.items() if (model.architecture or "").startswith(name)), ())
     for names, usual in zip(_TOWER_NAMES, _TOWER, strict=True):
-        named_sizes = (
-            [tower[name] for name in names if name not in unread and isinstance(tower.get(name), int)]
-            if isinstance(tower, Mapping)
-            else []
-        )
-        sizes.append(named_sizes[0] if named_sizes else usual)
+        values = [tower.get(name) for name in names if name not in unread] if isinstance(tower, Mapping) else []
+        sizes.append(next((value for value in values if isinstance(value, int)), usual))
     ratio = sizes[0] * sizes[1] ** 2 / (_TOWER[0] * _TOWER[1] ** 2)
     return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))

@@ -5,23 +5,32 @@ holds a demand. Both take integers, or arrays of them. The steps of an explanati
 
 Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and ``kv_cache_configurator.py``
 (``_handle_max_mamba_cache``, ``resolve_max_num_reqs``). The budget of states is computed in floating point of GiB, as there.
+What sequences need is the least budget whose pools hold them, which is no sum of terms: :class:`PoolCurve` asks the rules of the pools.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hwcalc.engines.forms import Curve, Term
+from hwcalc.engines.pool import ITEM_BYTES, Allocation
+from hwcalc.engines.sglang.layout import SWA, stage_spans
 from hwcalc.engines.steps import Step, figure
+from hwcalc.formulas import CompressedAttention, LayerKind, Role
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.stairs import Stair
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+    from hwcalc.engines.sglang.engine import SglangDeployment
     from hwcalc.engines.sglang.layout import PoolLayout, StageCells
     from hwcalc.engines.sglang.settings import SglangSettings
+    from hwcalc.formulas.hybrid import Group
 
 EVICTION_INTERVAL: Final = 128
 """Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""
@@ -91,24 +100,20 @@ def slots_per_request(settings: SglangSettings) -> int:
 
 
 def cell_size(stage: StageCells, settings: SglangSettings) -> float:
-    """Bytes of a token of the log's figure on one stage: with those of its share of the windows, and of a draft."""
-    if not stage.swa_layers:
-        return stage.token_bytes + _draft_bytes(stage, settings)
-    each = stage.full_bytes // stage.full_layers if stage.full_layers else 0
-    if not stage.full_layers:
-        return stage.swa_bytes + settings.draft_layers * (stage.swa_bytes // stage.swa_layers)
-    full = each * (stage.full_layers + settings.draft_layers)
-    return full if settings.swa_ratio is None else full + settings.swa_ratio * stage.swa_bytes
+    """Bytes of a token of the log's figure on one stage: with those of its share of the windows, and of a draft.
 
-
-def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
-    """A draft has layers like those of the model, and an indexer in each."""
-    if not settings.drafts or not stage.full_layers:
-        return 0
-    kept = int((stage.token_bytes - stage.index_bytes) * settings.draft_layers / stage.full_layers)
-    if not stage.index_layers:
-        return kept
-    return kept + stage.index_bytes // stage.index_layers * settings.draft_layers
+    A draft has layers like those of the model, and an indexer in each.
+    """
+    full, drafted = stage.full_layers, settings.draft_layers
+    if stage.swa_layers and not full:
+        return stage.swa_bytes + drafted * (stage.swa_bytes // stage.swa_layers)
+    if stage.swa_layers:
+        size = stage.full_bytes // full * (full + drafted)
+        return size if settings.swa_ratio is None else size + settings.swa_ratio * stage.swa_bytes
+    if not settings.drafts or not full:
+        return stage.token_bytes
+    kept = int((stage.token_bytes - stage.index_bytes) * drafted / full)
+    return stage.token_bytes + kept + (stage.index_bytes // stage.index_layers * drafted if stage.index_layers else 0)
 
 
 def request_cap(settings: SglangSettings, window: int) -> int:
@@ -131,72 +136,41 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps
         formula, limit = _USUAL_REQUESTS, {"context_length": settings.context}
     else:
         formula, limit = _NAMED_REQUESTS, {"max_running_requests": usual}
-    most: int = figure(
-        steps,
-        "running_by_tokens",
-        formula,
-        smaller(tokens // 2, usual),
-        unit="requests",
-        tokens=tokens,
-        **limit,
-    )
+    by_tokens = smaller(tokens // 2, usual)
+    most: int = figure(steps, "running_by_tokens", formula, by_tokens, unit="requests", tokens=tokens, **limit)
     if slots is None:
         return most
     by_states = slots // slots_per_request(settings)
-    running: int = figure(
-        steps,
-        "running",
-        "min(running_by_tokens, state_requests)",
-        smaller(by_states, most),
-        unit="requests",
-        running_by_tokens=most,
-        state_requests=by_states,
-    )
+    formula, terms = "min(running_by_tokens, state_requests)", {"running_by_tokens": most, "state_requests": by_states}
+    running: int = figure(steps, "running", formula, smaller(by_states, most), unit="requests", **terms)
     return running
 
 
 def tokens_of_bytes(tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None) -> int:
     """These tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each."""
     # A token takes a fraction of a byte where windows have a share; the product is rounded down to whole pages.
-    return figure(
-        steps,
-        "tokens",
-        "floor(floor(budget_of_tokens / cell_size) / page_size) x page_size",
-        tokens,
-        unit="tokens",
-        budget_of_tokens=left_bytes,
-        cell_size=cell,
-        page_size=settings.page_size,
-    )
+    formula = "floor(floor(budget_of_tokens / cell_size) / page_size) x page_size"
+    terms = {"budget_of_tokens": left_bytes, "cell_size": cell, "page_size": settings.page_size}
+    return figure(steps, "tokens", formula, tokens, unit="tokens", **terms)
 
 
 def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | None) -> int:
     """The tokens of a pool that may have no more than ``limit``."""
-    page = settings.page_size
-    return figure(
-        steps,
-        "tokens",
+    formula, terms = (
         "floor(max_total_tokens / page_size) x page_size",
-        unit="tokens",
-        max_total_tokens=limit,
-        page_size=page,
+        {"max_total_tokens": limit, "page_size": settings.page_size},
     )
+    return figure(steps, "tokens", formula, unit="tokens", **terms)
 
 
 def tokens_in_share(settings: SglangSettings, ratio: float, tokens: int, steps: list[Step] | None = None) -> int:
     """The tokens of the pool of windows where it has a share of the other pool's."""
     page = settings.page_size
     places: int = floored(tokens * ratio) // page * page
-    return figure(
-        steps if steps is not None and 0 < places != tokens else None,
-        "window_tokens",
-        "floor(floor(tokens x swa_full_tokens_ratio) / page_size) x page_size",
-        places,
-        unit="tokens",
-        tokens=tokens,
-        swa_full_tokens_ratio=ratio,
-        page_size=page,
-    )
+    kept = steps if steps is not None and 0 < places != tokens else None
+    formula = "floor(floor(tokens x swa_full_tokens_ratio) / page_size) x page_size"
+    terms = {"tokens": tokens, "swa_full_tokens_ratio": ratio, "page_size": page}
+    return figure(kept, "window_tokens", formula, places, unit="tokens", **terms)
 
 
 class PoolRules(Record):
@@ -262,13 +236,11 @@ class PoolRules(Record):
             return 0
         by: dict[str, int] = {}
         for pool, have, each in self.places(figures, request):
-            if not each:
-                continue
             if pool.startswith("running") and each == 1:
                 by[pool] = have
-                continue
-            name, of = _BY_POOL[pool]
-            by[name] = figure(steps, name, f"floor({pool} / {of})", unit="requests", **{pool: have, of: each})
+            elif each:
+                name, of = _BY_POOL[pool]
+                by[name] = figure(steps, name, f"floor({pool} / {of})", unit="requests", **{pool: have, of: each})
         return figure(steps, "at_once", f"min({', '.join(by)})", unit="requests", **by)
 
     def least(self, demand: Demand, own_bytes: int) -> int:
@@ -304,13 +276,14 @@ class PoolRules(Record):
             tokens = larger(tokens, ceiled(demand.window_places / ratio))
         tokens = -(-tokens // page) * page
         # A product in floating point may be a page off.
-        more = either(self._suffice(tokens, demand), tokens, tokens + page)
-        fewest: int = either(self._suffice(tokens - page, demand), tokens - page, more)
-        return fewest
 
-    def _suffice(self, tokens: int, demand: Demand) -> bool:
-        running = most_running(self.settings, tokens, None)
-        return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+        def suffice(tokens: int) -> bool:
+            running = most_running(settings, tokens, None)
+            return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+
+        more = either(suffice(tokens), tokens, tokens + page)
+        fewest: int = either(suffice(tokens - page), tokens - page, more)
+        return fewest
 
 
 def _roundest(low: int, high: int) -> int:
@@ -393,14 +366,8 @@ class LayerPools(PoolRules):
         drafted, requests, each = settings.draft_tokens, settings.own_requests or 1, slots_per_request(settings)
         plain = None if settings.drafts else steps
         if settings.mamba_slots is not None:
-            slots = figure(
-                steps,
-                "state_slots",
-                "floor(max_mamba_cache_size / dp)",
-                unit="slots",
-                max_mamba_cache_size=settings.mamba_slots,
-                dp=settings.dp,
-            )
+            terms = {"max_mamba_cache_size": settings.mamba_slots, "dp": settings.dp}
+            slots = figure(steps, "state_slots", "floor(max_mamba_cache_size / dp)", unit="slots", **terms)
             copied = min(requests, slots // each)
         elif not settings.radix and settings.requests is not None:
             slots = figure(steps, "state_slots", "max_running_requests", unit="slots", max_running_requests=requests)
@@ -411,37 +378,16 @@ class LayerPools(PoolRules):
                 slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
             else:
                 slots = floored((share - slot) // slot)
-            figure(
-                plain,
-                "state_slots",
-                "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)",
-                slots,
-                unit="slots",
-                pool_bytes=budget,
-                mamba_full_memory_ratio=settings.mamba_ratio,
-                slot_bytes=slot,
-            )
+            formula = "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)"
+            shares = {"pool_bytes": budget, "mamba_full_memory_ratio": settings.mamba_ratio, "slot_bytes": slot}
+            figure(plain, "state_slots", formula, slots, unit="slots", **shares)
             copied = smaller(slots // each, requests)
         if settings.drafts:
             left = left - slot * (copied + 1) * drafted / GIB
-        left_bytes = figure(
-            plain,
-            "budget_of_tokens",
-            "pool_bytes - (state_slots + 1) x slot_bytes",
-            floored((left - (slots + 1) * slot / GIB) * GIB),
-            pool_bytes=budget,
-            state_slots=slots,
-            slot_bytes=slot,
-        )
-        figure(
-            steps,
-            "state_requests",
-            "floor(state_slots / slots_per_request)",
-            slots // each,
-            unit="requests",
-            state_slots=slots,
-            slots_per_request=each,
-        )
+        formula, left_bytes = "pool_bytes - (state_slots + 1) x slot_bytes", floored((left - (slots + 1) * slot / GIB) * GIB)
+        figure(plain, "budget_of_tokens", formula, left_bytes, pool_bytes=budget, state_slots=slots, slot_bytes=slot)
+        formula, terms = "floor(state_slots / slots_per_request)", {"state_slots": slots, "slots_per_request": each}
+        figure(steps, "state_requests", formula, slots // each, unit="requests", **terms)
         return slots, left_bytes
 
     def _stage_tokens(self, stage: StageCells, left: int, steps: list[Step] | None = None) -> tuple[int, int | None]:
@@ -456,14 +402,9 @@ class LayerPools(PoolRules):
         tokens = tokens // page * page
         if settings.swa_ratio is not None or self.layout.window is None:
             if steps is not None and stage.swa_layers and stage.full_layers and not settings.drafts:
-                figure(
-                    steps,
-                    "cell_size",
-                    "full_token_bytes + swa_full_tokens_ratio x window_token_bytes",
-                    full_token_bytes=stage.full_bytes // stage.full_layers * stage.full_layers,
-                    swa_full_tokens_ratio=settings.swa_ratio or 0,
-                    window_token_bytes=stage.swa_bytes,
-                )
+                full, ratio = stage.full_bytes // stage.full_layers * stage.full_layers, settings.swa_ratio or 0
+                formula, window = "full_token_bytes + swa_full_tokens_ratio x window_token_bytes", stage.swa_bytes
+                figure(steps, "cell_size", formula, full_token_bytes=full, swa_full_tokens_ratio=ratio, window_token_bytes=window)
             tokens_of_bytes(tokens, settings, left, cell, steps)
         return tokens, self._windows(stage, tokens, steps)
 
@@ -542,12 +483,114 @@ class LayerPools(PoolRules):
         if settings.mamba_slots is not None or (not settings.radix and settings.requests is not None):
             # So many slots take the same of every budget.
             return around(least + _PROBE - self._slots(_PROBE, None)[1])
-        each, drafted, share = (
-            slots_per_request(settings),
-            settings.draft_tokens if settings.drafts else 0,
-            1 + settings.mamba_ratio,
-        )
+        each, share = slots_per_request(settings), 1 + settings.mamba_ratio
+        drafted = settings.draft_tokens if settings.drafts else 0
         for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / settings.mamba_ratio)
         # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
         low = least if settings.drafts else (least - slot) * share
         return around(larger(for_slots, low))[0], around(larger(for_slots, least * share))[1]
+
+
+_RATIOS: Final = (4, 128)
+
+
+class PageRow(NamedTuple):
+    """What a layer of DeepSeek-V4 takes of a page of one of its pools, with its share of the padding."""
+
+    name: str
+    role: Role
+    bytes: int
+    windows: bool
+
+
+def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[PageRow]:
+    """The rows of a layer of DeepSeek-V4; its states belong to no layer."""
+
+    def row(name: str, role: Role, size: float, ratio: int = 1) -> PageRow:
+        return PageRow(name, role, round(layout.page_size // ratio * size), windows=ratio == 1)
+
+    yield row("window_latent", Role.LATENT, layout.row_bytes())
+    ratio = kind.compress_ratio
+    if ratio in _RATIOS:
+        yield row("compressed_latent", Role.LATENT, layout.row_bytes(ratio), ratio)
+    if kind.index_head_dim is not None and ratio is not None:
+        yield row("indexer_keys", Role.INDEX, layout.index_bytes, ratio)
+
+
+def buffer_of(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocation:
+    """A buffer of so many rows of ``size`` bytes; in bytes where these are no whole numbers of its dtype."""
+    item = ITEM_BYTES.get(dtype)
+    if item is None or size % item:
+        dtype, item = "uint8", 1
+    return Allocation(name=name, layer=layer, dtype=dtype, shape=(rows, size // item), bytes=rows * size, blocks=rows)
+
+
+class PoolCurve(Curve):
+    """The cache: the smallest pools that hold the sequences, on as many ``ranks`` as all ``dp`` replicas have.
+
+    The terms are what the sequences themselves take.
+    """
+
+    deployment: SglangDeployment
+    dp: int
+    ranks: int
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes of the pools on the fullest GPU, for ``sequences`` sequences of a replica with ``tokens`` tokens each."""
+        # A sweep asks for the bytes of one GPU and then of all with the same arrays; a search takes most of its time.
+        known: tuple[int, int, int] | None = vars(self).get("_known")
+        if known is None or known[0] is not tokens or known[1] is not sequences:
+            demand, own_bytes = self.deployment.demand(tokens, sequences), Curve.needed_bytes(self, tokens, sequences)
+            known = vars(self)["_known"] = tokens, sequences, self.deployment.pool_rules.least(demand, own_bytes)
+        return known[2]
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes on all GPUs, for all sequences: those of the pools, or of the sequences where no pools hold them."""
+        needed = self.needed_bytes(tokens, sequences if self.dp == 1 else -(-sequences // self.dp))
+        total: int = larger(self.ranks * needed, Curve.total_bytes(self, tokens, sequences))
+        return total
+
+
+def pool_curve(deployment: SglangDeployment) -> PoolCurve:
+    """The cache of a deployment."""
+    stack, settings, dp = deployment.plain_stack, deployment.settings, deployment.setup.parallel.dp
+    stages = (stack.groups,) if settings.pp == 1 else map(stack.groups_of, stage_spans(len(stack), settings.pp))
+    return PoolCurve(
+        gpus=tuple(dict.fromkeys(_terms(deployment, groups) for groups in stages)),
+        total=_terms(deployment, stack.groups, settings.tp),
+        deployment=deployment,
+        dp=dp,
+        ranks=settings.pp * settings.tp * dp,
+    )
+
+
+def _terms(deployment: SglangDeployment, groups: Iterable[Group], ranks: int = 1) -> tuple[Term, ...]:
+    """What one sequence has in the pools, on so many tensor-parallel ranks together, by kinds of layers."""
+    return tuple(
+        Term(
+            kind=group.kind.name,
+            layers=group.layers,
+            count=group.count,
+            unit_bytes=ranks * size,
+            stairs=((stair,),),
+            rule=rule,
+            unit_tokens=stair.per,
+        )
+        for group in groups
+        for rule, stair, size in _units(deployment, group.kind)
+        if size
+    )
+
+
+def _units(deployment: SglangDeployment, kind: LayerKind) -> Iterator[tuple[str, Stair, int]]:
+    """The pages of a sequence in one layer and its slots for states, in words and numbers, and the bytes of one page or of all slots."""
+    pages = deployment.pages
+    if deployment.compressed is not None:
+        assert isinstance(kind, CompressedAttention)
+        for row in page_rows(kind, deployment.compressed):
+            yield "pages", pages[row.windows], row.bytes
+        return
+    layout = deployment.layout
+    rows = sum(row.bytes for row in layout.rows[kind])
+    yield "pages", pages[layout.pools[kind] == SWA], deployment.settings.page_size * rows
+    yield "slots", Stair(most=1), deployment.slots * sum(layout.state_bytes.get(kind, ()))

@@ -9,7 +9,7 @@ constraints of ``arg_groups/overrides.py``; ``configs/model_config.py`` and ``mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,73 +37,52 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
 ATTENTION_BACKENDS: Final = (
-    *("auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention"),
-    *("trtllm_mha", "trtllm_mla", "cutedsl_mla"),
-)
+    "auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention", "trtllm_mha", "trtllm_mla", "cutedsl_mla",
+)  # fmt: skip
 ARGUMENTS: Final = (
-    *(
-        "page_size",
-        "mem_fraction_static",
-        "chunked_prefill_size",
-        "max_running_requests",
-        "max_total_tokens",
-        "swa_full_tokens_ratio",
-    ),
-    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype"),
-)
+    "page_size", "mem_fraction_static", "chunked_prefill_size", "max_running_requests", "max_total_tokens", "swa_full_tokens_ratio",
+    "mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype",
+)  # fmt: skip
 """Options that have the name of a server argument, whose value stands in the log of a start."""
 SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
 """The same, without a value."""
 
 STRATEGIES: Final = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 DSA_BACKENDS: Final = (
-    "auto",
-    "flashmla_sparse",
-    "flashmla_kv",
-    "flashmla_auto",
-    "flashinfer_sparse_mla",
-    "fa3",
-    "trtllm",
-    "tilelang",
-)
+    "auto", "flashmla_sparse", "flashmla_kv", "flashmla_auto", "flashinfer_sparse_mla", "fa3", "trtllm", "tilelang",
+)  # fmt: skip
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 _MOST_LAYERS: Final = 64
 
 
-def share(name: str, value: str) -> float:
-    """A number above 0 and up to 1."""
-    number = number_option(1)(name, value)
-    if not number:
-        raise UsageError(f"engine option {name}={brief(value, 40)} is not in range.", hint="Allowed: above 0, up to 1.")
-    return number
+def _above_0(maximum: int, allowed: str) -> Callable[[str, str], float]:
+    """A parser of numbers above 0 and up to ``maximum``."""
+
+    def check(name: str, value: str) -> float:
+        number = number_option(maximum)(name, value)
+        if not number:
+            raise UsageError(f"engine option {name}={brief(value, 40)} is not in range.", hint=f"Allowed: {allowed}.")
+        return number
+
+    return check
 
 
-def _mamba_ratio(name: str, value: str) -> float:
-    number = number_option(1_000)(name, value)
-    if not number:
-        raise UsageError(f"engine option {name}={brief(value, 40)} is not in range.", hint="Allowed: above 0.")
-    return number
+_SHARE: Final = _above_0(1, "above 0, up to 1")
 
 
 def eagle_of(name: str, value: str) -> tuple[int, int]:
     """Layers of the draft and tokens that it proposes, of ``eagle:1:4``."""
     words = value.lower().split(":")
     counts = words[1:]
-    if (
-        words[0] not in ("eagle", "mtp", "nextn")
-        or len(counts) > 2
-        or not all(one.isascii() and one.isdecimal() for one in counts)
-    ):
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is not known.",
-            hint="Allowed: eagle:DRAFT_LAYERS:DRAFT_TOKENS, such as eagle:1:4.",
-        )
+    numbers = all(one.isascii() and one.isdecimal() for one in counts)
+    if words[0] not in ("eagle", "mtp", "nextn") or len(counts) > 2 or not numbers:
+        message = f"engine option {name}={brief(value, 40)} is not known."
+        raise UsageError(message, hint="Allowed: eagle:DRAFT_LAYERS:DRAFT_TOKENS, such as eagle:1:4.")
     layers, tokens = (int(one[:9]) for one in (*counts, *("1", "4")[len(counts) :]))
     if not 1 <= layers <= _MOST_LAYERS or not 1 <= tokens <= _MOST_LAYERS:
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is out of range.", hint=f"Allowed: 1 to {_MOST_LAYERS} layers and tokens."
-        )
+        what = f"engine option {name}={brief(value, 40)} is out of range."
+        raise UsageError(what, hint=f"Allowed: 1 to {_MOST_LAYERS} layers and tokens.")
     return layers, tokens
 
 
@@ -112,14 +91,14 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
         name: EngineOption(name=name, help=text, default=default, check=check)
         for name, text, default, check in (
             ("page_size", "tokens in a page", "1, or what the attention backend needs", integer_option(1, 2**20)),
-            ("mem_fraction_static", "share of the GPU for weights and pools", "by GPU", share),
+            ("mem_fraction_static", "share of the GPU for weights and pools", "by GPU", _SHARE),
             ("chunked_prefill_size", "tokens of a prompt in a batch", "by GPU: 2048 to 16384", integer_option(1, 2**30)),
             ("max_running_requests", "requests at once", "2048 to 4096, by the pool", integer_option(1, 2**30)),
             ("max_total_tokens", "most tokens of the pool", "by memory", integer_option(1, 2**50)),
-            ("swa_full_tokens_ratio", "window tokens for each token", "0.8, DeepSeek-V4 0.1", share),
+            ("swa_full_tokens_ratio", "window tokens for each token", "0.8, DeepSeek-V4 0.1", _SHARE),
             ("disable_radix_cache", "keep nothing of finished requests", "false", _FLAG),
             ("disable_overlap_schedule", "wait for each batch before the next one", "false", _FLAG),
-            ("mamba_full_memory_ratio", "bytes of states for each byte of attention", "0.9", _mamba_ratio),
+            ("mamba_full_memory_ratio", "bytes of states for each byte of attention", "0.9", _above_0(1_000, "above 0")),
             ("max_mamba_cache_size", "slots for states", "by memory", integer_option(1, 2**30)),
             ("mamba_scheduler_strategy", "how the prefix cache copies states", "auto", choice_option(*STRATEGIES)),
             ("mamba_ssm_dtype", "dtype of recurrent states", "auto", choice_option(*_STATE_DTYPES)),
@@ -359,42 +338,27 @@ def _option(options: Mapping[str, str], name: str) -> Any:
 def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
     """The KV dtype by its short name. Raises :class:`~hwcalc.errors.UnknownNameError` for one that SGLang does not take."""
     if is_auto(requested):
-        if is_compressed(model):
+        # The files may ask for a cache in fp8 (``kv_cache_quant_algo``).
+        scheme = model.quantization or {}
+        sections = [section for section in (scheme, scheme.get("quantization")) if isinstance(section, Mapping)]
+        declared = "FP8" in (str(section.get("kv_cache_quant_algo")).upper() for section in sections)
+        if is_compressed(model) or declared or (is_sparse_latent(model) and major >= BLACKWELL):
             return "fp8_e4m3"
-        if is_sparse_latent(model) and major >= BLACKWELL:
-            return "fp8_e4m3"
-        return "fp8_e4m3" if _declares_fp8(model) else _computes_in(model)
+        # The dtype of the text part, of which float32 and none at all are float16, and bfloat16 for Gemma (``_get_and_verify_dtype``).
+        text = model.config.get("text_config")
+        config = text if isinstance(text, Mapping) else model.config
+        named = str(config.get("dtype") or config.get("torch_dtype") or model.config.get("dtype") or "").removeprefix("torch.")
+        if named in ("bfloat16", "float16"):
+            return "bf16" if named == "bfloat16" else "fp16"
+        if not config:
+            return "fp16" if model.dtype in ("fp16", "fp32") else "bf16"
+        gemma = str(config.get("model_type", "")).startswith("gemma")
+        return "bf16" if gemma or scheme.get("quant_method") == "mxfp4" else "fp16"
     spelled = (requested or "").strip().lower()
     if spelled not in KV_DTYPES and spelled not in _SPELLINGS:
-        raise UnknownNameError(
-            f"--dtype {shown(requested or '', 40)}: SGLang does not take it as --kv-cache-dtype.",
-            option="dtype",
-            hint=f"Known: {', '.join(KV_DTYPES)}.",
-        )
+        message = f"--dtype {shown(requested or '', 40)}: SGLang does not take it as --kv-cache-dtype."
+        raise UnknownNameError(message, option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}.")
     return _SPELLINGS.get(spelled, spelled)
-
-
-def _computes_in(model: ModelSpec) -> str:
-    """The dtype of the text part, of which float32 and none at all are float16, and bfloat16 for Gemma (``_get_and_verify_dtype``)."""
-    text = model.config.get("text_config")
-    text_config = text if isinstance(text, Mapping) else model.config
-    named = str(text_config.get("dtype") or text_config.get("torch_dtype") or model.config.get("dtype") or "").removeprefix(
-        "torch."
-    )
-    if named in ("bfloat16", "float16"):
-        return "bf16" if named == "bfloat16" else "fp16"
-    if not text_config:
-        return "fp16" if model.dtype in ("fp16", "fp32") else "bf16"
-    gemma = str(text_config.get("model_type", "")).startswith("gemma")
-    return "bf16" if gemma or (model.quantization or {}).get("quant_method") == "mxfp4" else "fp16"
-
-
-def _declares_fp8(model: ModelSpec) -> bool:
-    """Whether the files ask for a cache in fp8 (``kv_cache_quant_algo``)."""
-    scheme = model.quantization or {}
-    nested = scheme.get("quantization")
-    named = [section.get("kv_cache_quant_algo") for section in (scheme, nested) if isinstance(section, Mapping)]
-    return "FP8" in (str(section).upper() for section in named if section)
 
 
 def prompt_tokens(setup: Setup) -> int:

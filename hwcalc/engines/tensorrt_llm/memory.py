@@ -39,7 +39,7 @@ from hwcalc.profiles.calibration import overheads_kind
 from hwcalc.profiles.engines import runtime_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.tensorrt_llm.deployment import TensorrtDeployment, TensorrtOccupancy
+    from hwcalc.engines.tensorrt_llm.engine import TensorrtDeployment, TensorrtOccupancy
 
 KEPT_FREE: Final = "kept free"
 """The part that ``free_gpu_memory_fraction`` leaves."""

@@ -37,7 +37,8 @@ from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import CacheTensor, ChunkedAttention, Fixed, Full, LayerKind, Role, SlidingAttention, Span
+from hwcalc.formulas import CacheTensor, ChunkedAttention, LayerKind, Role, SlidingAttention, Span
+from hwcalc.formulas.tensor import Fixed, Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.policies.base import KVPRESS, Chosen
 from hwcalc.text import brief
@@ -212,10 +213,8 @@ class TransformersOccupancy(GeneralOccupancy):
             # AUTO_QUANTIZER_MAPPING of quantizers/auto.py has no format of another engine.
             name = format_name(self.setup.weights) or ""
             if name.startswith(("exl2_", "exl3_")):
-                raise UnsupportedError(
-                    f"transformers does not read weights in {name}, a format of ExLlama.",
-                    hint="Use: --weights bnb4, or leave out --engine for the formulas alone.",
-                )
+                message = f"transformers does not read weights in {name}, a format of ExLlama."
+                raise UnsupportedError(message, hint="Use: --weights bnb4, or leave out --engine for the formulas alone.")
         for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
             if name in options and cache != "quantized":
                 raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
@@ -226,10 +225,8 @@ class TransformersOccupancy(GeneralOccupancy):
             self._check_quantized(kinds)
         uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention}
         if cache == "static" and uncached:
-            raise UnsupportedError(
-                f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}.",
-                hint="Use: --engine-option cache=dynamic",
-            )
+            message = f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}."
+            raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")
         if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
             message = (
                 "Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
@@ -251,9 +248,8 @@ class TransformersOccupancy(GeneralOccupancy):
             )
         if options.backend == "fp8":
             if (version_numbers(self.version) or ()) < _FP8_SINCE:
-                raise UsageError(
-                    f"transformers {self.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer"
-                )
+                what = f"transformers {self.version} has no fp8 backend."
+                raise UsageError(what, hint="Use: --engine transformers@5.22 or newer")
             return
         waiting, dtype, groups = options.residual_length - 1, self.dtypes.roles[Role.KEY], self.plain_stack.groups
         per_token = sum(group.count * tensor.bytes_per_position(dtype) for group in groups for tensor in group.kind.tensors())
@@ -318,10 +314,8 @@ class TransformersOccupancy(GeneralOccupancy):
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
-            raise UnsupportedError(
-                "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
-                hint="Use: --engine-option cache=dynamic",
-            )
+            message = "an offloaded cache lies in host memory, and which two layers are on the device changes all the time."
+            raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")
         return super().allocation(stage)
 
     @cached_property
@@ -348,11 +342,13 @@ class TransformersOccupancy(GeneralOccupancy):
 
         if cache_class(self) == "static":
             return ()
-        largest = (
-            max((tensor.bytes for tensor in _joined(self)), default=0) if self.cut_layers is None else self.cut_layers.largest
-        )
+        # The tensors of the fullest rank that grow by concatenation.
+        stored = [tensor for tensors in self.rank_tensors.values() for tensor in tensors]
+        joined = [tensor for tensor in stored if tensor.role not in (Role.STATE, Role.CONV) and not tensor.once]
+        cut = self.cut_layers
+        largest = max((tensor.bytes for tensor in joined), default=0) if cut is None else cut.largest
         key = ("cache growth", self.load.encoder_seq)
-        growth = None if self.evicted is not None else self.shared(key, lambda: growing(self, _joined(self)))
+        growth = None if self.evicted is not None else self.shared(key, lambda: growing(self, joined))
         grows = None if growth is None else (Constant.of(0), growth, growth)
         source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
         return (BudgetPart.of("cache growth", Section.ACTIVATIONS, (0, largest, largest), source, grows=grows),)
@@ -432,11 +428,8 @@ class Transformers(GeneralEngine):
             # "5" is the newest 5.x; "5.19" has the rules of 5.18.
             if version == numbers[:1] or (len(version) > 1 and numbers <= version[:2] <= newest):
                 return known
-        raise UnknownNameError(
-            f"--engine transformers@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
-        )
+        message = f"--engine transformers@{brief(requested, 20)}: no rules for that version."
+        raise UnknownNameError(message, option="engine", hint=f"Known: {self.versions[-1]} to {self.versions[0]}.")
 
     def flag(self, name: str, value: object) -> str:
         """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""
@@ -444,9 +437,3 @@ class Transformers(GeneralEngine):
             config = _WEIGHTS.get(str(value))
             return "" if config is None else f"quantization_config={config}"
         return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
-
-
-def _joined(opened: Occupancy) -> Iterator[StoredTensor]:
-    """The tensors of the fullest rank that grow by concatenation."""
-    fixed = (Role.STATE, Role.CONV)
-    return (tensor for each in opened.rank_tensors.values() for tensor in each if tensor.role not in fixed and not tensor.once)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -22,10 +22,10 @@ from hwcalc import formulas
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
-from hwcalc.formulas import CacheTensor, CompressedAttention, Fixed, Full, Layer, LayerKind, Role, Span, Stack, Window
+from hwcalc.formulas import CacheTensor, CompressedAttention, Layer, LayerKind, Role, Span, Stack
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.tensor import Fixed, Full, Latest, Once, Remainder, Window
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -58,56 +58,38 @@ def room_tokens(deployed: Deployment | Occupancy) -> int | None:
 
 def counter(name: str) -> StoredTensor:
     """A tensor of one int64, which exists once for the whole batch."""
-    return StoredTensor(
-        name=name,
-        role=Role.STATE,
-        axes=("1",),
-        shape=(1,),
-        dtype="int64",
-        positions=1,
-        span=Once(),
-        bytes=8,
-        position_bytes=8,
-        once=True,
-    )
+    what: dict[str, Any] = {"role": Role.STATE, "axes": ("1",), "shape": (1,), "dtype": "int64"}
+    return StoredTensor(name=name, **what, positions=1, span=Once(), bytes=8, position_bytes=8, once=True)
 
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
+Tensors = tuple[CacheTensor, ...]
 
 
 def _plain(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     return opened.store_all(kind.tensors())
 
 
-def _growing(
-    tensors: tuple[CacheTensor, ...], opened: TransformersOccupancy, window: int | None = None
-) -> tuple[StoredTensor, ...]:
+def _growing(tensors: Tensors, opened: TransformersOccupancy, window: int | None = None) -> tuple[StoredTensor, ...]:
     """Store tensors with one entry per token.
 
     A dynamic sliding layer keeps ``window`` - 1 entries: with window 3 it keeps [CD] of ABCD, and the next token is the third. A static
     layer preallocates min(window, max_cache_len) entries.
     """
-    span: Span
-    if cache_class(opened) == "static":
-        length = room_tokens(opened)
-        if length is not None and opened.tokens > length:
-            raise UsageError(
-                f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq."
-            )
-        if length is None:
-            span = Full() if window is None else Window(window)
-        else:
-            span = Fixed(length if window is None else min(window, length))
-    else:
+    length = room_tokens(opened)
+    if cache_class(opened) != "static":
         # A layer without a window keeps what its tensors say: every token, or what a policy leaves.
         return opened.store_all(tensors if window is None else (replace(tensor, span=Window(window - 1)) for tensor in tensors))
+    if length is not None and opened.tokens > length:
+        raise UsageError(f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq.")
+    span: Span = Full() if window is None else Window(window)
+    if length is not None:
+        span = Fixed(length if window is None else min(window, length))
     return opened.store_all(replace(tensor, span=span) for tensor in tensors)
 
 
 def _full(kind: formulas.FullAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    if cache_class(opened) == "quantized":
-        return _quantized(kind, opened)
-    return _growing(kind.tensors(), opened)
+    return _quantized(kind, opened) if cache_class(opened) == "quantized" else _growing(kind.tensors(), opened)
 
 
 def _latent(kind: formulas.LatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
@@ -144,7 +126,7 @@ def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tup
         widths["indexer"] = kind.index_head_dim
         out.append(opened.store(kind.tensors()[4], dtype=dtype))
     # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
-    rest, overlap = formulas.Remainder(kind.compress_ratio), formulas.Latest(kind.compress_ratio)
+    rest, overlap = Remainder(kind.compress_ratio), Latest(kind.compress_ratio)
 
     def store_slots(name: str, width: int, span: Span) -> StoredTensor:
         tensor = CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
@@ -205,13 +187,6 @@ class CacheQuantization(Record):
             apart = apart and elements // self.q_group_size * self.nbits % 8 == 0
         return self.data_bytes(elements) if apart else None
 
-    def data_rule(self, elements: int) -> str:
-        """The computation of :meth:`data_bytes` in words and numbers."""
-        groups = elements // self.q_group_size
-        if self.backend == "quanto":
-            return f"{self.q_group_size:,} a group x ceil({groups:,} groups x {self.nbits} bits / 8) B"
-        return f"{elements:,} / {self.q_group_size:,} groups x {self.data_bytes(self.q_group_size):,} B"
-
 
 def _quantized(kind: AttentionKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     """Packed keys and values of one layer after a prefill of ``seq`` tokens, or of those that a policy leaves, with their scales and zero points.
@@ -235,13 +210,16 @@ def _quantized(kind: AttentionKind, opened: TransformersOccupancy) -> tuple[Stor
                     f"{options.backend} refuses them.",
                     hint="Choose another q_group_size or length.",
                 )
-            groups = elements // options.q_group_size
-            scales = dtype.block_bytes * groups
-            scales_rule = f"{elements:,} / {options.q_group_size:,} groups x {dtype.block_bytes} B"
-            scale = None if row % options.q_group_size else dtype.block_bytes * (row // options.q_group_size)
-            zero = "_shift" if options.backend == "quanto" else "_zero"
+            size_of_group = options.q_group_size
+            groups = elements // size_of_group
+            scales, per_group = dtype.block_bytes * groups, f"{elements:,} / {size_of_group:,} groups"
+            scales_rule = f"{per_group} x {dtype.block_bytes} B"
+            scale = None if row % size_of_group else dtype.block_bytes * (row // size_of_group)
+            zero, data_rule = "_zero", f"{per_group} x {options.data_bytes(size_of_group):,} B"
+            if options.backend == "quanto":
+                zero, data_rule = "_shift", f"{size_of_group:,} a group x ceil({groups:,} groups x {options.nbits} bits / 8) B"
             parts = [
-                ("", f"int{options.nbits}", options.data_bytes(elements), options.row_bytes(row), options.data_rule(elements)),
+                ("", f"int{options.nbits}", options.data_bytes(elements), options.row_bytes(row), data_rule),
                 ("_scale", dtype.name, scales, scale, scales_rule),
                 (zero, dtype.name, scales, scale, scales_rule),
             ]

@@ -64,13 +64,8 @@ def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     table: Mapping[str, Any] = json.loads(data_file(__file__, "plans.json").read_text("utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
-        plan = ShardPlan(
-            outputs=frozenset(entry["out"]),
-            inputs=frozenset(entry["in"]),
-            experts=entry["experts"],
-            dealt=entry["dealt"],
-            heads=entry["heads"],
-        )
+        flags = {name: entry[name] for name in ("experts", "dealt", "heads")}
+        plan = ShardPlan(outputs=frozenset(entry["out"]), inputs=frozenset(entry["in"]), **flags)
         plans |= dict.fromkeys(entry["types"], plan)
     types = {**table["heads"], "whole": table["whole_embeddings"]}
     return plans, {name: frozenset(listed) for name, listed in types.items()}

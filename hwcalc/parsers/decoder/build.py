@@ -66,39 +66,6 @@ def layer_types(config: Config, rule: Rule) -> list[str]:
     return read_layer_types(config, count) or derived
 
 
-def read_by_type(config: Config, rule: Rule, dims: Callable[[Config], AttentionDims]) -> Reading:
-    """The layers of a decoder: full, sliding or chunked attention with the heads and widths that ``dims`` reads."""
-
-    def chunked(level: Config) -> Layer:
-        own, chunk = dims(level), level.maybe_integer("attention_chunk_size")
-        return (own.full() if chunk is None else own.chunked(chunk),)
-
-    def alike(read: Callable[[Config], Layer]) -> LayerReader:
-        """Layers without numbers of their own are read once."""
-        common: list[Layer] = []
-
-        def reader(level: Config, _: int) -> Layer:
-            if level is not config:
-                return read(level)
-            if not common:
-                common.append(read(level))
-            return common[0]
-
-        return reader
-
-    readers: dict[str, LayerReader] = {
-        FULL: alike(lambda level: (dims(level).full(),)),
-        SLIDING: alike(lambda level: windowed(level, dims(level))),
-        CHUNKED: alike(chunked),
-    }
-    layers = build_layers(config, layer_types(config, rule), readers)
-    if not config.has_class or config.knows("attention_chunk_size"):
-        return Reading(layers=layers, config=config)
-    # transformers' cache has chunks because the config object says so, in a model whose own code has none.
-    whole = tuple((dims_of(layer).full(),) if isinstance(layer[0], ChunkedAttention) else layer for layer in layers)
-    return Reading(layers=layers, config=config, readings={} if whole == layers else {"vllm": whole})
-
-
 def full(*ignored: str) -> Rule:
     """For classes that list full attention themselves, so that a window alone changes nothing.
 
@@ -249,10 +216,39 @@ class Decoder(Record):
     """Weighs one of the ``num_nextn_predict_layers`` layers for multi-token prediction, by the first layer of the model."""
 
     def read(self, config: Config) -> Reading:
-        """The layers."""
+        """The layers: full, sliding or chunked attention, unless ``layers`` reads others."""
         if self.layers is not None:
             return self.layers(config)
-        return read_by_type(config, self.types, self.dims)
+        dims = self.dims
+
+        def chunked(level: Config) -> Layer:
+            own, chunk = dims(level), level.maybe_integer("attention_chunk_size")
+            return (own.full() if chunk is None else own.chunked(chunk),)
+
+        def alike(read: Callable[[Config], Layer]) -> LayerReader:
+            """Layers without numbers of their own are read once."""
+            common: list[Layer] = []
+
+            def reader(level: Config, _: int) -> Layer:
+                if level is not config:
+                    return read(level)
+                if not common:
+                    common.append(read(level))
+                return common[0]
+
+            return reader
+
+        readers: dict[str, LayerReader] = {
+            FULL: alike(lambda level: (dims(level).full(),)),
+            SLIDING: alike(lambda level: windowed(level, dims(level))),
+            CHUNKED: alike(chunked),
+        }
+        layers = build_layers(config, layer_types(config, self.types), readers)
+        if not config.has_class or config.knows("attention_chunk_size"):
+            return Reading(layers=layers, config=config)
+        # transformers' cache has chunks because the config object says so, in a model whose own code has none.
+        whole = tuple((dims_of(layer).full(),) if isinstance(layer[0], ChunkedAttention) else layer for layer in layers)
+        return Reading(layers=layers, config=config, readings={} if whole == layers else {"vllm": whole})
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
         """The blocks of weights of these layers, and of what stands around them."""

@@ -301,14 +301,11 @@ GPT_NEOX: Final = replace(
     gated=False, names=("dense_h_to_4h", "dense_4h_to_h"),
 )  # fmt: skip
 GPT_NEOX_JAPANESE: Final = replace(
-    GPT_NEOX,
-    qkv_bias=False,
-    o_bias=False,
-    mlp_bias=False,
+    GPT_NEOX, qkv_bias=False, o_bias=False, mlp_bias=False,
     width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
     # Only the last layer adds a bias to its attention's output.
     outer=lambda config: w.parameter("attention.dense_bias", config.integer("hidden_size"), role=WeightRole.BIAS),
-)
+)  # fmt: skip
 BLOOM: Final = replace(
     GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"),
     outer=lambda config: w.layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
@@ -342,11 +339,8 @@ STARCODER2: Final = Decoder(
 STABLELM: Final = Decoder(
     # Attention and MLP share a norm where they run in parallel.
     adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
-    norm="layer",
-    qkv_bias="use_qkv_bias",
-    qk_norm="full",
-    qk_norm_if="qk_layernorm",
-)
+    norm="layer", qkv_bias="use_qkv_bias", qk_norm="full", qk_norm_if="qk_layernorm",
+)  # fmt: skip
 DBRX: Final = Decoder(
     layers=build.alike(_nested_heads, "num_key_value_heads"), norm="scale", attn="norm_attn_norm.attn", fused_qkv="Wqkv",
     output="out_proj", mlps=_dbrx_experts,
@@ -406,16 +400,12 @@ PHI3_SMALL: Final = Decoder(
 )  # fmt: skip
 MIMO: Final = Decoder(types=build.from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
 STEP3: Final = Decoder(
-    layers=build.alike(attention_dims, "share_q_dim"),
-    attention=_step3,
+    layers=build.alike(attention_dims, "share_q_dim"), attention=_step3,
     experts=Experts(
-        count="moe_num_experts",
-        per_token="moe_top_k",
-        shared=build.width("share_expert_dim"),
-        shared_path="share_expert",
+        count="moe_num_experts", per_token="moe_top_k", shared=build.width("share_expert_dim"), shared_path="share_expert",
         sparse=build.sparse_in_list(1),
     ),
-)
+)  # fmt: skip
 # Nobody has counted the weights of these.
 ALIKE: Final = Readers(layers=build.alike())
 CODESHELL: Final = Readers(layers=build.alike(_grouped("group_query_attention", "num_query_groups")))

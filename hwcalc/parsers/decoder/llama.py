@@ -289,13 +289,10 @@ HY_V3: Final = replace(
 HUNYUAN_MOE: Final = replace(
     HEAD_NORM,
     experts=Experts(
-        per_token="moe_topk",
-        width="intermediate_size",
-        router="gate.wg",
-        shared=build.width("intermediate_size"),
+        per_token="moe_topk", width="intermediate_size", router="gate.wg", shared=build.width("intermediate_size"),
         shared_path="shared_mlp",
     ),
-)
+)  # fmt: skip
 EXAONE_MOE: Final = Decoder(
     types=build.nullable_window, qk_norm="head",
     experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_by_types(1)),

@@ -305,10 +305,8 @@ def sam_layers(
 def downsampled(config: Config, path: str) -> tuple[Block, ...]:
     """SAM's encoder and two convolutions, each of which halves the sides."""
     first, second = (config.integers("downsample_channels", length=2, minimum=1) or (512, 1024))[:2]
-    weights = (
-        *build.conv(f"{path}.proj.conv1", first, config.integer("output_channels"), 3, 3, bias=False),
-        *build.conv(f"{path}.proj.conv2", second, first, 3, 3, bias=False),
-    )
+    weights = build.conv(f"{path}.proj.conv1", first, config.integer("output_channels"), 3, 3, bias=False)
+    weights += build.conv(f"{path}.proj.conv2", second, first, 3, 3, bias=False)
     return (*encoder(config, path), *build.block("downsampling", weights))
 
 

@@ -174,7 +174,7 @@ def _read(asked: Repository, reply: Reply, name: str, wanted: Wanted) -> RawMode
     first = _header(repository, name, reply)
     part = part_of(name)
     if part is None:
-        check_whole(first, None, _called(wanted, name))
+        check_whole(first, _called(wanted, name))
         headers: tuple[Header, ...] = (first,)
     else:
         from hwcalc.sources.weights import done_in_any_order

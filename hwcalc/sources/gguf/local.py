@@ -16,7 +16,7 @@ from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, Unsuppor
 from hwcalc.model import GGUF_ARCHITECTURE, Note, RawModel, gguf_weights
 from hwcalc.sources.caches import snapshot_of
 from hwcalc.sources.gguf.header import MAGIC, Header, Window, read_header
-from hwcalc.sources.gguf.names import Part, is_gguf, models_of, part_of
+from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.text import printable, shown
 
 _SPLIT: Final = "split."
@@ -104,10 +104,10 @@ def joined(parts: Mapping[str, Header]) -> tuple[Header, ...]:
     return headers
 
 
-def check_whole(header: Header, part: Part | None, name: str) -> None:
+def check_whole(header: Header, name: str) -> None:
     """Raise :class:`~hwcalc.errors.ConfigError` if a file is one of several by its header, and not by its name."""
     count = header.keys.get("split.count")
-    if part is None and isinstance(count, int) and count > 1:
+    if isinstance(count, int) and count > 1:
         raise ConfigError(
             f"{name} is part {_number(header.keys.get('split.no'), 1)} of {count:,} by its own header, and its name does not say so.",
             hint=f"Name the parts as gguf-split does, NAME-00001-of-{min(count, 99999):05}.gguf and so on, in one folder.",
@@ -159,7 +159,7 @@ def from_file(path: Path, *, id: str | None = None, location: str | None = None,
     part = part_of(path.name)
     if part is None:
         headers: tuple[Header, ...] = (read_file(path),)
-        check_whole(headers[0], part, name)
+        check_whole(headers[0], name)
     else:
         names = part.names
         missing = [name for name in names if not os.path.isfile(path.with_name(name))]
@@ -173,7 +173,12 @@ def from_file(path: Path, *, id: str | None = None, location: str | None = None,
             )
         headers = joined({printable(name): read_file(path.with_name(name)) for name in names})
     stem = path.stem if part is None else part.stem
-    own_id, revision = _identity(path, stem, given_name(headers[0].keys))
+    given = given_name(headers[0].keys)
+    own_id, revision, found = given if given is not None and _NO_NAME.fullmatch(stem) else stem, None, snapshot_of(path)
+    if found is not None:
+        # Id and commit follow from the folders of the Hugging Face cache.
+        repository, folder = found
+        own_id, revision = f"{repository}:{Path(os.path.abspath(path)).relative_to(folder).as_posix()}", folder.name
     return raw_model(headers, id=id or own_id, location=location or name, name=name, revision=revision, notes=notes)
 
 
@@ -253,28 +258,16 @@ def from_open_file(stream: IO[bytes], start: bytes, name: str, *, source: str, l
     except Exception as error:
         # The caller's object may raise anything in its read(). All of it means that the file cannot be read.
         raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
-    check_whole(header, None, name)
+    check_whole(header, name)
     return raw_model((header,), id=given_name(header.keys) or "model", location=location, name=name, source=source)
 
 
 def _filled(read: Callable[[int], bytes | None], count: int) -> bytes:
     """So many bytes, from a file or pipe that may give fewer at once; fewer only at its end."""
-    data = read(count) or b""
-    if len(data) == count or not data:
-        return data
-    whole = bytearray(data)
+    whole = bytearray()
     while len(whole) < count and (data := read(count - len(whole)) or b""):
         whole += data
     return bytes(whole)
-
-
-def _identity(path: Path, stem: str, name: str | None) -> tuple[str, str | None]:
-    """The id and the commit: from the folders of the Hugging Face cache, the name of the file, or the name that the file gives itself."""
-    found = snapshot_of(path)
-    if found is not None:
-        repository, folder = found
-        return f"{repository}:{Path(os.path.abspath(path)).relative_to(folder).as_posix()}", folder.name
-    return (name if name is not None and _NO_NAME.fullmatch(stem) else stem), None
 
 
 def _no_file(path: Path) -> ModelNotFoundError:

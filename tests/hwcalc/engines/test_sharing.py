@@ -18,8 +18,8 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.stored import Blocks, held_blocks
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Full, Sink, Span, Window
-from hwcalc.formulas.tensor import Chunk, Strided
+from hwcalc.formulas import Span
+from hwcalc.formulas.tensor import Chunk, Full, Sink, Strided, Window
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 

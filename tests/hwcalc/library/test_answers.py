@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from hwcalc import check, compare, explain, fit, free_blocks, keep, load_model, plan, recommend, strategies, sweep
-from hwcalc.answers import MOST_ROWS, Answer, html_table
+from hwcalc.documents import MOST_ROWS, Answer, html_table
 from hwcalc.errors import UsageError
 from tests.paths import ROOT
 

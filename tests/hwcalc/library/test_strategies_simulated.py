@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import strategies
-from hwcalc.formulas import Encoder, Full, FullAttention, Once, Sink, Strided, Window
-from hwcalc.formulas.tensor import paged_positions
+from hwcalc.formulas import FullAttention
+from hwcalc.formulas.tensor import Encoder, Full, Once, Sink, Strided, Window, paged_positions
 from hwcalc.planner.strategies_cost import Cell, Lengths
 from tests.hwcalc.library.test_strategies import LLAMA, MODELS, ROW, named
 

@@ -8,26 +8,20 @@ from pathlib import Path
 import pytest
 
 import hwcalc
-from hwcalc.parsers.config import (
-    architecture_types,
-    class_defaults,
-    defaults_version,
-    tower_defaults,
-    tower_parts,
-)
+from hwcalc.parsers.config import class_defaults, defaults_table
 
 PARSERS = Path(hwcalc.__file__).with_name("parsers")
 CLASSES = json.loads((PARSERS / "class_defaults.json").read_text(encoding="utf-8"))
 TOWERS = json.loads((PARSERS / "tower_defaults.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("read", "rows"), [(class_defaults, CLASSES["model_types"]), (tower_defaults, TOWERS["model_types"])])
-def test_a_row_is_what_the_document_says(read: object, rows: dict[str, dict[str, object]]) -> None:
+@pytest.mark.parametrize(("tower", "rows"), [(False, CLASSES["model_types"]), (True, TOWERS["model_types"])])
+def test_a_row_is_what_the_document_says(tower: bool, rows: dict[str, dict[str, object]]) -> None:
     """Every one of them."""
-    assert callable(read)
     for model_type, row in rows.items():
-        found = read(model_type)
+        found = class_defaults(model_type, tower=tower)
 
+        assert found is not None
         assert (found.aliases, found.defaults, found.nested) == tuple(
             row.get(key, {}) for key in ("aliases", "defaults", "nested")
         )
@@ -35,12 +29,12 @@ def test_a_row_is_what_the_document_says(read: object, rows: dict[str, dict[str,
 
 def test_what_stands_before_the_rows() -> None:
     """The version, the classes, and the parts."""
-    assert (defaults_version(), architecture_types()) == (CLASSES["version"], CLASSES["architectures"])
-    assert (TOWERS["version"], tower_parts()) == (CLASSES["version"], TOWERS["parts"])
+    assert (defaults_table("version"), defaults_table("architectures")) == (CLASSES["version"], CLASSES["architectures"])
+    assert (TOWERS["version"], defaults_table("parts")) == (CLASSES["version"], TOWERS["parts"])
 
 
 @pytest.mark.parametrize("model_type", [None, "", "no such type", "version", 'bert"', '": ', "\n", "\ud800", "bert\\"])
 def test_a_type_without_a_row(model_type: str | None) -> None:
     """Whatever stands in it."""
     assert class_defaults(model_type) is None
-    assert tower_defaults(model_type) is None
+    assert class_defaults(model_type, tower=True) is None

@@ -242,12 +242,11 @@ def test_in_other_commands(capsys: Capture, command: list[str]) -> None:
 
 def test_what_names_the_model_on_a_command_line() -> None:
     """For commands that can be pasted."""
-    assert load(None, Access(), dimensions=BARE).command_words == WORDS[:8]
-    assert load(QWEN, Access(), dimensions={"layers": 40}).command_words == (QWEN, "--layers", "40")
-    assert load_model(QWEN).command_words == (QWEN,)
-    assert load_model({"model_type": "x", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}, assume="mha").command_words == (
-        "config", "--assume", "mha",
-    )  # fmt: skip
+    assert load(None, Access(), dimensions=BARE).read_with == WORDS[:8]
+    assert load(QWEN, Access(), dimensions={"layers": 40}).read_with == ("--layers", "40")
+    assert (load_model(QWEN).address, load_model(QWEN).read_with) == (QWEN, ())
+    config = {"model_type": "x", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    assert load_model(config, assume="mha").read_with == ("--assume", "mha")
 
 
 def test_a_model_that_was_read_already() -> None:

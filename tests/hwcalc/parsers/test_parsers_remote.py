@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError
-from hwcalc.formulas import CompressedAttention, FullAttention, NoCache, SharedCache, SinkAttention, SlidingAttention, ranges
+from hwcalc.formulas import CompressedAttention, FullAttention, NoCache, SharedCache, SinkAttention, SlidingAttention
+from hwcalc.formulas.hybrid import ranges
 from tests.hwcalc.parsers.remote_configs import (
     ARCTIC,
     BAICHUAN_13B,

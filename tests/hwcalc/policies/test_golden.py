@@ -178,7 +178,7 @@ def test_compaction(row: dict[str, Any]) -> None:
 def test_scattered_survivors(row: dict[str, Any]) -> None:
     """Expected free blocks to the last digit that is given, and near the mean of simulations."""
     expected = row["expect"]
-    found = expected_free(row["tokens"], row["survivors"], row["block_size"], row["heads_choosing_alone"])
+    found = expected_free(row["tokens"], {row["survivors"]: row["heads_choosing_alone"]}, row["block_size"])
 
     assert round(found, 3) == expected["expected"] or round(found, 2) == expected["expected"]
     assert found == pytest.approx(expected["simulated_mean"], rel=0.02)
