@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec.structs import asdict, fields
 
 from hwcalc import formulas
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment
 from hwcalc.engines.llamacpp.layers import ON_HOST, Unit, cache_bytes, weigh
 from hwcalc.engines.llamacpp.layout import host_room, rooms_of
 from hwcalc.engines.llamacpp.settings import CELLS, ContextOptions, dtypes_of, place_options

@@ -58,24 +58,9 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
 
     ``model`` is what the caller gave for the model, and ``asked`` has all parsed options, those on how models are read too.
     """
-    given = dict(options)
-    if asked is not None:
-        given |= asked.values
-    return CommandLine(model=_model_word(spec, model), given=given)
-
-
-def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
-    """The words of these options, quoted for a shell, by the row number of the option in the table."""
-    return {
-        _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
-        for name, value in given.items()
-        if name in _PLACES
-    }
-
-
-def _model_word(spec: ModelSpec, model: object) -> str | None:
+    given = {**options, **({} if asked is None else asked.values)}
     if spec.source == "options":
-        return None
+        return CommandLine(model=None, given=given)
     if isinstance(model, (str, os.PathLike)):
         word = os.fsdecode(os.fspath(model))
     elif spec.source == "local":
@@ -86,7 +71,16 @@ def _model_word(spec: ModelSpec, model: object) -> str | None:
         word = STANDARD_INPUT if spec.source in _NO_ADDRESS else spec.address
     # A folder may have the name of a command.
     bare = spec.source == "local" and word != STANDARD_INPUT and not any(sign in word for sign in "./~")
-    return f"./{word}" if bare else word
+    return CommandLine(model=f"./{word}" if bare else word, given=given)
+
+
+def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
+    """The words of these options, quoted for a shell, by the row number of the option in the table."""
+    return {
+        _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
+        for name, value in given.items()
+        if name in _PLACES
+    }
 
 
 def _words(row: PlanOption, value: Any) -> Iterator[str]:

@@ -206,7 +206,10 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     peaks = peaks_of(opened)
     prompt = opened.sized(seq=opened.load.prompt_tokens)
     most = opened.stored_bytes
-    masked = _masked(evicted)
+    # Masked pairs of a token and a head, in all layers of a sequence.
+    counts = [left.masked.total for left in evicted.state.layers if left.masked is not None]
+    ends = sum(count.low for count in counts), sum(count.high for count in counts)
+    masked = (evicted.state.masked_total or Count(low=ends[0], high=ends[1])) if counts else None
     needs = peaks.cache + peaks.part[1]
     return PolicyInfo(
         name=asked.chosen.text,
@@ -240,14 +243,6 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
         flags=support.flags,
         environment=support.environment,
     )
-
-
-def _masked(evicted: Evicted) -> Count | None:
-    """The number of masked pairs of a token and a head, in all layers of a sequence; ``None`` where nothing is masked."""
-    counts = [left.masked.total for left in evicted.state.layers if left.masked is not None]
-    if not counts:
-        return None
-    return evicted.state.masked_total or Count(low=sum(count.low for count in counts), high=sum(count.high for count in counts))
 
 
 def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:

@@ -195,8 +195,9 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
             copies = weight.shape[0]
         elif use is Use.CHOSEN and weight.active is not None:
             copies, active = weight.copies, weight.active
-        portions = [(unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight))]
-        if scheme is not None:
+        if scheme is None:
+            portions = [(unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight))]
+        else:
             portions = [(one.format.name, one.elements, one.bytes) for one in scheme.portions(block, weight, unquantized)]
         for name, elements, size in portions:
             if elements:

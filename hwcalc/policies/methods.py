@@ -259,8 +259,17 @@ class _Cuts(Walk, Record):
 
     def ends(self) -> Ends:
         """From cut to cut; cuts that find the cache as the one before left it are passed over."""
-        steps, length, step = self.start.steps, self.start.length, 0
-        self._check_steps()
+        start, steps, length, step = self.start, self.start.steps, self.start.length, 0
+        own_budgets, cuts = self.base.policy.budget is not None, steps // self.interval * len(start.setting.layers)
+        if self.share and own_budgets and cuts > _MOST_CUTS:
+            # Cuts to a share by budgets of a layer's own are followed one by one.
+            raise UsageError(
+                f"{steps:,} decode steps are {cuts:,} cuts of layers that differ.",
+                hint=f"At most {_MOST_CUTS:,} are followed: make compression_interval longer, or the prompt more of --seq.",
+            )
+        # Each cut to a share hits its target, unless budgets are a layer's own, or a cut is so deep that the search misses.
+        falls = self.share and self.target_of(steps) < start.prompt + steps
+        hits = falls and not own_budgets and self.interval < _DEEPEST
         most = within = length
         largest: tuple[int, int] | None = None
         while step < steps:
@@ -270,7 +279,7 @@ class _Cuts(Walk, Record):
                 break
             step, before = step + waits * gap, length + waits * gap
             target = self.target_of(step)
-            after = _cut(self.base, before, target, min(gap - 1, self.buffer) + 1, self.start)
+            after = _cut(self.base, before, target, min(gap - 1, self.buffer) + 1, start)
             most, within = max(most, before - 1, after), max(within, before)
             if after == before:
                 # Ada-KV masks: nothing ever goes.
@@ -283,26 +292,11 @@ class _Cuts(Walk, Record):
             elif settled and target <= 1:
                 grows = _first(lambda k: self.target_of(step + k) > 1, steps - step)  # noqa: B023
                 step = steps if grows is None else step + grows - 1
-            elif after == target > 1 and self._hits:
+            elif after == target > 1 and hits:
                 step += max(0, (steps - step) // gap - 1) * gap
                 length = self.target_of(step)
         last = length + steps - step
         return Ends(last=last, most=max(most, last), most_within=max(within, last), largest=largest)
-
-    def _check_steps(self) -> None:
-        """Cuts to a share by budgets of a layer's own are followed one by one."""
-        cuts = self.start.steps // self.interval * len(self.start.setting.layers)
-        if self.share and self.base.policy.budget is not None and cuts > _MOST_CUTS:
-            raise UsageError(
-                f"{self.start.steps:,} decode steps are {cuts:,} cuts of layers that differ.",
-                hint=f"At most {_MOST_CUTS:,} are followed: make compression_interval longer, or the prompt more of --seq.",
-            )
-
-    @property
-    def _hits(self) -> bool:
-        """Whether each cut to a share hits its target: a scorer without budgets of its own, and no cut so deep that the search misses."""
-        ratio_falls = self.share and self.target_of(self.start.steps) < self.start.prompt + self.start.steps
-        return ratio_falls and self.base.policy.budget is None and self.interval < _DEEPEST
 
 
 def _first(good: Callable[[int], bool], bound: int) -> int | None:
@@ -413,21 +407,10 @@ class _Merges(Walk, Record):
 
     chosen: Chosen
     start: Start
-
-    @property
-    def target(self) -> int:
-        tokens: int = self.chosen["target_size"]
-        return tokens
-
-    @property
-    def interval(self) -> int:
-        steps: int = self.chosen["compression_interval"]
-        return 1 if self.target == 1 else steps
-
-    @property
-    def first(self) -> int:
-        """The step of the first cut."""
-        return max(self.interval, self.target - self.start.length + 1)
+    target: int
+    interval: int
+    first: int
+    """The step of the first cut."""
 
     def _check(self, keys: int, waited: int) -> None:
         """The scorer sees the hidden states of the steps since the last cut, as far as they are kept, and no scores of eager attention."""
@@ -453,8 +436,11 @@ class _Merges(Walk, Record):
         return sawtooth(self.start, first, self.target, self.interval)
 
 
-def _steps(chosen: Chosen, start: Start) -> Walk:
-    return _Merges(chosen=chosen, start=start)
+def _merges(chosen: Chosen, start: Start) -> Walk:
+    target = chosen["target_size"]
+    interval = 1 if target == 1 else chosen["compression_interval"]
+    first = max(interval, target - start.length + 1)
+    return _Merges(chosen=chosen, start=start, target=target, interval=interval, first=first)
 
 
 def _sums(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
@@ -479,7 +465,7 @@ MERGING: Final = (
         name="cam", press="CAMPress", title="CaM: merged values while decoding", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens, with values of dropped ones added",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
-        kernel="as the scorer inside", source="openreview.net LCTmppB165", prefill=untouched, worked=all_stay, decode=_steps, extra=_sums,
+        kernel="as the scorer inside", source="openreview.net LCTmppB165", prefill=untouched, worked=all_stay, decode=_merges, extra=_sums,
         memory="a sum of attention for each key: layers x kv_heads x n",
         options=(
             PolicyOption(name="base_press", kind="scorer", default=None, help="the scorer that cuts", required=True),

@@ -40,6 +40,9 @@ _MAX_BITS: Final = int(MAX_DIGITS * 3.3219)
 """Bits of the largest number with so many digits."""
 _SURROGATE: Final = r"\\u[dD][89a-fA-F]"
 _HALF_PAIR: Final = r"[\ud800-\udfff]"
+_TOO_MANY: Final = f"has more than {MAX_VALUES:,} values: that is no config."
+_TOO_LONG: Final = f"holds a number with too many digits: more than {MAX_DIGITS:,}."
+_TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} levels deep: that is no config."
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
 
@@ -128,7 +131,7 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
         raise ConfigError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint=hint) from error
     # Counted before the document is read: a million empty lists are three megabytes of text and seventy in memory.
     if sum(data.count(sign) for sign in (b",", b":", b"[", b"{")) > MAX_VALUES:
-        raise _too_many(name)
+        raise ConfigError(f"{name} {_TOO_MANY}", hint=_WRONG_KIND)
     if not text.strip():
         raise ConfigError(f"{name} is empty.", hint=_WRONG_KIND)
     try:
@@ -142,9 +145,9 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
         message = f"{name} is not JSON: {error.msg} (line {error.lineno:,}, column {error.colno:,})."
         raise ConfigError(message, hint=hint) from error
     except RecursionError as error:
-        raise _too_deep(name) from error
+        raise ConfigError(f"{name} {_TOO_DEEP}", hint=_WRONG_KIND) from error
     except ValueError as error:
-        raise _too_long(name) from error
+        raise ConfigError(f"{name} {_TOO_LONG}", hint=_WRONG_KIND) from error
     if not isinstance(document, dict):
         kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
         raise ConfigError(f"{name} must be a JSON object, but is {kind}.", hint=_WRONG_KIND)
@@ -163,7 +166,7 @@ def check_document(document: object, name: str) -> None:
     for _ in range(MAX_DEPTH):
         left -= sum(len(item) * (1 + isinstance(item, Mapping)) for item in level)
         if left < 0:
-            raise _too_many(name)
+            raise ConfigError(f"{name} {_TOO_MANY}", hint=_WRONG_KIND)
         inner: list[Any] = []
         for item in level:
             inner += (*item.keys(), *item.values()) if isinstance(item, Mapping) else item
@@ -172,23 +175,11 @@ def check_document(document: object, name: str) -> None:
                 if not value.isascii() and re.search(_HALF_PAIR, value):
                     raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
             elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
-                raise _too_long(name)
+                raise ConfigError(f"{name} {_TOO_LONG}", hint=_WRONG_KIND)
         level = [value for value in inner if isinstance(value, (Mapping, list, tuple))]
         if not level:
             return
-    raise _too_deep(name)
-
-
-def _too_many(name: str) -> ConfigError:
-    return ConfigError(f"{name} has more than {MAX_VALUES:,} values: that is no config.", hint=_WRONG_KIND)
-
-
-def _too_long(name: str) -> ConfigError:
-    return ConfigError(f"{name} holds a number with too many digits: more than {MAX_DIGITS:,}.", hint=_WRONG_KIND)
-
-
-def _too_deep(name: str) -> ConfigError:
-    return ConfigError(f"{name} is nested more than {MAX_DEPTH} levels deep: that is no config.", hint=_WRONG_KIND)
+    raise ConfigError(f"{name} {_TOO_DEEP}", hint=_WRONG_KIND)
 
 
 _RENAMED: Final = {

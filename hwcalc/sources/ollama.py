@@ -74,7 +74,26 @@ def find_in_ollama(text: str) -> RawModel:
     word = OLLAMA + model.short
     layers = _layers(store, path, word)
     digest, file = _blob(store, layers, "model", word, model)
-    keys, notes = _settings(store, layers, word, model)
+    # What the other layers say: numbers that the model sets, and files that are loaded beside it.
+    keys: dict[str, Any] = {}
+    notes: list[Note] = []
+    if any(row["mediaType"] == f"{_MEDIA}params" for row in layers):
+        _, path = _blob(store, layers, "params", word, model)
+        given = read_document(path, f"the parameters of {word}")
+        keys = {
+            f"ollama.{name}": value
+            for name, value in given.items()
+            if re.fullmatch(_NUMBERS, name) and type(value) in (int, float, bool) and abs(value) < 2**53
+        }
+        if "ollama.num_ctx" in keys:
+            notes.append(Note(code="ollama-num-ctx", message=f"The model sets num_ctx {keys['ollama.num_ctx']}."))
+    for kind, what in (("projector", "projector of images or sound"), ("adapter", "adapter")):
+        if any(row["mediaType"] == _MEDIA + kind for row in layers):
+            _, path = _blob(store, layers, kind, word, model)
+            size = os.stat(path).st_size
+            keys[f"ollama.{kind}_bytes"] = size
+            message = f"Ollama loads its {what} beside the model, a file of {human_bytes(size)}, which is not planned."
+            notes.append(Note(code=f"ollama-{kind}", message=message))
     try:
         raw = from_file(file, id=word, location=word, notes=tuple(notes))
     except ConfigError as error:
@@ -199,27 +218,3 @@ def _blob(store: Path, layers: list[Mapping[str, Any]], kind: str, word: str, mo
 def _check_inside(store: Path, path: Path, what: str, hint: str) -> None:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(store)):
         raise ConfigError(f"{what} is a link out of Ollama's store: {printable(str(path))}.", hint=hint)
-
-
-def _settings(store: Path, layers: list[Mapping[str, Any]], word: str, model: OllamaModel) -> tuple[dict[str, Any], list[Note]]:
-    """What the other layers say: numbers that the model sets, and files that are loaded beside it."""
-    keys: dict[str, Any] = {}
-    notes: list[Note] = []
-    if any(row["mediaType"] == f"{_MEDIA}params" for row in layers):
-        _, path = _blob(store, layers, "params", word, model)
-        given = read_document(path, f"the parameters of {word}")
-        keys = {
-            f"ollama.{name}": value
-            for name, value in given.items()
-            if re.fullmatch(_NUMBERS, name) and type(value) in (int, float, bool) and abs(value) < 2**53
-        }
-        if "ollama.num_ctx" in keys:
-            notes.append(Note(code="ollama-num-ctx", message=f"The model sets num_ctx {keys['ollama.num_ctx']}."))
-    for kind, what in (("projector", "projector of images or sound"), ("adapter", "adapter")):
-        if any(row["mediaType"] == _MEDIA + kind for row in layers):
-            _, path = _blob(store, layers, kind, word, model)
-            size = os.stat(path).st_size
-            keys[f"ollama.{kind}_bytes"] = size
-            message = f"Ollama loads its {what} beside the model, a file of {human_bytes(size)}, which is not planned."
-            notes.append(Note(code=f"ollama-{kind}", message=message))
-    return keys, notes

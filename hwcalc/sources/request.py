@@ -10,7 +10,6 @@ from typing import Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record, repr_without
-from hwcalc.model import RawModel
 from hwcalc.text import shown
 
 # The characters that git allows in a branch or tag name. Names that could leave the cache folder are refused below.
@@ -52,10 +51,6 @@ class Absent(Record):
     place: str
     remark: str = ""
     error: KvplanError | None = None
-
-
-Source = Callable[[Wanted], RawModel | Absent]
-"""A place that may have descriptions of models."""
 
 
 def split_revision(text: str, revision: str | None) -> tuple[str, str | None]:

@@ -179,10 +179,8 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     own += [f"PARAMETER {flag}" for flag in planned.flags]
     keys, values = _types(planned)
     if keys != values:
-        raise UsageError(
-            f"Ollama keeps keys and values in one format, not {keys} and {values}.",
-            hint=f"Use: --dtype {values}, or --engine llamacpp",
-        )
+        message = f"Ollama keeps keys and values in one format, not {keys} and {values}."
+        raise UsageError(message, hint=f"Use: --dtype {values}, or --engine llamacpp")
     variables = [f"OLLAMA_KV_CACHE_TYPE={keys}"] if keys != _DEFAULT_TYPE else []
     flash = _flash_attention(options.get("flash_attn"))
     variables += [f"OLLAMA_FLASH_ATTENTION={int(flash[-1] == 'on')}"] if flash else []

@@ -1,4 +1,4 @@
-"""llama.cpp v0.5.0 (commit 0c1e57098): what ``llama_init_from_model`` allocates for a context.
+"""llama.cpp v0.5.0 (commit 0c1e57098): what ``llama_init_from_model`` allocates for a context, and what does not depend on the load.
 
 A context allocates all of its cells when it is made. Their number follows from ``n_ctx``, which is shared by all sequences, and from the
 number of sequences; a longer conversation takes no more memory, and one that fills its cells ends.
@@ -7,28 +7,331 @@ number of sequences; a longer conversation takes no more memory, and one that fi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
+from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
-from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+from hwcalc.engines.forms import ENDS
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine
+from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
+from hwcalc.engines.llamacpp.layers import Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
+from hwcalc.engines.llamacpp.layout import Layout, host_room, rooms_of
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.rules import RULES
-from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, OPTIONS, PLACE_OPTIONS, read_settings
-from hwcalc.engines.options import Choices, EngineOption, is_on
+from hwcalc.engines.llamacpp.settings import (
+    CELLS,
+    MAX_SEQUENCES,
+    MOST_DEVICES,
+    OPTIONS,
+    PLACE_OPTIONS,
+    ContextOptions,
+    PlaceOptions,
+    dtypes_of,
+    place_options,
+    read_settings,
+)
+from hwcalc.engines.llamacpp.tensors import (
+    grouped,
+    loaded,
+    loaded_groups,
+    model_tensors,
+    other_sizes,
+    repacked_output,
+    weight_groups,
+    with_overrides,
+)
+from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
+from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.setup import Request
+from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UnknownNameError, UsageError
-from hwcalc.formulas import LayerKind, SlidingAttention
-from hwcalc.model import Definition, ModelSpec
-from hwcalc.parsers.gguf.hparams import hparams_of
+from hwcalc.formulas import LayerKind, SlidingAttention, Stack
+from hwcalc.model import Definition, ModelSpec, Note, Noted
+from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
+from hwcalc.parsers.gguf.parse import cached_layers
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
+    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.engines.options import CommandInput
     from hwcalc.profiles.hardware_file import Gpu
+
+
+class LlamacppDeployment(GeneralDeployment):
+    """A model on llama.cpp with one setup: the file, the options, the devices, and where layers lie if options say so."""
+
+    pinned: Runs | None = None
+    """The layers of each device at every load, where they are kept as another load has them."""
+
+    def pinned_at(self, runs: Runs) -> Self:
+        """The same deployment with its layers on the devices of ``runs``, whatever the load."""
+        other = type(self)(self.engine, self.model, self.setup)
+        other.pinned = runs
+        return other
+
+    # --- the context ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def hparams(self) -> Hparams:
+        """The model as llama.cpp reads it."""
+        return hparams_of(self.model)
+
+    @cached_property
+    def context(self) -> ContextOptions:
+        """The options of the context."""
+        return ContextOptions.of(self.setup)
+
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
+        dtypes = dtypes_of(*self.context.types)
+        named = not is_auto(self.setup.dtype) or {"type_k", "type_v"} & self.setup.options.keys()
+        message = f"KV dtype {dtypes.kv}: llama.cpp's default. Set it with --dtype."
+        return Noted(dtypes, () if named else (Note(code="default-dtype", message=message),))
+
+    def preallocates(self) -> bool:
+        return True
+
+    def pads(self) -> bool:
+        return not self.context.kv_unified
+
+    @property
+    def most_slots(self) -> int:
+        """The most sequences of a context."""
+        return MAX_SEQUENCES
+
+    def slot_tokens(self, tokens: int) -> int:
+        """The tokens of the slot of a sequence of ``tokens`` tokens; integers or arrays."""
+        return tokens
+
+    def chosen_batch(self, tokens: int, sequences: int) -> int | None:
+        """The n_batch and n_ubatch that the program chooses for a load, integers or arrays; ``None`` if they are as the options say."""
+        return None
+
+    def layout_at(self, tokens: int, sequences: int) -> Layout:
+        """What each device holds for ``sequences`` sequences of ``tokens`` tokens, integers or arrays, where no option fixes the context."""
+        tokens = self.slot_tokens(tokens)
+        batch = self.chosen_batch(tokens, sequences)
+        return Layout(self, self.context.settings(self.hparams, tokens * sequences, sequences, batch))
+
+    @cached_property
+    def plain_stack(self) -> Stack:
+        """The layers with the kinds of caches that llama.cpp keeps for each block of the file."""
+        read, drafts = self.hparams, self.context.drafts
+        stack: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
+        return stack
+
+    # --- the file ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
+        """The tensors of the planned file; ``None`` if they are not known."""
+        return model_tensors(self.model, format_name(self.setup.weights))
+
+    @cached_property
+    def weight_groups(self) -> tuple[WeightGroup, ...] | None:
+        """The tensors of the planned file in groups that differ in their layer alone; ``None`` if they are not known."""
+        return weight_groups(self.model, format_name(self.setup.weights))
+
+    @cached_property
+    def weighed(self) -> Weighed | None:
+        """The bytes of the tensors by the devices on which they may lie; ``None`` if they are not known."""
+        if self.weight_groups is None:
+            return None
+        mtp, overrides, blocks = self.context.load_mtp, self.options.overrides, self.hparams.n_layer_all
+
+        def make() -> Weighed:
+            if not overrides:
+                groups = loaded_groups(self.weight_groups or (), mtp=mtp)
+                return weigh(((group.first, group.blocks) for group in groups), blocks)
+            # The user may have named any tensor of a group.
+            tensors = with_overrides(loaded(self.weight_tensors or (), mtp=mtp), overrides)
+            return weigh(((tensor, (tensor.layer,)) for tensor in tensors), blocks)
+
+        weighed: Weighed = self.model.once(("llamacpp weighed", self.setup.weights, mtp, overrides), make)
+        return weighed
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The layers with the bytes of their weights and caches, on whatever device they lie."""
+        return self.layers_under(None)
+
+    def layers_under(self, acted_on: frozenset[int] | None) -> Layers:
+        """The layers under a policy that drops tokens in these blocks; ``None`` is all blocks, or no policy."""
+        context, single = self.context, self.context.settings(self.hparams, CELLS, 1)
+        cache = (context.drafts, single.type_k, single.type_v, single.flash_attn, single.n_rs_seq, acted_on)
+        file = (self.setup.weights, context.load_mtp, self.options.overrides)
+
+        def made() -> Layers:
+            weighed = self.weighed
+            if weighed is None:
+                weighed = Weighed(blocks=((0, 0),) * self.hparams.n_layer_all)
+            return Layers(self.hparams, self.plain_stack, single, weighed, self.weight_groups or (), acted_on)
+
+        layers: Layers = self.model.once(("llamacpp sums", cache, file), made)
+        return layers
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        """The weights on the GPU with most of them, if all layers lie on GPUs; without a GPU, those of the whole model."""
+        weighed = self.weighed
+        if weighed is None:
+            message = f"The tensors of {self.model.id} are not known: no verdict. Give a budget with --kv-memory."
+            return Noted(None, (Note(code="weights-unknown", message=message),))
+        size = weighed.total
+        if self.gpus > 1 or (self.gpus and self.gpu is not None):
+            size = max(weighed.on_gpu(self.whole_runs, gpu) for gpu in range(self.gpus))
+        return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
+
+    def model_weights(self) -> ModelWeights | None:
+        weighed, model, weights = self.weighed, self.model, self.setup.weights
+        if weighed is None:
+            return None
+        mtp = self.context.load_mtp
+        groups = model.once(("llamacpp groups", weights, mtp), lambda: grouped(self.weight_groups or (), mtp=mtp))
+        if model.gguf is not None and model.gguf.tensors and weights is None:
+            return ModelWeights(
+                bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
+            )
+        # A file of this format does not exist yet, or is not at hand.
+        return ModelWeights(
+            bytes=weighed.total,
+            definition=model.definition(Definition.ENGINE),
+            source=f"tensors that llama.cpp's converter and quantiser write for {weights or model.dtype or 'as published'}",
+            groups=groups,
+            other_bytes=other_sizes(model, weights, mtp=mtp),
+        )
+
+    # --- the devices ------------------------------------------------------------------------------------------------------
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The accelerator, or the machine without one."""
+        return self.setup.hardware.gpu
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that layers can lie on; 0 for a machine without any."""
+        return 0 if self.gpu is not None and self.gpu.is_host else self.setup.gpus
+
+    @cached_property
+    def options(self) -> PlaceOptions:
+        """The options on where layers lie. Raises :class:`~hwcalc.errors.UsageError` for options that contradict the hardware."""
+        setup, gpus, gpu = self.setup, self.setup.gpus, self.gpu
+        options = place_options(setup.options, fits_itself=self.context.server)
+        check_stages(self.engine.label, setup.parallel)
+        devices = [(device_of(one.buffer), one.buffer) for one in options.overrides]
+        if gpu is not None and gpu.is_host:
+            # Numbers of layers have no effect where there is no GPU.
+            named = next((buffer for device, buffer in devices if device >= 0), None)
+            if named is not None:
+                raise UsageError(
+                    f"engine option override_tensor names {brief(named, 40)}: {gpu.id} has no GPU.", hint="Leave it out."
+                )
+            return options
+        if gpus > MOST_DEVICES:
+            raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
+        if len(options.tensor_split) > gpus:
+            count = len(options.tensor_split)
+            raise UsageError(f"engine option tensor_split has {count} shares for {gpus} GPUs.", hint=f"Add: --gpus {count}")
+        if options.main_gpu >= gpus:
+            raise UsageError(f"engine option main_gpu={options.main_gpu}: the GPUs are 0 to {gpus - 1}.", hint="Leave it out.")
+        over = next((device for device, _ in devices if device >= gpus), None)
+        if over is not None:
+            raise UsageError(f"engine option override_tensor names GPU {over}: the GPUs are 0 to {gpus - 1}.", hint="Add --gpus.")
+        return options
+
+    @cached_property
+    def ends(self) -> tuple[float, ...]:
+        """The end of the share of each GPU in the layers, from 0 to 1; an unused GPU ends where it starts."""
+        if self.options.split_mode == "none":
+            return tuple(float(number >= self.options.main_gpu) for number in range(self.gpus))
+        return splits(self.options.tensor_split, self.gpus)
+
+    @cached_property
+    def whole_runs(self) -> Runs:
+        """The runs of layers on the GPUs: as many as the options say, or all, without the experts that options keep on the host."""
+        options, blocks = self.options, self.hparams.n_layer_all
+        layers = options.n_gpu_layers
+        runs = divided(blocks, blocks + 1 if layers is None or layers < 0 else layers, self.ends)
+        hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
+        if not hosted:
+            return runs
+        gpus = (Run(start, end, start, max(start, min(end, hosted))) for start, end, *_ in runs.gpus)
+        return runs._replace(gpus=tuple(gpus))
+
+    @cached_property
+    def rooms(self) -> Mapping[str, int | None]:
+        """Bytes of a GPU that may be used at each end of what programs see; ``None`` if its memory is not known."""
+        return rooms_of(self.setup.hardware, self.options)
+
+    @cached_property
+    def host_rooms(self) -> Mapping[str, int]:
+        """Bytes of the host's memory that the model may take at each end, with those of GPUs in the same memory."""
+        return {end: host_room(self.setup, self.options, end) for end in ENDS}
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether GPU and host have the same memory."""
+        return self.gpu is not None and self.gpu.shares_host_memory
+
+    @cached_property
+    def fits_layers(self) -> bool:
+        """Whether llama.cpp leaves layers to the host by itself where the GPUs are too small."""
+        asked = self.options.n_gpu_layers is not None or self.setup.hardware.kv_memory is not None
+        return not asked and self.gpus > 0 and self.weighed is not None and self.rooms["low"] is not None
+
+    @property
+    def helped(self) -> bool:
+        """Whether a GPU copies weights that lie on the host and multiplies large batches with them (``offload_op`` of a backend).
+
+        A machine with one memory has no need of it.
+        """
+        return self.gpus > 0 and self.gpu is not None and not self.gpu.shares_host_memory
+
+    @cached_property
+    def copies_of_inputs(self) -> int:
+        """The number of copies of the inputs of a pass, if GPUs hold all layers: several GPUs work on several batches (src/llama-context.cpp).
+
+        A GPU without a share of the layers counts, and so does an override that finds no tensor.
+        """
+        options = self.options
+        overridden = bool(options.overrides) or options.cpu_moe or options.n_cpu_moe > 0
+        plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
+        return PIPELINE_COPIES if self.setup.gpus > 1 and plain else 1
+
+    def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
+        """The terms of a device that are neither weights, cache nor buffers."""
+        return self._process if device >= 0 else () if self.gpus else self._repacked
+
+    @cached_property
+    def _process(self) -> tuple[BudgetPart, ...]:
+        """The memory of a GPU that the process takes outside the buffers."""
+        if self.gpu is None:
+            return ()
+        name = {"nvidia": "cuda", "amd": "rocm"}.get(self.gpu.vendor.lower(), "other")
+        return (estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}")),)
+
+    @cached_property
+    def _repacked(self) -> tuple[BudgetPart, ...]:
+        return repacked_output(self)
+
+    @property
+    def knows_devices(self) -> bool:
+        """Whether memory and weights of each device are known."""
+        return self.gpu is not None and self.weighed is not None
+
+    @cached_property
+    def form(self) -> MemoryForm | None:
+        """The memory at every length and for every number of sequences; ``None`` if options fix the context, or memory is not known."""
+        from hwcalc.engines.llamacpp.form import form_of
+
+        return form_of(self)
 
 
 class Llamacpp(GeneralEngine):

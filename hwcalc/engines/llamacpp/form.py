@@ -38,7 +38,7 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.engines import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.llamacpp.graph import Moments, Sum
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.memory import Budget
@@ -166,9 +166,7 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     low, expected, high = (deployment.host_rooms[end] for end in ENDS)
     return MemoryForm(
         curve=Curve(
-            gpus=tuple(_terms(far, gpu) for gpu in range(deployment.gpus)),
-            total=_terms(far, None),
-            most_sequences=MAX_SEQUENCES,
+            gpus=tuple(_terms(far, gpu) for gpu in range(deployment.gpus)), total=_terms(far, None), most_sequences=MAX_SEQUENCES
         ),
         parts=(
             _together(weights),

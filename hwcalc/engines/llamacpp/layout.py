@@ -29,7 +29,7 @@ from hwcalc.quantization.ggml import GGML
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
     from hwcalc.engines.llamacpp.settings import PlaceOptions, Settings
     from hwcalc.engines.llamacpp.tensors import WeightGroup

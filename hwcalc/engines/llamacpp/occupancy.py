@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Placement
 from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.llamacpp.command import cache_type
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout, budget_beside, reads_of
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
@@ -34,7 +35,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceReads, Saving
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import Support
@@ -71,18 +72,14 @@ def _check_sizes(occupancy: LlamacppOccupancy) -> None:
     if not one.n_ctx_asked:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
     if occupancy.request.replica_batch > one.n_seq_max:
-        raise UsageError(
-            f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned.",
-            hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch",
-        )
+        message = f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned."
+        raise UsageError(message, hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch")
     if not one.n_batch and not one.n_ubatch:
         raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
     if one.n_outputs < one.n_seq_max:
         # GGML_ASSERT of llama_context::output_reserve: one output for each sequence.
-        raise UsageError(
-            f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,}).",
-            hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}",
-        )
+        message = f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,})."
+        raise UsageError(message, hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}")
 
 
 def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
@@ -94,20 +91,16 @@ def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
             hint=f"Use: --dtype {key.name}",
         )
     if value.block_elements > 1 and not one.flash_attn:
-        raise UnsupportedError(
-            f"quantized V cache ({value.name}) requires flash attention, which is off.",
-            hint="Use: --engine-option flash_attn=auto, or --engine-option type_v=f16",
-        )
+        message = f"quantized V cache ({value.name}) requires flash attention, which is off."
+        raise UnsupportedError(message, hint="Use: --engine-option flash_attn=auto, or --engine-option type_v=f16")
     if not one.flash_attn:
         return
     for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
         block = dtype.block_elements
         wrong = next((wide for layer in range(read.n_layer) if (wide := width(layer)) % block), None)
         if wrong is not None:
-            raise UnsupportedError(
-                f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
-                hint="Use: --dtype f16, or a model with wider heads",
-            )
+            message = f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}."
+            raise UnsupportedError(message, hint="Use: --dtype f16, or a model with wider heads")
 
 
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
@@ -319,8 +312,14 @@ class LlamacppOccupancy(GeneralOccupancy):
         return support(self, chosen)
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
-        """The settings of the context by the names of llama.cpp's log."""
-        return self.settings.named
+        """The settings by the names that llama.cpp's log has for them when a context is made."""
+        one, names = (
+            self.settings,
+            ("n_seq_max", "n_ctx", "n_ctx_seq", "n_batch", "n_ubatch", "n_rs_seq", "kv_unified", "swa_full"),
+        )
+        attention = "auto" if one.flash_attn_asked is None else "on" if one.flash_attn_asked else "off"
+        types = {"type_k": cache_type(one.type_k.name), "type_v": cache_type(one.type_v.name)}
+        return {**{name: getattr(one, name) for name in names}, "flash_attn": attention, **types}
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.llamacpp.policies import savings

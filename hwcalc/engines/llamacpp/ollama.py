@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
@@ -222,15 +221,11 @@ class OllamaOccupancy(LlamacppOccupancy):
     def check(self) -> None:
         arch, one = self.hparams.arch, self.settings
         if one.n_seq_max > self.deployment.most_slots:
-            raise UnsupportedError(
-                f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
-                hint="Leave out --batch, or use --engine llamacpp",
-            )
+            message = f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns."
+            raise UnsupportedError(message, hint="Leave out --batch, or use --engine llamacpp")
         if one.type_k != one.type_v:
-            raise UnsupportedError(
-                f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}.",
-                hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp",
-            )
+            message = f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}."
+            raise UnsupportedError(message, hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp")
         super().check()
         if self.hparams.n_ctx_train and self.tokens > self.hparams.n_ctx_train:
             message = f"Ollama cuts num_ctx to the {self.hparams.n_ctx_train:,} tokens that the model was trained for."

@@ -117,10 +117,8 @@ def _layers(name: str, value: str) -> int | str:
 def _shares(name: str, value: str) -> tuple[float, ...]:
     parts = re.split(r"[,/]+", value.strip()[:400])
     if not all(re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", part, re.ASCII) for part in parts) or len(parts) > MOST_DEVICES:
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is no list of shares.",
-            hint=f"One number a GPU, {MOST_DEVICES} at most: {name}=3,1",
-        )
+        message = f"engine option {name}={brief(value, 40)} is no list of shares."
+        raise UsageError(message, hint=f"One number a GPU, {MOST_DEVICES} at most: {name}=3,1")
     return tuple(map(float, parts))
 
 
@@ -131,10 +129,8 @@ def _bytes(name: str, value: str) -> int:
 def _gbps(name: str, value: str) -> float:
     text = value.strip()[:40]
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text, re.ASCII) or not 1 <= float(text) <= _MOST_GBPS:
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is no bandwidth: from 1 to {_MOST_GBPS:,} GB/s.",
-            hint=f"Two channels of DDR5-5600 have 89.6 GB/s, of DDR4-3200 51.2: {name}=51.2",
-        )
+        message = f"engine option {name}={brief(value, 40)} is no bandwidth: from 1 to {_MOST_GBPS:,} GB/s."
+        raise UsageError(message, hint=f"Two channels of DDR5-5600 have 89.6 GB/s, of DDR4-3200 51.2: {name}=51.2")
     return float(text)
 
 
@@ -207,8 +203,6 @@ MAX_SEQUENCES: Final = 256
 """``LLAMA_MAX_SEQ`` (src/llama-cparams.h)."""
 STATE_DTYPE: Final = DType(name="fp32", block_elements=1, block_bytes=4)
 """``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
-_GGML: Final = {"fp16": "f16", "fp32": "f32"}
-"""ggml's names, where they are others."""
 
 
 def rounded_up(count: int, multiple: int = CELLS) -> int:
@@ -253,24 +247,6 @@ class Settings(Record):
     server: bool
     """Whether the defaults are those of llama-server."""
     ollama: bool
-
-    @property
-    def named(self) -> dict[str, int | str | bool]:
-        """The settings by the names that llama.cpp's log has for them when a context is made."""
-        attention = "auto" if self.flash_attn_asked is None else "on" if self.flash_attn_asked else "off"
-        return {
-            "n_seq_max": self.n_seq_max,
-            "n_ctx": self.n_ctx,
-            "n_ctx_seq": self.n_ctx_seq,
-            "n_batch": self.n_batch,
-            "n_ubatch": self.n_ubatch,
-            "n_rs_seq": self.n_rs_seq,
-            "kv_unified": self.kv_unified,
-            "swa_full": self.swa_full,
-            "flash_attn": attention,
-            "type_k": _GGML.get(self.type_k.name, self.type_k.name),
-            "type_v": _GGML.get(self.type_v.name, self.type_v.name),
-        }
 
     @property
     def outputs(self) -> int:

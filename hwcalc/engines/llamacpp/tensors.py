@@ -29,7 +29,7 @@ from hwcalc.text import shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.quantization.converted import Conversion
 
 
@@ -147,10 +147,8 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
     for part in (override_tensor or "").split(",") if override_tensor else ():
         pattern, equals, buffer = part.partition("=")
         if not equals or not buffer:
-            raise UsageError(
-                f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
-                hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
-            )
+            message = f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer."
+            raise UsageError(message, hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"')
         parsed.append(Override(pattern=pattern, buffer=buffer))
     if len(parsed) > _MOST_PATTERNS:
         raise UsageError(f"override_tensor has {len(parsed)} patterns; kvplan reads up to {_MOST_PATTERNS}.")

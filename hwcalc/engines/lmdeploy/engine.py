@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
 from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccupancy
-from hwcalc.engines.lmdeploy.layout import KINDS
-from hwcalc.engines.lmdeploy.settings import FORMATS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
+from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
@@ -61,15 +60,11 @@ class Lmdeploy(Engine):
     def command(self, planned: CommandInput) -> list[str]:
         """The words of ``lmdeploy serve api_server`` for a plan. Raises an error for what has no flag."""
         if planned.kv_memory is not None:
-            raise UnsupportedError(
-                "LMDeploy has no flag for the bytes of its cache.",
-                hint="Leave out --kv-memory, or use: --engine-option cache_max_entry_count=0.8",
-            )
+            message = "LMDeploy has no flag for the bytes of its cache."
+            raise UnsupportedError(message, hint="Leave out --kv-memory, or use: --engine-option cache_max_entry_count=0.8")
         if planned.weights is not None and planned.weights != "fp8":
-            raise UsageError(
-                f"LMDeploy does not make {planned.weights} weights of the published ones.",
-                hint="Leave out --weights, use --weights fp8, or name a model that is published so.",
-            )
+            message = f"LMDeploy does not make {planned.weights} weights of the published ones."
+            raise UsageError(message, hint="Leave out --weights, use --weights fp8, or name a model that is published so.")
         if planned.lora is not None:
             what = "LMDeploy names adapters by their paths: --adapters NAME=PATH."
             raise UnsupportedError(what, hint="Leave out --lora for --emit.")

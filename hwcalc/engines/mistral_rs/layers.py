@@ -37,7 +37,7 @@ from hwcalc.formulas.tensor import Full, Once, Role
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
+    from hwcalc.engines.mistral_rs.engine import MistralOccupancy
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.formulas.weights import Weight
     from hwcalc.model import ModelSpec

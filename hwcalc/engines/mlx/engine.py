@@ -1,24 +1,373 @@
-"""mlx-lm: its options, and the command line that runs a plan."""
+"""mlx-lm: what it makes of a model and of its options, what its caches hold, and the command line that runs a plan.
+
+Each layer has a cache of its own, which grows; there is no pool. Memory is needed besides the cache of the planned moment: while a prompt is
+read, while a layer grows, and for earlier requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.engines.devices import Cost, Saving, check_generation
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.mlx.deployment import BITS_OF_DTYPE, GROUPS, MlxDeployment, MlxOccupancy
-from hwcalc.engines.mlx.layers import RULES, as_read
-from hwcalc.engines.options import Choices, CommandInput, EngineOption, check_one_replica, integer_option
-from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import LayerKind, SlidingAttention
-from hwcalc.model import Definition, ModelSpec
+from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
+from hwcalc.engines.general_form import growing
+from hwcalc.engines.memory import BudgetPart, Section
+from hwcalc.engines.mlx.layers import (
+    MLX,
+    RULES,
+    Bits,
+    Grown,
+    Pieces,
+    as_read,
+    file_of,
+    keeps_windows,
+    other_windows,
+    quantized_at,
+)
+from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
+from hwcalc.engines.options import Choices, CommandInput, EngineOption, check_one_replica, integer_option, is_auto
+from hwcalc.engines.steps import Step, figure
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.forms import Curve
+    from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Request
+
+GROUPS: Final = (32, 64, 128)
+BITS_OF_DTYPE: Final = {"int4": 4, "int8": 8}
+"""Values of ``--dtype`` that stand for ``kv_bits``."""
+_PREFILL_STEP: Final = 2048
+_DECODE_CONCURRENCY: Final = 32
+_FLOATS: Final = ("bf16", "fp16", "fp32")
+_VENDORS: Final = ("apple", "nvidia")
+_OLDEST_GPU: Final = 75
+
+
+class MlxDeployment(GeneralDeployment):
+    """A model on mlx-lm."""
+
+    @cached_property
+    def file(self) -> ModelClass:
+        """The model file that runs the model."""
+        return file_of(self.model)
+
+    def number(self, name: str, default: int) -> int:
+        """The value of a whole-number option."""
+        return int(integer_option(0)(name, self.setup.options.get(name, str(default))))
+
+    @property
+    def prefill_step(self) -> int:
+        """Tokens of a prompt that are read at once: ``prefill_step_size``."""
+        return self.number("prefill_step_size", _PREFILL_STEP)
+
+    @cached_property
+    def bits(self) -> Bits | None:
+        """How the cache is quantized, by ``kv_bits`` or by ``--dtype int8``; ``None`` if it never is."""
+        options, spelled = self.setup.options, (self.setup.dtype or "").strip().lower()
+        by_dtype = None if is_auto(self.setup.dtype) else BITS_OF_DTYPE.get(spelled)
+        if by_dtype is not None and "kv_bits" in options:
+            raise UsageError(
+                f"--dtype {spelled} and kv_bits={brief(options['kv_bits'], 8)} both say the bits.", hint="Leave out one."
+            )
+        if by_dtype is None and "kv_bits" not in options:
+            for name in ("kv_group_size", "quantized_kv_start"):
+                if name in options:
+                    raise UsageError(f"engine option {name} belongs to kv_bits.", hint="Add: --engine-option kv_bits=8")
+            return None
+        return Bits(
+            bits=self.number("kv_bits", 8) if by_dtype is None else by_dtype,
+            group=self.number("kv_group_size", 64),
+            start=self.number("quantized_kv_start", 5000),
+        )
+
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
+        """The dtypes of the cache: that of the activations, which is that of the weights, or of the scales of quantised weights.
+
+        The cache follows a dtype that ``--dtype`` names for the model.
+        """
+        dtype, notes = model_dtype(self.model, self.setup.dtype)
+        spelled = (self.setup.dtype or "").strip().lower()
+        if not is_auto(self.setup.dtype):
+            notes = ()
+            if spelled not in (*_FLOATS, *BITS_OF_DTYPE):
+                raise UnknownNameError(
+                    f"mlx-lm keeps its cache in the dtype that the model runs in, or in 2 to 8 bits, not in {brief(spelled, 40)}.",
+                    option="dtype",
+                    hint="Use --dtype auto, bf16, fp16, fp32, int8 or int4, or --engine-option kv_bits=2|3|4|5|6|8",
+                )
+            dtype = known_dtype(spelled) if spelled in _FLOATS else dtype
+        states = dtype if "model_dtype_states" in self.file.words else known_dtype("fp32")
+        roles = {**dict.fromkeys(Role, dtype), Role.STATE: states}
+        kv = dtype.name if self.bits is None else f"int{self.bits.bits}"
+        return Noted(Dtypes(kv=kv, roles=MappingProxyType(roles)), notes)
+
+    def weight_rules(self) -> Rules:
+        return MLX
+
+    def pads(self) -> bool:
+        """Whether shorter sequences are padded to the longest: a ``BatchKVCache`` is, on the left."""
+        return True
+
+    @property
+    def kinds(self) -> set[type[LayerKind]]:
+        """The kinds of layers that the model has."""
+        return {type(group.kind) for group in self.plain_stack.groups}
+
+    @cached_property
+    def accepted(self) -> tuple[Note, ...]:
+        """Notes on what has no effect. Raises an error for what mlx-lm does not run."""
+        model, hardware, name = self.model, self.setup.hardware, self.file.name
+        if model.gguf is not None:
+            raise UnsupportedError("mlx-lm loads safetensors, and not GGUF files.", hint="Use: --engine llamacpp")
+        text = model.facts.part_types.get("text")
+        if name == "mistral3" and text not in {None, "mistral4", "ministral3"} and self.kinds & {LatentAttention}:
+            message = f"mistral3 of mlx-lm 0.32.2 runs text models of ministral3, mistral4 and llama, and not of {text}."
+            raise UnsupportedError(message, hint="Use: --engine reference")
+        pattern = other_windows(model)
+        if pattern is not None:
+            raise UnsupportedError(
+                f"{name} of mlx-lm 0.32.2 reads sliding_window_pattern ({pattern}), by which other layers have a window than by this config.",
+                hint="Set sliding_window_pattern in the config.",
+            )
+        if hardware.gpu is not None and hardware.gpu.vendor.lower() not in _VENDORS:
+            message = f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}."
+            raise UnsupportedError(message, hint="Use a Mac, such as: --gpu m4-max")
+        check_generation(hardware.gpu, _OLDEST_GPU, "MLX runs on NVIDIA GPUs from compute capability 7.5 on.")
+        self._check_layout()
+        tensors = (tensor for group in self.plain_stack.groups for tensor in group.kind.tensors())
+        if self.setup.draft is not None and any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors):
+            raise UnsupportedError(
+                "Speculative decoding requires a trimmable prompt cache (got {'ArraysCache'}), says mlx-lm of recurrent states.",
+                hint="Leave out --draft.",
+            )
+        return tuple(self._notes_on_options())
+
+    def _check_layout(self) -> None:
+        sizes = self.setup.parallel
+        for size, flag, what in ((sizes.dcp, "--dcp", "decode context parallelism"), (sizes.ep, "--ep", "expert parallelism")):
+            if size > 1:
+                raise UsageError(f"mlx-lm has no {what}.", hint=f"Leave out {flag}.")
+        if sizes.tp > 1 and sizes.pp > 1:
+            raise UnsupportedError("mlx-lm divides a model by heads or by layers, not by both.", hint="Use --tp or --pp alone.")
+        if sizes.tp > 1 and "sharded" not in self.file.words:
+            what = f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by heads (it has no shard)."
+            raise UnsupportedError(what, hint="Use: --tp 1")
+        if sizes.pp > 1 and "pipelined" not in self.file.words:
+            what = f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by layers (it has no pipeline)."
+            raise UnsupportedError(what, hint="Use: --pp 1")
+        for group in self.plain_stack.groups:
+            heads = group.kind.num_key_value_heads if isinstance(group.kind, AttentionKind) else sizes.tp
+            if heads % sizes.tp:
+                message = f"mlx-lm divides {heads:,} key/value heads evenly only, and not over {sizes.tp:,} machines."
+                raise UsageError(message, hint="Use a --tp that divides them.")
+
+    def _notes_on_options(self) -> Iterator[Note]:
+        """Notes on ``kv_bits`` and ``max_kv_size``. Raises an error where the model file cannot do what they say.
+
+        ``maybe_quantize_kv_cache`` turns every ``KVCache`` into a quantized one; what then reads it must know how.
+        """
+        bits, kinds, name, words = self.bits, self.kinds, self.file.name, self.file.words
+        if bits is not None and "listed" in words:
+            yield Note(code="kv-bits", message=f"kv_bits: no effect on {name}, whose lists of caches stay as they are.")
+        elif bits is not None:
+            what = None
+            if SlidingAttention in kinds and keeps_windows(self.model):
+                what = "RotatingKVCache Quantization NYI, says mlx-lm of layers with a window."
+            elif LatentAttention in kinds and "expanded" not in words:
+                what = f"{name} of mlx-lm 0.32.2 cannot read a quantized latent."
+            elif "computed_apart" in words:
+                what = f"{name} of mlx-lm 0.32.2 cannot read a quantized cache."
+            if what is not None:
+                raise UnsupportedError(f"kv_bits: {what}", hint="Leave out kv_bits.")
+            self._check_groups(bits)
+        if "max_kv_size" in self.setup.options:
+            if "own_cache" in words:
+                yield Note(code="max-kv-size", message=f"max_kv_size: no effect, {name} of mlx-lm makes its cache itself.")
+            elif bits is not None:
+                what = "max_kv_size makes a rotating cache, which mlx-lm cannot quantize."
+                raise UsageError(what, hint="Leave out kv_bits or max_kv_size.")
+
+    def _check_groups(self, bits: Bits) -> None:
+        """Check that the heads of layers that are quantized have whole groups of numbers."""
+        kinds = [
+            group.kind.expanded() if isinstance(group.kind, LatentAttention) else group.kind for group in self.plain_stack.groups
+        ]
+        quantized = [kind for kind in kinds if not (isinstance(kind, ChunkedAttention) and "chunked" in self.file.words)]
+        tensors = [tensor for kind in quantized for tensor in kind.tensors() if tensor.role in {Role.KEY, Role.VALUE}]
+        for width in sorted({tensor.shape[-1] for tensor in tensors}):
+            if width % bits.group:
+                fitting = [group for group in GROUPS if width % group == 0]
+                hint = f"Use: --engine-option kv_group_size={fitting[-1]}" if fitting else "Leave out kv_bits."
+                raise UsageError(f"kv_group_size={bits.group} does not divide a head of {width:,} numbers.", hint=hint)
+
+
+class MlxOccupancy(GeneralOccupancy):
+    """What mlx-lm holds under one load."""
+
+    deployment: MlxDeployment
+
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """``prefill_step_size``, and the tokens of the prompt; 0 if it is all of a sequence."""
+        return self.deployment.prefill_step, self.load.prompt or 0
+
+    def check(self) -> None:
+        self.tell(*self.deployment.accepted)
+        kinds, name = self.deployment.kinds, self.deployment.file.name
+        windows = SlidingAttention in kinds
+        chunks = ChunkedAttention in kinds and "chunked" in self.deployment.file.words
+        if windows and not keeps_windows(self.model):
+            self.tell(Note(code="window", message=f"{name} of mlx-lm keeps every token of layers with a window."))
+        elif (windows or chunks) and self.load.prompt is None:
+            message = (
+                "Layers with a window are counted behind a prompt of the whole length, of which they hold the last piece; from the first "
+                "token that comes alone they hold the window. Say how much is prompt with --prompt."
+            )
+            self.tell(Note(code="prefill-storage", message=message))
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        return RULES[type(kind)](kind, self)
+
+    def chunks(self) -> tuple[int | None, int | None, int | None]:
+        step = self.deployment.prefill_step
+        return step, step, step
+
+    def working(self) -> tuple[BudgetPart, ...]:
+        """The parts that come from the cache classes: while a prompt is read, while a layer grows, and for earlier requests."""
+        quantized, listed = self.deployment.bits is not None, []
+        # Some layers let go of tokens, or are quantized: the cache can be larger before the planned moment.
+        if quantized or any(not isinstance(tensor.span, Grown) for tensor in _tensors(self)):
+            steps: list[Step] = []
+            beyond = _beyond_bytes(self, steps)
+            forms = _beyond(self) or Asked(rule=cache(lambda tokens: _beyond_bytes(self.sized(seq=tokens, batch=1))))
+            source = f"{_SOURCE}: the cache at its fullest while the prompt is read, beyond the planned moment"
+            more = {"definition": Definition.ENGINE, "steps": tuple(steps), "grows": (forms, forms, forms)}
+            listed.append(BudgetPart.of("prompt pieces", Section.ACTIVATIONS, (beyond, beyond, beyond), source, **more))
+
+        def largest(occupancy: MlxOccupancy) -> int:
+            return max((tensor.bytes for tensor in _tensors(occupancy)), default=0)
+
+        # A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together.
+        growth: Amount | None = None if quantized else growing(self, _tensors(self))
+        growth = growth or Asked(rule=cache(lambda tokens: largest(self.sized(seq=tokens, batch=1))))
+        source = f"{_SOURCE} KVCache.update_and_fetch: mx.concatenate of the largest array of a layer"
+        ends, grows = (0, largest(self), largest(self)), (Constant.of(0), growth, growth)
+        listed.append(BudgetPart.of("cache growth", Section.ACTIVATIONS, ends, source, grows=grows))
+        if self.deployment.number("prompt_cache_size", 0):
+            kept: list[Step] = []
+            size = _kept_bytes(self.sized(batch=1), kept)
+            each = Asked(rule=cache(lambda tokens: _kept_bytes(self.sized(seq=tokens, batch=1))), alone=True)
+            source = "mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one"
+            grows = (Constant.of(0), each, each)
+            listed.append(
+                BudgetPart.of("prompt cache", Section.OVERHEAD, (0, size, size), source, steps=tuple(kept), grows=grows)
+            )
+        return tuple(listed)
+
+    def curve(self) -> Curve | None:
+        """The cache by the general rule; length by length where it is quantized on the way or grows in odd pieces."""
+        from hwcalc.engines.general_form import asked_curve
+
+        curve = None if self.deployment.bits is not None else super().curve()
+        return asked_curve(self) if curve is None else curve
+
+    def most_sequences(self) -> tuple[int, str] | None:
+        """The server takes requests one after the other where the cache is quantized, drafts are made or caches cannot be joined.
+
+        Source: server.py ModelProvider (is_batchable), ResponseGenerator._is_batchable.
+        """
+        alone = self.setup.parallel.dp
+        if self.deployment.bits is not None:
+            return alone, "kv_bits"
+        if self.setup.draft is not None:
+            return alone, "draft model"
+        if "chunked" in self.deployment.file.words:
+            return alone, "ChunkedKVCache"
+        return alone * self.deployment.number("decode_concurrency", _DECODE_CONCURRENCY), "decode_concurrency"
+
+    @cached_property
+    def sharing_support(self) -> Support:
+        """Source: server.py LRUPromptCache, generate.py BatchGenerator."""
+        how = "the server's prompt cache saves time and no memory: every request gets a copy of what is kept"
+        if self.load.sharing.branches > 1:
+            how = "mlx-lm has neither samples nor beams of one request: each is a request of its own"
+        return Support(offered=False, how=how)
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        """The savings to advise: a quantized cache where the model file takes it, and weights of eight and four bits."""
+        kinds = self.deployment.kinds
+        windows = SlidingAttention in kinds and keeps_windows(self.model)
+        reads = LatentAttention not in kinds and "listed" not in self.deployment.file.words
+        if self.deployment.bits is None and not windows and reads:
+            for cost, bits in ((Cost.CACHE, "8"), (Cost.FEW_CACHE_BITS, "4")):
+                yield Saving(cost, f"a cache of {bits} bits", {"engine_options": {"kv_bits": bits}})
+        yield Saving(Cost.WEIGHTS, "weights of 8 bits", {"weights": "mlx_8bit"})
+        yield Saving(Cost.FEW_BITS, "weights of 4 bits", {"weights": "mlx_4bit"})
+
+
+_SOURCE: Final = "mlx-lm 0.32.2 models/cache.py"
+_OF_BITS: Final = frozenset({"kv_bits", "kv_group_size", "quantized_kv_start"})
+
+
+def _tensors(occupancy: MlxOccupancy) -> Iterator[StoredTensor]:
+    """The tensors of the fullest rank that grow."""
+    return (tensor for stored in occupancy.rank_tensors.values() for tensor in stored if isinstance(tensor.span, Pieces))
+
+
+def _kept_bytes(single: MlxOccupancy, steps: list[Step] | None = None) -> int:
+    """Bytes of the caches of earlier requests, of which the server keeps so many, each as long as this one."""
+    kept = single.deployment.number("prompt_cache_size", 0)
+    return figure(steps, "prompt_cache", "kept_caches x sequence_bytes", kept_caches=kept, sequence_bytes=single.needed_bytes)
+
+
+def _beyond_bytes(occupancy: MlxOccupancy, steps: list[Step] | None = None) -> int:
+    """Bytes by which the cache takes more at an earlier moment than at the planned one.
+
+    It can be fullest behind the last whole piece, at the end of the prompt, and before it is quantized.
+    """
+    request, size, bits = occupancy.request, occupancy.deployment.prefill_step, occupancy.deployment.bits
+    prompt = request.load.prompt_tokens
+    earlier: list[Occupancy] = [
+        occupancy.with_request(request.changed(seq=tokens, prompt=None)) for tokens in {prompt // size * size, prompt} if tokens
+    ]
+    if bits is not None:
+        tokens = min(quantized_at(occupancy, bits), request.load.seq)
+        options = {name: value for name, value in request.setup.options.items() if name not in _OF_BITS}
+        plain = request.changed(seq=tokens, options=options, dtype=occupancy.dtypes.roles[Role.KEY].name)
+        earlier.append(occupancy.engine.unchecked(occupancy.model, plain))
+    most = max((one.needed_bytes for one in earlier), default=0)
+    return figure(steps, "prompt_pieces", "max(fullest_cache - cache, 0)", fullest_cache=most, cache=occupancy.needed_bytes)
+
+
+def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
+    """The bytes of the fullest moment beyond the cache, as a form; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
+    if occupancy.setup.parallel.pp > 1 or occupancy.deployment.bits is not None:
+        return None
+    products: list[Product] = []
+    for group in occupancy.stack.groups:
+        for tensor in occupancy.rank_tensors[group.kind]:
+            span = tensor.span
+            if not isinstance(span, Pieces):
+                continue
+            if tensor.position_bytes is None or not span.has_stairs:
+                return None
+            size = group.count * tensor.position_bytes
+            products += [Product(size, ("sequences",), span.at_pieces), Product(-size, ("sequences",), span.stairs())]
+    return Fullest(moments=(Moment(1.0, (Product(0),)), Moment(1.0, tuple(products))), chunk=None, up=False)
+
 
 _FLAGS: Final[Mapping[str, str]] = {
     "kv_bits": "--kv-bits",
@@ -96,10 +445,8 @@ class Mlx(GeneralEngine):
             raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
         if planned.weights is not None:
             bits = "".join(letter for letter in planned.weights if letter.isdigit()) or "4"
-            raise UnsupportedError(
-                f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
-                hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
-            )
+            message = f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}."
+            raise UnsupportedError(message, hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}")
         if planned.lora is not None:
             raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
         alone = "max_kv_size" in planned.options

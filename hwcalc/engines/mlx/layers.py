@@ -51,7 +51,7 @@ from hwcalc.formulas.weights import Block, Part, Weight, Weights
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mlx.deployment import MlxOccupancy
+    from hwcalc.engines.mlx.engine import MlxOccupancy
     from hwcalc.model import ModelSpec
 
 STEP: Final = 256

@@ -113,10 +113,8 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
         what = "SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools."
         raise UnsupportedError(what, hint="Use: --engine reference")
     if settings.page_size % _MANY:
-        raise UnsupportedError(
-            f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128.",
-            hint="Leave it out, or use: --engine-option page_size=256",
-        )
+        message = f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128."
+        raise UnsupportedError(message, hint="Leave it out, or use: --engine-option page_size=256")
     if settings.kv_dtype != "fp8_e4m3":
         raise UnsupportedError(
             f"--dtype {settings.kv_dtype}: SGLang keeps the cache of DeepSeek-V4 in fp8_e4m3.", hint="Use: --dtype fp8_e4m3"

@@ -1,25 +1,547 @@
-"""SGLang as an engine, and the command line that serves a plan (flags of ``server_args.py``, 0.5.23)."""
+"""SGLang: a server whatever the load, what a load takes of its pools, and the command line of a plan (flags of ``server_args.py``, 0.5.23)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from msgspec.structs import replace
+
+from hwcalc.engines.devices import Cost, Saving, check_generation, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.options import AUTO, is_on, parse_lora
-from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
-from hwcalc.engines.sglang.layout import KINDS
-from hwcalc.engines.sglang.settings import ARGUMENTS, OPTIONS, SWITCHES, eagle_of
-from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import LayerKind, SlidingAttention
-from hwcalc.model import Definition
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
+from hwcalc.engines.models import known_dtype, model_classes
+from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
+from hwcalc.engines.pool import Allocation, PoolInfo
+from hwcalc.engines.setup import Load, Setup
+from hwcalc.engines.sglang.layout import KINDS, SWA, PoolLayout, plan_layout, stage_spans
+from hwcalc.engines.sglang.pools import (
+    EVICTION_INTERVAL,
+    Demand,
+    Figures,
+    LayerPools,
+    PoolRules,
+    buffer_of,
+    page_rows,
+    pool_curve,
+    slots_per_request,
+)
+from hwcalc.engines.sglang.settings import (
+    ARGUMENTS,
+    OPTIONS,
+    SWITCHES,
+    SglangSettings,
+    eagle_of,
+    is_blackwell,
+    is_compressed,
+    is_sparse_latent,
+    read_settings,
+    words_of,
+)
+from hwcalc.engines.steps import Step
+from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
+from hwcalc.formulas.arithmetic import last_good
+from hwcalc.formulas.stairs import Stair, blocks_stair
+from hwcalc.model import Definition, Note, Noted
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.options import Choices, CommandInput, EngineOption
+    from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+    from hwcalc.engines.sglang.pools import PoolCurve
+
+_MOST_REQUESTS: Final = 4096
+_DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
+_OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
+"""Beginnings of the names of classes whose caches kvplan does not know yet."""
+_VENDORS: Final = ("nvidia", "amd")
+_OLDEST_GPU: Final = 75
+_SMALL_SHARE: Final = "0.1"
+
+
+class SglangDeployment(GeneralDeployment):
+    """SGLang as it is started: its settings, the layout of its pools, and what a budget becomes."""
+
+    @cached_property
+    def settings(self) -> SglangSettings:
+        """The settings with every default filled in."""
+        return read_settings(self.model, self.setup)
+
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        """As :meth:`Deployment.seen_as`. The settings stay those of the whole server."""
+        self.settings  # noqa: B018 - kept before the setup is another one
+        return super().seen_as(setup, **more)
+
+    @cached_property
+    def layout(self) -> PoolLayout:
+        """The layers in pools, of a model other than DeepSeek-V4."""
+        return plan_layout(self.model, self.plain_stack, self.settings)
+
+    @cached_property
+    def compressed(self) -> CompressedLayout | None:
+        """The layers of DeepSeek-V4; ``None`` for every other model."""
+        if not is_compressed(self.model):
+            return None
+        from hwcalc.engines.sglang.deepseek_v4 import compressed_layout
+
+        return compressed_layout(self.plain_stack, self.settings)
+
+    @cached_property
+    def pool_rules(self) -> PoolRules:
+        """How a budget becomes pools."""
+        if self.compressed is None:
+            return LayerPools(settings=self.settings, layout=self.layout)
+        from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+        return CompressedPools(settings=self.settings, layout=self.compressed)
+
+    @property
+    def window(self) -> int | None:
+        """The window as SGLang counts it, where windows have a pool; else ``None``."""
+        return self.layout.window if self.compressed is None else self.compressed.window
+
+    @cached_property
+    def pages(self) -> tuple[Stair, Stair]:
+        """Pages of a sequence in the pool of tokens, and in that of windows, if there is one.
+
+        What has left a window is freed every 128 tokens, in whole pages.
+        """
+        page = self.settings.page_size
+        if self.window is None:
+            return blocks_stair(page), Stair(times=0)
+        beyond = EVICTION_INTERVAL * max(1, self.settings.draft_tokens) + page
+        return blocks_stair(page), blocks_stair(page, self.window + beyond)
+
+    @cached_property
+    def slots(self) -> int:
+        """Slots for states that a request takes."""
+        return slots_per_request(self.settings) if self.compressed is None and self.layout.has_states else 0
+
+    def demand(self, tokens: int, sequences: int) -> Demand:
+        """What so many sequences of so many tokens take of the pools of a replica; of arrays too."""
+        page, (whole, windows) = self.settings.page_size, self.pages
+        return Demand(sequences, sequences * page * whole.at(tokens), sequences * page * windows.at(tokens))
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether the pools of a budget hold so many sequences; of arrays too."""
+        return self.pool_rules.holds(self.pool_rules.figures(budget_bytes), self.demand(tokens, sequences))
+
+    @cached_property
+    def curve(self) -> PoolCurve:
+        """The bytes of the smallest pools that hold sequences which are all alike."""
+        return pool_curve(self)
+
+    @cached_property
+    def budget_alone(self) -> Noted[Budget | None]:
+        """The bytes that each GPU has left for the pools, whatever the load, where no draft model has a cache of its own."""
+        from hwcalc.engines.sglang.memory import plan_budget
+
+        return plan_budget(self, self.at(Load(seq=1)))
+
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
+        settings = self.settings
+        cache = known_dtype(_DTYPES.get(settings.kv_dtype, settings.kv_dtype))
+        state = known_dtype(settings.state_dtype or self.model.state_dtype or "fp32")
+        roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), cache)
+        roles |= {Role.INDEX: known_dtype("fp8"), Role.STATE: state, Role.CONV: known_dtype("bf16")}
+        dtypes = Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles))
+        if not is_auto(self.setup.dtype):
+            return Noted(dtypes)
+        message = f"KV dtype auto: {settings.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
+        return Noted(dtypes, (Note(code="default-dtype", message=message),))
+
+    def deals_experts(self) -> bool:
+        return is_on(self.setup.options.get("enable_dp_attention"))
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.sglang.memory import SGLANG
+
+        return SGLANG
+
+    def check_class(self) -> None:
+        """Refuse a class that SGLang does not have, and whose layers transformers' own code cannot run in its place."""
+        plain = all(isinstance(group.kind, FullAttention | SlidingAttention | NoCache) for group in self.model.stack.groups)
+        if not plain:
+            super().check_class()
+
+    @cached_property
+    def remarks(self) -> tuple[Note, ...]:
+        """Notes on what is assumed. Raises an error for a model or a setup that SGLang refuses, or that kvplan has no rules for."""
+        setup, settings, name = self.setup, self.settings, self.model.architecture
+        if name is not None and name.startswith(_OWN_CACHES):
+            raise UnsupportedError(
+                f"SGLang keeps caches of its own for {name}, which kvplan does not know yet.", hint="Use: --engine reference"
+            )
+        if setup.policy is not None:
+            raise UnsupportedError("SGLang has no cache policies.", hint="Leave out --policy, or use --engine reference")
+        if setup.parallel.dcp > 1:
+            raise UnsupportedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
+        if is_on(setup.options.get("enable_dp_attention")) and setup.parallel.pp > 1:
+            raise UsageError("enable_dp_attention: replicas of one group have no pipeline stages here.", hint="Leave out --pp")
+        if settings.swa_ratio is None and settings.own_requests is None:
+            raise UsageError("Window tokens by requests need their number.", hint="Give: --engine-option max_running_requests=N")
+        for group in self.plain_stack.groups:
+            check_heads("SGLang", group.kind, settings.tp)
+        self._check_kernels()
+        self.compressed or self.layout  # noqa: B018 - refuses kinds without a rule
+        return tuple(self._notes())
+
+    def _check_kernels(self) -> None:
+        """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
+        settings, gpu, model = self.settings, self.setup.hardware.gpu, self.model
+        if is_sparse_latent(model) and settings.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
+            message = f"--dtype {settings.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3."
+            raise UnsupportedError(message, hint="Use: --dtype bf16 or fp8_e4m3")
+        strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")
+        if strategy.startswith("extra_buffer") and settings.radix:
+            name = model.architecture or model.id
+            if self.compressed is not None or not self.layout.has_states:
+                raise UsageError(f"mamba_scheduler_strategy {strategy} needs mamba state, got {name}.", hint="Leave it out")
+            if gpu is not None and "copies_states" not in words_of(model):
+                raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
+            if strategy.endswith("lazy") and not settings.overlap:
+                what = "Lazy extra buffer requires overlap schedule."
+                raise UsageError(what, hint="Use: mamba_scheduler_strategy=extra_buffer")
+        nvidia = gpu is not None and gpu.vendor.lower() == "nvidia"
+        if gpu is not None and nvidia and settings.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(settings.major):
+            other = "fp8_e4m3" if settings.kv_dtype == "mxfp8" else "fp4_mx_block16"
+            raise UnsupportedError(
+                f"--dtype {settings.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
+            )
+
+    def _notes(self) -> Iterator[Note]:
+        gpu, settings = self.setup.hardware.gpu, self.settings
+        if gpu is None:
+            message = (
+                "No GPU given: what SGLang sets by model and accelerator (max_running_requests, the strategy of states) is left as the options "
+                "say, and kernels are those of an H100. Set it with --gpu."
+            )
+            yield Note(code="default-gpu", message=message)
+        elif gpu.vendor.lower() not in _VENDORS:
+            raise UnsupportedError(f"SGLang's rules for {gpu.name} are not known.", hint="Known: NVIDIA and AMD GPUs.")
+        check_generation(gpu, _OLDEST_GPU, "SGLang only supports sm75 and above.")
+        if gpu is not None and gpu.vendor.lower() != "nvidia":
+            yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
+        name = self.model.architecture
+        if name is not None and name not in model_classes("sglang").rows:
+            message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
+            yield Note(code="not-its-own-class", message=message)
+        if settings.kv_dtype == "nvfp4" and gpu is None:
+            message = (
+                "KV dtype nvfp4: prompts are counted as unpacked in fp8, which kernels of a B200 do without. Set it with --gpu."
+            )
+            yield Note(code="one-scale-layout", message=message)
+        if settings.dp > 1:
+            yield Note(code="per-replica", message=f"The pool is that of one of {settings.dp} replicas of attention.")
+
+
+class SglangOccupancy(GeneralOccupancy):
+    """What the pools of SGLang hold under a load."""
+
+    deployment: SglangDeployment
+
+    @property
+    def settings(self) -> SglangSettings:
+        """The settings of the server."""
+        return self.deployment.settings
+
+    def check(self) -> None:
+        if self.load.sharing.beams > 1:
+            raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
+        self.tell(*self.deployment.remarks)
+
+    @cached_property
+    def held(self) -> Demand:
+        """What the planned sequences take of the pools, were they all on one replica; what they share is kept once."""
+        together = self.together
+        if self.load.is_alike:
+            return self.deployment.demand(self.tokens, self.batch)
+        sizes = [(self.deployment.demand(tokens, 1), tokens, requests) for tokens, requests in together.lengths]
+        windows = together.branches * sum(requests * each.window_places for each, _, requests in sizes)
+        if not together.unlike:
+            whole = together.branches * sum(requests * each.places for each, _, requests in sizes)
+            return Demand(self.batch, whole, windows)
+        prefix, prompt = self.shared_tokens()
+        whole = prefix * together.copies
+        for each, tokens, requests in sizes:
+            own_prefix, own_prompt = min(prefix, tokens), min(prompt, tokens)
+            whole += requests * (together.prompts * (own_prompt - own_prefix) + together.branches * (each.places - own_prompt))
+        return Demand(self.batch, whole, windows)
+
+    @property
+    def demand(self) -> Demand:
+        """What the planned sequences of a replica take of its pools."""
+        return self.replica.held
+
+    def sizes(self, budget: int) -> Figures:
+        """The pools of a budget on each rank as SGLang logs them."""
+        rules = self.deployment.pool_rules
+        return rules.logged(rules.figures(budget))[0]
+
+    def holds(self, budget_bytes: int) -> bool:
+        rules = self.deployment.pool_rules
+        return budget_bytes >= 0 and rules.holds(rules.figures(budget_bytes), self.demand)
+
+    def at_once(self, figures: Figures, steps: list[Step] | None = None) -> int:
+        """How many requests of the planned length these pools hold."""
+        rules, replica = self.deployment.pool_rules, self.replica
+        single = replica.under(replace(replica.load, lengths=(), batch=1))
+        if not single.together.unlike:
+            return rules.most(figures, single.held, None if self.together.unlike else steps)
+        numbers = range(1, figures.running // self.load.sharing.branches + 1)
+        return bisect_left(numbers, x=True, key=lambda number: not rules.holds(figures, single.sized(batch=number).held))
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Bytes of the smallest pools of a rank that hold the planned sequences of a replica.
+
+        Where no budget does, because SGLang runs fewer requests or was allowed fewer tokens, it is what the sequences themselves take.
+        """
+        replica, deployment = self.replica, self.deployment
+        if replica.load.is_alike:
+            return deployment.curve.needed_bytes(self.tokens, replica.batch)
+        stack, stages = self.plain_stack, stage_spans(len(self.plain_stack), self.settings.pp)
+        tensors = replica.kind_tensors
+        sizes = (sum(group.count * bytes_of(tensors[group.kind]) for group in stack.groups_of(stage)) for stage in stages)
+        return deployment.pool_rules.least(replica.held, max(sizes) // self.settings.tp)
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        """What the sequences have in the pools: their rows, and both states in every slot of a request, on all tensor-parallel ranks."""
+        deployment, tp, page, held, stored = (
+            self.deployment,
+            self.settings.tp,
+            self.settings.page_size,
+            self.held,
+            list[StoredTensor](),
+        )
+        ranks = f" x {tp} ranks" if tp > 1 else ""
+
+        def add(name: str, role: Role, dtype: str, *, axis: str, width: int, count: int, unit: str, size: int, rule: str) -> None:
+            stored.append(
+                StoredTensor(
+                    name=name,
+                    role=role,
+                    axes=(axis,),
+                    shape=(width,),
+                    dtype=dtype,
+                    positions=count,
+                    span=OwnRule(f"{count:,} {unit}", count),
+                    bytes=size * tp,
+                    rule=f"{rule}{ranks}",
+                    why=f"state x {count:,} slots" if unit == "slots" and count > 1 else None,
+                )
+            )
+
+        if deployment.compressed is not None:
+            assert isinstance(kind, CompressedAttention)
+            for each in page_rows(kind, deployment.compressed):
+                pages, unit = (held.window_places if each.windows else held.places) // page, f"pages of {page:,} tokens"
+                rule, size = f"{pages:,} {unit} x {each.bytes:,} B", pages * each.bytes
+                add(
+                    each.name,
+                    each.role,
+                    "fp8_e4m3",
+                    axis="bytes of a page",
+                    width=each.bytes,
+                    count=pages,
+                    unit=unit,
+                    size=size,
+                    rule=rule,
+                )
+            return tuple(stored)
+        sequences = f"{self.batch:,} sequences x " if self.batch > 1 else ""
+        layout, one, slots = deployment.layout, deployment.demand(self.tokens, 1), deployment.slots
+        windows = layout.pools[kind] == SWA
+        places, total = (one.window_places, held.window_places) if windows else (one.places, held.places)
+        tokens = f"{total:,} tokens in pages of {page:,}" if self.together.unlike else f"{sequences}{places:,} tokens"
+        for row in layout.rows[kind]:
+            rule, axis = f"{tokens} x {row.bytes:,} B", "numbers of a token on a rank"
+            size = total * row.bytes
+            add(row.name, row.role, row.dtype, axis=axis, width=row.elements, count=places, unit="tokens", size=size, rule=rule)
+        names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, self.dtypes.state))
+        for (name, role, dtype), width in zip(names, layout.state_bytes.get(kind, (0, 0)), strict=True):
+            if width:
+                rule, axis = f"{sequences}{slots:,} slots x {width:,} B", "bytes of a slot on a rank"
+                size = self.batch * slots * width
+                add(name, role, dtype, axis=axis, width=width, count=slots, unit="slots", size=size, rule=rule)
+        return tuple(stored)
+
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
+        """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
+        deployment, ratio, ranks = self.deployment, self.settings.swa_ratio, self.settings.tp * self.setup.parallel.dp
+        stored = sum(group.count * bytes_of(self.kind_tensors[group.kind]) for group in self.stack.groups)
+        rest, states, requests = self.needed_bytes * self.settings.pp * ranks - stored, 0, 0
+        if deployment.compressed is not None:
+            from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+            # The compressors of 128 tokens. Where no pools hold the sequences there are none.
+            rules, stages = deployment.pool_rules, deployment.compressed.stages
+            assert isinstance(rules, CompressedPools)
+            counts = [rules.requests_with_states(place, self.needed_bytes) for place in range(len(stages))]
+            states, requests = min(ranks * sum(map(rules.states_bytes, stages, counts)), max(0, rest)), max(counts)
+        unfilled = "states have a fixed share of the memory"
+        if deployment.window is not None:
+            unfilled = f"window pool for {'all running requests' if ratio is None else f'{ratio:g} of the tokens'}"
+        extras = (
+            ("compressor_states", states, f"compressors of {requests:,} requests", f"compressors for {requests:,} requests"),
+            (
+                "unfilled_pools",
+                rest - states,
+                "pools have fixed shares of the memory, and one is full before the others",
+                unfilled,
+            ),
+        )
+        return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in extras if size > 0)
+
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
+        """The buffers of a rank of a pipeline stage; none is empty.
+
+        A buffer is one row of one layer, in pages, of which it has one more than the pool's tokens take, and one slot more.
+        """
+        deployment, hardware, page = self.deployment, self.setup.hardware, self.settings.page_size
+        size = hardware.kv_memory
+        if size is None and hardware.gpu is not None and self.budget is not None:
+            size = max(0, self.budget.expected)
+        # Without a budget, the smallest pools that hold the planned sequences.
+        sizes = self.sizes(self.needed_bytes if size is None else size)
+        pages, swa_pages, slots = sizes.tokens // page + 1, (sizes.swa_tokens or 0) // page + 1, (sizes.slots or 0) + 1
+        if deployment.compressed is not None:
+            from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
+
+            # The pools of DeepSeek-V4, each of all layers of the stage together.
+            rules, compressed = deployment.pool_rules, deployment.compressed
+            assert isinstance(rules, CompressedPools)
+            kept = compressed.stages[stage]
+            states = rules.states_bytes(kept, sizes.running)
+            buffers = [
+                buffer_of("windows", -1, "uint8", swa_pages, round(page * compressed.swa_bytes(kept))),
+                buffer_of("compressed", -1, "uint8", pages, round(page * compressed.compressed_bytes(kept))),
+                Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
+            ]
+            return tuple(buffer for buffer in buffers if buffer.bytes)
+        layout, layers, buffers = deployment.layout, self.plain_stack.layers, list[Allocation]()
+        for number in stage_spans(len(layers), self.settings.pp)[stage]:
+            name = f"layers.{number}."
+            for kind in layers[number]:
+                rows = swa_pages if layout.pools[kind] == SWA else pages
+                buffers += [buffer_of(name + row.name, number, row.dtype, rows, page * row.bytes) for row in layout.rows[kind]]
+                conv, state = layout.state_bytes.get(kind, (0, 0))
+                buffers.append(buffer_of(name + "conv_state", number, "bf16", slots, conv))
+                buffers.append(buffer_of(name + "recurrent_state", number, self.dtypes.state, slots, state))
+        return tuple(buffer for buffer in buffers if buffer.bytes)
+
+    def prefill_bytes(self, stage: int) -> int:
+        """Prompts lie in the pools from the start."""
+        return self.needed_bytes
+
+    def most_sequences(self) -> tuple[int, str]:
+        settings = self.settings
+        most = _MOST_REQUESTS if settings.own_requests is None else settings.own_requests
+        return most * self.setup.parallel.dp, "max_running_requests"
+
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+        """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
+        from hwcalc.engines.sglang.memory import fraction_steps
+
+        rules, page, steps = self.deployment.pool_rules, self.settings.page_size, list[Step]()
+        figures = rules.figures(max(0, budget_bytes), steps)
+        (sizes, cell), error, at_once = rules.logged(figures), rules.error(figures), self.at_once(figures, steps)
+        message = error
+        if message is None and not at_once:
+            message = f"The input ({self.tokens} tokens) is longer than the pool ({sizes.tokens} tokens)."
+        starts = error is None and sizes.tokens and cell
+        longest = 0
+        if error is None:
+            longest = min(max(self.tokens, self.model.max_position_embeddings or 0), figures.tokens)
+            longest = last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1)))
+        info = PoolInfo(
+            budget_bytes=budget_bytes,
+            tokens=sizes.tokens if error is None else None,
+            bytes_per_token=round(cell),
+            blocks=sizes.tokens // page,
+            block_size=page,
+            bytes_per_block=round(cell * page),
+            blocks_per_request=self.deployment.pages[0].at(self.tokens),
+            max_concurrency=None,
+            max_requests=sizes.running,
+            max_seq=longest,
+            swa_tokens=sizes.swa_tokens,
+            state_slots=sizes.slots,
+            needed_bytes=self.needed_bytes,
+            fits=at_once > 0 and budget_bytes >= 0,
+            message=message,
+            requires=(),
+            definition=Definition.ENGINE,
+            steps=(*fraction_steps(self.deployment), *steps) if starts else (),
+            at_once=at_once,
+        )
+        return Noted(info)
+
+    def _plan_budget(self) -> Noted[Budget | None]:
+        """The budget, which is the same for all lengths and batches unless a draft has a cache."""
+        if self.setup.draft is None:
+            return self.deployment.budget_alone
+        from hwcalc.engines.sglang.memory import plan_budget
+
+        return plan_budget(self.deployment, self)
+
+    def chunks(self) -> tuple[int, int, int]:
+        chunk = self.settings.chunk
+        return chunk, chunk, chunk
+
+    def reported_settings(self) -> Mapping[str, int | str | bool]:
+        """As SGLang's log names them."""
+        settings = self.settings
+        return {"page_size": settings.page_size, "chunked_prefill_size": settings.chunk}
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        """A smaller pool of windows, states without copies, and formats of eight bits."""
+        settings, deployment = self.settings, self.deployment
+        if settings.swa_ratio is not None and deployment.window is not None and settings.swa_ratio > float(_SMALL_SHARE):
+            yield Saving(Cost.CACHE, "a smaller pool of windows", {"engine_options": {"swa_full_tokens_ratio": _SMALL_SHARE}})
+        if deployment.slots > 1:
+            yield Saving(Cost.CACHE, "a smaller pool of states", {"engine_options": {"mamba_full_memory_ratio": _SMALL_SHARE}})
+        if settings.element_bytes > 1 and deployment.compressed is None:
+            yield Saving(Cost.CACHE, "fp8_e4m3 cache", {"dtype": "fp8_e4m3"})
+        if computes_fp8(self.setup.hardware.gpu):
+            yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
+
+    @cached_property
+    def sharing_support(self) -> Support:
+        """Whether sequences share their beginnings: the radix cache keeps them once, in whole pages; states are not shared."""
+        if not self.settings.radix:
+            return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")
+        if self.deployment.compressed is None and self.deployment.layout.has_states:
+            how = "states are kept for each sequence; kvplan counts no prefix that their copies allow to share"
+            return Support(offered=False, how=how)
+        return Support(offered=True, how=f"the radix cache: common tokens are kept once, in pages of {self.settings.page_size:,}")
+
+    def shared_tokens(self) -> tuple[int, int]:
+        """Whole pages of what is alike."""
+        prefix, prompt = super().shared_tokens()
+        page = self.settings.page_size
+        return prefix // page * page, prompt // page * page
+
+    def curve(self) -> Curve | None:
+        """The cache of sequences that are alike; ``None`` for others, or with a draft."""
+        return self.deployment.curve if self.request.is_plain else None
+
+    def form(self) -> MemoryForm | None:
+        """The memory of a GPU for sequences that are alike; ``None`` for others, or if the budget is unknown."""
+        from hwcalc.engines.general_form import form_with
+
+        return form_with(self, pools=self.deployment)
 
 
 class Sglang(GeneralEngine):
@@ -89,16 +611,12 @@ class Sglang(GeneralEngine):
         if planned.memory_utilization is not None and "mem_fraction_static" not in planned.options:
             words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
         if planned.kv_memory is not None and "max_total_tokens" not in planned.options:
-            raise UnsupportedError(
-                "SGLang has no flag for the bytes of its pools.",
-                hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N",
-            )
+            message = "SGLang has no flag for the bytes of its pools."
+            raise UnsupportedError(message, hint="Leave out --kv-memory, or name the tokens: --engine-option max_total_tokens=N")
         if planned.weights is not None:
             if planned.weights not in _AS_LOADED:
-                raise UnsupportedError(
-                    f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model.",
-                    hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}",
-                )
+                message = f"--weights {brief(planned.weights, 20)}: SGLang makes no such weights when it loads a model."
+                raise UnsupportedError(message, hint=f"Name a model that is published so, or use: {', '.join(_AS_LOADED)}")
             words += _AS_LOADED[planned.weights].split()
         if planned.lora is not None:
             lora = parse_lora(planned.lora)

@@ -288,10 +288,8 @@ def _shared_pools(model: ModelSpec, stack: Stack) -> Mapping[int, str]:
     if not layers:
         return {}
     if not isinstance(types, list | tuple) or len(types) != len(stack):
-        raise UnsupportedError(
-            f"SGLang counts layers of {model.id} that share a cache by their type, which its config does not say.",
-            hint="Use: --engine reference",
-        )
+        message = f"SGLang counts layers of {model.id} that share a cache by their type, which its config does not say."
+        raise UnsupportedError(message, hint="Use: --engine reference")
     return {number: _LAYER_TYPES.get(str(types[number]), FULL) for number in layers}
 
 

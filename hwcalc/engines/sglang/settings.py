@@ -77,10 +77,8 @@ def eagle_of(name: str, value: str) -> tuple[int, int]:
     counts = words[1:]
     numbers = all(one.isascii() and one.isdecimal() for one in counts)
     if words[0] not in ("eagle", "mtp", "nextn") or len(counts) > 2 or not numbers:
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is not known.",
-            hint="Allowed: eagle:DRAFT_LAYERS:DRAFT_TOKENS, such as eagle:1:4.",
-        )
+        message = f"engine option {name}={brief(value, 40)} is not known."
+        raise UsageError(message, hint="Allowed: eagle:DRAFT_LAYERS:DRAFT_TOKENS, such as eagle:1:4.")
     layers, tokens = (int(one[:9]) for one in (*counts, *("1", "4")[len(counts) :]))
     if not 1 <= layers <= _MOST_LAYERS or not 1 <= tokens <= _MOST_LAYERS:
         what = f"engine option {name}={brief(value, 40)} is out of range."
@@ -358,11 +356,8 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
         return "bf16" if gemma or scheme.get("quant_method") == "mxfp4" else "fp16"
     spelled = (requested or "").strip().lower()
     if spelled not in KV_DTYPES and spelled not in _SPELLINGS:
-        raise UnknownNameError(
-            f"--dtype {shown(requested or '', 40)}: SGLang does not take it as --kv-cache-dtype.",
-            option="dtype",
-            hint=f"Known: {', '.join(KV_DTYPES)}.",
-        )
+        message = f"--dtype {shown(requested or '', 40)}: SGLang does not take it as --kv-cache-dtype."
+        raise UnknownNameError(message, option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}.")
     return _SPELLINGS.get(spelled, spelled)
 
 

@@ -1,4 +1,4 @@
-"""TensorRT-LLM as an engine, and the command line of ``trtllm-serve`` for a plan.
+"""TensorRT-LLM: a server whatever the load, what a load takes of the manager's pools and a rank allocates, and ``trtllm-serve`` for a plan.
 
 What has no flag stands in a YAML file. Flags: commands/serve.py; the file: llmapi/llm_args.py (``KvCacheConfig``) of the sources of 1.4; read,
 not run.
@@ -6,24 +6,441 @@ not run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Turns
-from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import EmittedFile, check_one_replica, is_on
-from hwcalc.engines.tensorrt_llm.deployment import TensorrtDeployment, TensorrtOccupancy
-from hwcalc.engines.tensorrt_llm.layout import RULES
-from hwcalc.engines.tensorrt_llm.settings import OPTIONS, is_attention_dp, read_windows
-from hwcalc.errors import UsageError
-from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
-from hwcalc.model import Definition, ModelSpec
+from hwcalc.engines.pool import Allocation, PoolGroup
+from hwcalc.engines.setup import Load, Setup
+from hwcalc.engines.stored import (
+    Blocks,
+    Dtypes,
+    Held,
+    OwnRule,
+    SharedBlocks,
+    StoredTensor,
+    Support,
+    beside_layers,
+    blocks_in_common,
+    check_heads,
+    held_blocks,
+)
+from hwcalc.engines.tensorrt_llm.layout import RULES, Layout, Piece, Stage
+from hwcalc.engines.tensorrt_llm.pool import Needs, plan_pool
+from hwcalc.engines.tensorrt_llm.settings import (
+    OPTIONS,
+    Settings,
+    check_supported,
+    class_words,
+    is_attention_dp,
+    read_settings,
+    read_windows,
+)
+from hwcalc.engines.tensorrt_llm.storage import FOREVER, in_pages, page_bytes
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import ChunkedAttention, CompressedAttention, LayerKind, LayerNumbers, Role, SlidingAttention, Stack
+from hwcalc.formulas.arithmetic import ceil_div
+from hwcalc.model import Definition, ModelSpec, Note, Noted
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.options import Choices, CommandInput, EngineOption
+    from hwcalc.engines.pool import PoolInfo
+    from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Request
+    from hwcalc.formulas.hybrid import Group
+
+_SMALL_BATCH: Final = 2048
+_BESIDE: Final = {
+    "idle_states": ("states of max_batch_size requests, and of dummy requests", "states for max_batch_size requests"),
+    "prompt_read": (
+        "one prompt lies whole in the pools of windows while it is read",
+        "a prompt whole in the windows while it is read",
+    ),
+    "other_pools": (
+        "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
+        "several pools with fixed shares",
+    ),
+    "whole_pages": ("the pool has whole pages of the driver", "whole pages of memory"),
+    "unequal_windows": ("each window has an equal share of the memory", "an equal share for each window"),
+}
+"""What the manager keeps besides blocks, and the same in fewer words, for a comparison with other engines."""
+
+
+class TensorrtDeployment(GeneralDeployment):
+    """TensorRT-LLM as it is started: its settings, and the layers as its cache manager sees them."""
+
+    beams: int = 1
+    """Beams of the requests for which it is started, where ``max_beam_width`` does not say."""
+
+    def at(self, load: Load) -> Occupancy:
+        """The deployment under a load: a server that runs as many beams."""
+        if load.sharing.beams == self.beams:
+            return super().at(load)
+        server = type(self)(self.engine, self.model, self.setup)
+        server.beams = load.sharing.beams
+        return server.at(load)
+
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        """As :meth:`Deployment.seen_as`. The settings and the layers stay those of the whole server."""
+        self.layouts  # noqa: B018 - kept before the setup is another one
+        return super().seen_as(setup, **more)
+
+    @cached_property
+    def noted_settings(self) -> Noted[Settings]:
+        """The settings with every default filled in, and notes on what was assumed."""
+        return read_settings(self.model, self.setup, self.beams)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings with every default filled in."""
+        return self.noted_settings.value
+
+    def _windows_of(self, group: Group) -> frozenset[int]:
+        """The windows of the layers of one kind, in longer sequences; none keeps all tokens."""
+        settings = self.settings
+        if settings.window_pattern is not None:
+            return frozenset(settings.window_pattern[number % len(settings.window_pattern)] for number in group.layers)
+        if settings.v2 and settings.derives_windows and isinstance(group.kind, SlidingAttention):
+            return frozenset((group.kind.window,))
+        return frozenset()
+
+    @cached_property
+    def most_tokens(self) -> int | None:
+        """The longest sequence in which the layers of every kind have one window; ``None`` if any length will do."""
+        several = (windows for group in self.plain_stack.groups if len(windows := self._windows_of(group)) > 1)
+        return min((min(windows) for windows in several), default=None)
+
+    def pieces(self, stack: Stack, length: int) -> dict[LayerKind, tuple[Piece, ...]]:
+        """The buffers of one layer of each kind where sequences have so many tokens, each with its window."""
+        pieces = {}
+        for group in stack.groups:
+            windows = {min(length, window) for window in self._windows_of(group)} or {length}
+            if len(windows) > 1:
+                message = f"max_attention_window gives layers of one kind ({group.kind.title}) different windows."
+                raise UsageError(message, hint="Give one window for all layers, or one for each kind.")
+            (window,) = windows
+            # A window as long as the sequence keeps all tokens.
+            rule = RULES[type(group.kind)]
+            pieces[group.kind] = rule(group.kind, self.settings, None if window == length else window)
+        return pieces
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[int | None, Layout], ...]:
+        """The layers of every stage for each range of lengths, with its last length: a window that is longer than a sequence is none."""
+        ends = sorted({window for group in self.plain_stack.groups for window in self._windows_of(group)})
+        if self.most_tokens is not None:
+            ends = [window for window in ends if window <= self.most_tokens]
+            return (*((end, self._layout(end)) for end in ends[:-1]), (None, self._layout(ends[-1])))
+        return (*((end, self._layout(end)) for end in ends), (None, self._layout(FOREVER)))
+
+    def layout(self, length: int) -> Layout:
+        """The layers of every stage for sequences of so many tokens."""
+        return next(layout for last, layout in self.layouts if last is None or length <= last)
+
+    def _layout(self, length: int) -> Layout:
+        from hwcalc.engines.stored import stage_spans
+
+        stack = self.plain_stack
+        pieces = self.pieces(stack, length)
+        spans = stage_spans(self.at(Load(seq=1)))
+        stages = (stack.groups,) if len(spans) == 1 else map(stack.groups_of, spans)
+        return Layout(
+            stages=tuple(Stage(kinds=tuple((pieces[group.kind], group.count) for group in groups)) for groups in stages),
+            settings=self.settings,
+            kinds=tuple(pieces.items()),
+            compressed=any(isinstance(kind, CompressedAttention) for kind in pieces),
+        )
+
+    def needs(self, tokens: int, sequences: int) -> Needs:
+        """What so many sequences of so many tokens take of the pools of a replica."""
+        return Needs.alike(self.layout(tokens), tokens, sequences)
+
+    @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
+        settings = self.settings
+        kv = "fp8_e4m3" if settings.kv_dtype in ("fp8", "fp8_ds_mla") else settings.kv_dtype
+        roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), known_dtype(kv))
+        roles |= {
+            Role.INDEX: known_dtype("fp8_scaled_128"),
+            Role.STATE: known_dtype(settings.state_dtype),
+            Role.CONV: known_dtype(settings.model_dtype),
+        }
+        return Noted(Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles)), self.noted_settings.notes)
+
+    def deals_experts(self) -> bool:
+        return is_attention_dp(self.setup.options)
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.tensorrt_llm.memory import TENSORRT
+
+        return TENSORRT
+
+    @cached_property
+    def remarks(self) -> tuple[Note, ...]:
+        """Notes on the settings."""
+        settings, messages = self.settings, {}
+        cut = settings.window_pattern is not None or (settings.v2 and settings.derives_windows) or settings.scratch
+        if not cut and any(group.kind.numbers().get("window") for group in self.plain_stack.groups):
+            messages["window-not-honoured"] = (
+                "Windowed layers keep all tokens: TensorRT-LLM cuts them only with --engine-option max_attention_window."
+            )
+        if settings.host_bytes:
+            messages["host-memory"] = (
+                "host_cache_size keeps blocks of finished requests in host memory; the pool on the GPU stays as it is."
+            )
+        if self.setup.parallel.dp > 1:
+            messages["per-replica"] = f"The pool is that of one of {self.setup.parallel.dp} replicas."
+        return tuple(Note(code=code, message=message) for code, message in messages.items())
+
+
+class TensorrtOccupancy(GeneralOccupancy):
+    """What the pools of TensorRT-LLM hold under a load."""
+
+    deployment: TensorrtDeployment
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the server."""
+        return self.deployment.settings
+
+    def check(self) -> None:
+        deployment = self.deployment
+        check_supported(self.model, self.setup)
+        for group in self.plain_stack.groups:
+            check_heads("TensorRT-LLM", group.kind, self.settings.tp)
+        has_states = any(piece.state for pieces in self.pieces.values() for piece in pieces)
+        # A model without a named class may be any.
+        if has_states and self.model.architecture is not None and "states" not in class_words(self.model):
+            message = f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}."
+            raise UnsupportedError(message, hint="Plan it with --engine vllm or transformers.")
+        self.layout  # noqa: B018 - so that a layer that it cannot split is told now
+        self.tell(*deployment.remarks)
+
+    @cached_property
+    def pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
+        """The buffers of one layer of each kind, each with its window."""
+        return self.deployment.pieces(self.stack, self.tokens)
+
+    @property
+    def layout(self) -> Layout:
+        """The layers of every stage. It depends on the length only where that is shorter than a window."""
+        return self.deployment.layout(self.tokens)
+
+    def held(self, window: int | None) -> Held:
+        """The blocks that all sequences together take in the pool of one window."""
+        size, together, layout = self.settings.block, self.together, self.layout
+        parts = []
+        for tokens, requests in together.lengths:
+            most = layout.blocks(window, tokens)
+            prefix = min(together.prefix, tokens - 1) // size
+            prompt = max(prefix, min(together.prompt, tokens) // size) if together.forks else prefix
+            blocks = Blocks(max(most, ceil_div(tokens, size)), most, prefix, prompt)
+            parts.append((blocks, requests * together.prompts, requests * together.branches))
+        return held_blocks(parts, together.copies)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What the planned sequences take of the pools, were they all on this replica; what they share is kept once."""
+        if not self.together.unlike:
+            return self.deployment.needs(self.tokens, self.batch)
+        blocks = {window: self.held(window).total for window in self.layout.windows}
+        return Needs(self.layout, self.tokens, self.batch, blocks)
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        """The buffers of one layer, of all sequences on all tensor-parallel ranks together."""
+        size, tp, batch, stored = self.settings.block, self.setup.parallel.tp, self.batch, list[StoredTensor]()
+        for piece in self.pieces.get(kind, ()):
+            blocks, held, words = 1, batch, f"{batch:,} x {piece.state:,} B"
+            positions, span, width = 1, OwnRule("1 slot", 1), piece.state
+            if not piece.state:
+                blocks, held = self.layout.blocks(piece.window, self.tokens), self.needs.blocks[piece.window]
+                positions, width = blocks * size, piece.row
+                span = OwnRule(f"{blocks:,} blocks of {size:,} tokens", positions)
+                words = f"{held:,} blocks x {size:,} x {piece.row:,} B"
+            stored.append(
+                StoredTensor(
+                    name=piece.name,
+                    role=piece.role,
+                    axes=("bytes of a slot" if piece.state else "bytes of a token",),
+                    shape=(width,),
+                    dtype=piece.dtype,
+                    positions=positions,
+                    span=span,
+                    bytes=held * (1 if piece.state else size) * width * tp,
+                    rule=f"{words}{f' x {tp} ranks' if tp > 1 else ''}",
+                )
+            )
+        return tuple(stored)
+
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
+        """What the manager keeps besides the blocks of the planned sequences, on all GPUs."""
+        sizes = dict.fromkeys(_BESIDE, 0)
+        for number in range(len(self.layout.stages)):
+            for name, size in self._beside(number):
+                sizes[name] += max(0, size) * self.setup.parallel.tp
+        return tuple(
+            beside_layers(name, size, f"{size:,} B: {_BESIDE[name][0]}", _BESIDE[name][1]) for name, size in sizes.items() if size
+        )
+
+    def _beside(self, number: int) -> Iterator[tuple[str, int]]:
+        """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
+        settings, layout, dp, replica = self.settings, self.layout, self.setup.parallel.dp, self.replica
+        stage, needs = layout.stages[number], replica.needs if settings.v2 else self.needs
+        used = sum(needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
+        if not settings.v2:
+            yield "unequal_windows", layout.needed(stage, needs.blocks) - used
+            return
+        idle, storage = layout.slots * stage.state, needs.storages[number]
+        yield "idle_states", dp * idle - self.batch * stage.state
+        more = needs.on_stages[number] - used - max(idle, replica.batch * stage.state)
+        # The slots that the pools have for a prompt while it is read, besides those that it keeps.
+        demands = zip(storage.pools, needs.demand(storage), needs.demand(storage, reading=False), strict=True)
+        read = max(0, min(more, sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)))
+        yield "prompt_read", dp * read
+        one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in self.needs.storages)
+        yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        return self.replica.needs.most
+
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
+        """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
+        settings, given, sizes = self.settings, self.setup.hardware.kv_memory, dict[str, tuple[int, ...]]()
+        layout, needs = self.replica.layout, self.replica.needs
+        if settings.v2:
+            # Each size of a slot has a pool of its own in whole pages; there are pages of the quota that no pool can use.
+            storage, quota = needs.storages[stage], layout.quotas(needs.least_budget if given is None else given)[stage]
+            slots, page = storage.slots(quota), page_bytes(quota)
+            for place, ((slot_sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):
+                for number, size in enumerate(slot_sizes):
+                    sizes[f"{place}.{number}"] = (ceil_div(count * size, page) * page,)
+            sizes["rest"] = (in_pages(quota) - sum(size for (size,) in sizes.values()),)
+        else:
+            pools = needs.blocks if given is None else layout.pool_blocks(given)
+            for window in layout.windows:
+                name, blocks, row = str(window or "full"), pools[window], layout.rows(layout.stages[stage], window)
+                sizes[name] = (blocks, row * settings.block)
+                if layout.several and given is None:
+                    # Every window has as much memory as the one that needs most.
+                    sizes[name] = (layout.needed(layout.stages[stage], needs.blocks) // len(layout.windows),)
+        return tuple(
+            Allocation(name=f"pool.{name}", layer=-1, dtype="uint8", shape=shape, bytes=prod(shape))
+            for name, shape in sizes.items()
+            if prod(shape)
+        )
+
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
+        """The pools as a plan reports them, each with the layers that have it, and the states."""
+        layout, size, infos = self.layout, self.settings.block, list[PoolGroup]()
+        windows: dict[int | None, list[int]] = {}
+        states: list[int] = []
+        for group in self.stack.groups:
+            for piece in self.pieces[group.kind]:
+                (states if piece.state else windows.setdefault(piece.window, [])).extend(group.layers)
+        rows = []
+        for window, layers in windows.items():
+            block_bytes = size * max(layout.rows(stage, window) for stage in layout.stages)
+            rows.append(("full" if window is None else "window", layers, block_bytes, layout.blocks(window, self.tokens)))
+        if states:
+            rows.append(("state", states, max(stage.state for stage in layout.stages), 1))
+        for kind, layers, block_bytes, blocks in rows:
+            numbers = LayerNumbers(sorted(dict.fromkeys(layers)))
+            info = PoolGroup(
+                kind=kind,
+                count=len(numbers),
+                layers=numbers,
+                block_size=size,
+                page_bytes=None,
+                block_bytes=block_bytes,
+                blocks_per_request=blocks,
+            )
+            infos.append(info)
+        return tuple(infos)
+
+    def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+        return Noted(plan_pool(self, budget_bytes))
+
+    def holds(self, budget_bytes: int) -> bool:
+        return self.replica.needs.holds(budget_bytes)
+
+    def most_sequences(self) -> tuple[int, str]:
+        return self.settings.sequences * self.setup.parallel.dp, "max_batch_size"
+
+    def _plan_budget(self) -> Noted[Budget | None]:
+        from hwcalc.engines.tensorrt_llm.memory import plan_budget
+
+        return plan_budget(self)
+
+    def forward_tokens(self) -> tuple[int, int, int]:
+        tokens = self.settings.batched_tokens
+        return tokens, tokens, tokens
+
+    def curve(self) -> Curve | None:
+        """The cache of sequences that are alike; ``None`` for others, or with a draft."""
+        from hwcalc.engines.tensorrt_llm.memory import PoolCurve
+
+        if not self.request.is_plain:
+            return None
+        return PoolCurve(gpus=(), total=(), most_tokens=self.deployment.most_tokens, deployment=self.deployment)
+
+    def form(self) -> MemoryForm | None:
+        from hwcalc.engines.tensorrt_llm.memory import plan_form
+
+        return plan_form(self)
+
+    @cached_property
+    def sharing_support(self) -> Support:
+        """Block reuse, and beams that fork from one prompt."""
+        settings, sharing = self.settings, self.load.sharing
+        if settings.reuse:
+            return Support(offered=True, how="block reuse: whole blocks that begin alike are kept once")
+        if sharing.beams > 1 and not sharing.prefix and sharing.samples == 1:
+            return Support(offered=True, how="beams have the whole blocks of their prompt once, and the others each")
+        how = "block reuse is off; it takes --engine-option enable_block_reuse=true"
+        return Support(offered=False, how=how)
+
+    def shared_tokens(self) -> tuple[int, int]:
+        size = self.settings.block
+        prefix, prompt = super().shared_tokens()
+        return prefix // size * size, max(prefix, prompt) // size * size
+
+    def shared_blocks(self) -> tuple[SharedBlocks, ...]:
+        kinds = {window: "full" if window is None else "window" for window in self.layout.windows}
+        size = self.settings.block
+        return tuple(blocks_in_common(kind, size, self.held(window), self.together) for window, kind in kinds.items())
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        """What takes less memory of a GPU. Weights are as published: TensorRT-LLM makes none while loading."""
+        settings, gpu, batch = self.settings, self.setup.hardware.gpu, self.request.replica_batch
+        if settings.sequences > batch:
+            yield Saving(Cost.NOTHING, f"a server for {batch} at once", {"engine_options": {"max_batch_size": str(batch)}})
+        if computes_fp8(gpu):
+            yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
+            yield Saving(Cost.WEIGHTS, "a checkpoint in fp8", {"weights": "fp8"})
+        if settings.batched_tokens > _SMALL_BATCH:
+            options = {"engine_options": {"max_num_tokens": str(_SMALL_BATCH)}}
+            yield Saving(Cost.SPEED, f"batches of {_SMALL_BATCH}, which read prompts slower", options)
+        few = "nvfp4" if computes_fp4(gpu) else "awq"
+        yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
+        if computes_fp4(gpu):
+            yield Saving(Cost.FEW_CACHE_BITS, "nvfp4 cache", {"dtype": "nvfp4"})
+
+    def reported_settings(self) -> Mapping[str, int | str | bool]:
+        settings = self.settings
+        return {"tokens_per_block": settings.block, "manager": "v2" if settings.v2 else "v1"}
 
 
 class TensorrtLlm(GeneralEngine):
@@ -67,10 +484,8 @@ class TensorrtLlm(GeneralEngine):
         """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
         for name in ("weights", "lora", "draft"):
             if getattr(planned, name) is not None:
-                raise UsageError(
-                    f"kvplan cannot write {name} on the command line of trtllm-serve.",
-                    hint=f"Leave out --{name}, or name a model that is published so.",
-                )
+                message = f"kvplan cannot write {name} on the command line of trtllm-serve."
+                raise UsageError(message, hint=f"Leave out --{name}, or name a model that is published so.")
         parallel, options = planned.parallel, dict(planned.options)
         tp = parallel.tp
         if is_attention_dp(options):

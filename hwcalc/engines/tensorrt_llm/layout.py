@@ -84,10 +84,8 @@ def _row(numbers: int, settings: Settings) -> int:
     """Bytes of ``numbers`` numbers in the KV dtype, with their scales."""
     if settings.kv_dtype == "nvfp4":
         if numbers % _SCALE_EVERY:
-            raise UnsupportedError(
-                f"NVFP4 cache size must be divisible by quant vector size: {numbers:,} numbers are no multiple of 16.",
-                hint="Use: --dtype fp8",
-            )
+            message = f"NVFP4 cache size must be divisible by quant vector size: {numbers:,} numbers are no multiple of 16."
+            raise UnsupportedError(message, hint="Use: --dtype fp8")
         return numbers // 2 + numbers // _SCALE_EVERY
     return numbers * ITEM_BYTES.get(settings.kv_dtype, 1)
 
@@ -105,10 +103,8 @@ def _latent(kind: LatentAttention, settings: Settings, window: int | None) -> tu
 
 def _indexer(kind: SparseIndexer, settings: Settings, window: int | None) -> tuple[Piece, ...]:
     if not kind.index_quantized or kind.index_extra_elements:
-        raise UnsupportedError(
-            "TensorRT-LLM keeps this indexer's keys in pools of their own, whose rows are not known.",
-            hint="Plan it with --engine vllm.",
-        )
+        message = "TensorRT-LLM keeps this indexer's keys in pools of their own, whose rows are not known."
+        raise UnsupportedError(message, hint="Plan it with --engine vllm.")
     # With a scale for each 128 numbers, whatever the KV dtype.
     width = kind.index_head_dim
     row = (width // 2 if settings.index_fp4 else width) + width // _INDEX_SCALE_EVERY * 4

@@ -22,7 +22,7 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
+    from hwcalc.engines.tensorrt_llm.engine import TensorrtOccupancy
     from hwcalc.engines.tensorrt_llm.layout import Layout
     from hwcalc.engines.tensorrt_llm.storage import Dealt
 

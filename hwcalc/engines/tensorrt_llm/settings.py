@@ -176,10 +176,8 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         scratch=compressed,
     )
     if beams > 1 and options.get("max_beam_width") and _number(options, "max_beam_width", 1) < beams:
-        raise UsageError(
-            f"beams {beams:,} are more than max_beam_width={options['max_beam_width']}.",
-            hint="Leave out max_beam_width, or give as many beams.",
-        )
+        message = f"beams {beams:,} are more than max_beam_width={options['max_beam_width']}."
+        raise UsageError(message, hint="Leave out max_beam_width, or give as many beams.")
     return Noted(settings, notes)
 
 
@@ -194,10 +192,8 @@ def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int)
     widths = {kind.head_dim for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
     needs = len(widths) > 1 or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
     if needs and manager == "v1":
-        raise UnsupportedError(
-            "these layers take the V2 manager: V1 has one width for all of them, and its pool of states is not known.",
-            hint="Leave out --engine-option manager=v1.",
-        )
+        message = "these layers take the V2 manager: V1 has one width for all of them, and its pool of states is not known."
+        raise UnsupportedError(message, hint="Leave out --engine-option manager=v1.")
     if needs and beams > 1:
         raise UnsupportedError(
             "the V2 manager, which these layers take, has no beams.", hint="Leave out beams and max_beam_width."
@@ -215,10 +211,8 @@ def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
     if any(isinstance(kind, CompressedAttention) for kind in kinds):
         size = _COMPRESSED_BLOCKS[0] if requested is None else int(requested)
         if size not in _COMPRESSED_BLOCKS:
-            raise UsageError(
-                f"DeepseekV4CacheManager requires tokens_per_block in [128, 256], got {size:,}.",
-                hint="Use: --engine-option tokens_per_block=128 or 256",
-            )
+            message = f"DeepseekV4CacheManager requires tokens_per_block in [128, 256], got {size:,}."
+            raise UsageError(message, hint="Use: --engine-option tokens_per_block=128 or 256")
         return size
     sparse = latent and any(isinstance(kind, SparseIndexer) for kind in kinds)
     hopper = gpu is None or (gpu.compute_capability or _HOPPER).startswith(_HOPPER)
@@ -296,12 +290,8 @@ def check_supported(model: ModelSpec, setup: Setup) -> None:
         )
     check_generation(gpu, _OLDEST_GPU, "TensorRT-LLM runs on Ampere and later.")
     if gpu is not None and "hopper_rows" in class_words(model) and (gpu.compute_capability or "").startswith("9."):
-        raise UnsupportedError(
-            "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know.",
-            hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.",
-        )
+        message = "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know."
+        raise UnsupportedError(message, hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.")
     if parallel.dcp > 1:
-        raise UnsupportedError(
-            "TensorRT-LLM's estimate of its pool does not know context parallelism.",
-            hint="Leave out --dcp, or use --engine vllm.",
-        )
+        message = "TensorRT-LLM's estimate of its pool does not know context parallelism."
+        raise UnsupportedError(message, hint="Leave out --dcp, or use --engine vllm.")

@@ -213,10 +213,8 @@ class TransformersOccupancy(GeneralOccupancy):
             # AUTO_QUANTIZER_MAPPING of quantizers/auto.py has no format of another engine.
             name = format_name(self.setup.weights) or ""
             if name.startswith(("exl2_", "exl3_")):
-                raise UnsupportedError(
-                    f"transformers does not read weights in {name}, a format of ExLlama.",
-                    hint="Use: --weights bnb4, or leave out --engine for the formulas alone.",
-                )
+                message = f"transformers does not read weights in {name}, a format of ExLlama."
+                raise UnsupportedError(message, hint="Use: --weights bnb4, or leave out --engine for the formulas alone.")
         for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
             if name in options and cache != "quantized":
                 raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
@@ -227,10 +225,8 @@ class TransformersOccupancy(GeneralOccupancy):
             self._check_quantized(kinds)
         uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention}
         if cache == "static" and uncached:
-            raise UnsupportedError(
-                f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}.",
-                hint="Use: --engine-option cache=dynamic",
-            )
+            message = f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}."
+            raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")
         if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
             message = (
                 "Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
@@ -318,10 +314,8 @@ class TransformersOccupancy(GeneralOccupancy):
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
-            raise UnsupportedError(
-                "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
-                hint="Use: --engine-option cache=dynamic",
-            )
+            message = "an offloaded cache lies in host memory, and which two layers are on the device changes all the time."
+            raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")
         return super().allocation(stage)
 
     @cached_property
@@ -434,11 +428,8 @@ class Transformers(GeneralEngine):
             # "5" is the newest 5.x; "5.19" has the rules of 5.18.
             if version == numbers[:1] or (len(version) > 1 and numbers <= version[:2] <= newest):
                 return known
-        raise UnknownNameError(
-            f"--engine transformers@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
-        )
+        message = f"--engine transformers@{brief(requested, 20)}: no rules for that version."
+        raise UnknownNameError(message, option="engine", hint=f"Known: {self.versions[-1]} to {self.versions[0]}.")
 
     def flag(self, name: str, value: object) -> str:
         """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""

@@ -11,7 +11,7 @@ from hwcalc.reconcile.facts import Dialect, Row, budget_rows, compared, number_a
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
+    from hwcalc.engines.mistral_rs.engine import MistralOccupancy
     from hwcalc.model import Note
 
 _TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8E4M3": "fp8"}

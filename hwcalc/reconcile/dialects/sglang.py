@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from hwcalc.engines.memory import Section
-from hwcalc.engines.sglang.deployment import SglangOccupancy
+from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Dialect, Facts, Row, compared, named_budget, number_after, spread, total

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.setup import Parallel, Request
-from hwcalc.engines.sglang.deployment import SglangOccupancy
+from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.model import ModelSpec
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN

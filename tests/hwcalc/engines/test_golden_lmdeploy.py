@@ -10,8 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.lmdeploy.layout import Shape, pytorch_pieces
-from hwcalc.engines.lmdeploy.settings import FORMATS
+from hwcalc.engines.lmdeploy.layout import FORMATS, Shape, pytorch_pieces
 from tests.paths import GOLDEN
 
 Row = Mapping[str, Any]

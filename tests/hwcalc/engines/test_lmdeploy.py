@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy, Shares, shares_of
-from hwcalc.engines.lmdeploy.layout import Shape, aligned, pytorch_pieces, turbomind_pieces
-from hwcalc.engines.lmdeploy.settings import FORMATS
+from hwcalc.engines.lmdeploy.layout import FORMATS, Shape, aligned, pytorch_pieces, turbomind_pieces
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError

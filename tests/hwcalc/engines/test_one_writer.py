@@ -20,7 +20,7 @@ from hwcalc.engines.forms import Blocks, MemoryForm
 from hwcalc.engines.llamacpp import layers, layout
 from hwcalc.engines.mlx.layers import Grown
 from hwcalc.engines.pool import Try
-from hwcalc.engines.sglang.deployment import SglangDeployment
+from hwcalc.engines.sglang.engine import SglangDeployment
 from hwcalc.engines.sglang.pools import LayerPools
 from hwcalc.engines.tensorrt_llm.layout import Layout
 from hwcalc.engines.tensorrt_llm.pool import Needs

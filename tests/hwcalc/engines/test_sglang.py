@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.setup import Hardware, Parallel, Request
-from hwcalc.engines.sglang.deployment import SglangOccupancy
+from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError

@@ -10,9 +10,8 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.sglang.deployment import SglangOccupancy
-from hwcalc.engines.sglang.pools import Demand
-from hwcalc.engines.sglang.tensors import PoolCurve
+from hwcalc.engines.sglang.engine import SglangOccupancy
+from hwcalc.engines.sglang.pools import Demand, PoolCurve
 from hwcalc.planner.context import open_request
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.setup import Hardware, Parallel, Request
-from hwcalc.engines.sglang.deployment import SglangOccupancy
+from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import find_gpu

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
+from hwcalc.engines.tensorrt_llm.engine import TensorrtOccupancy
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.context import open_request

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import ModelSpec, load_model
-from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+from hwcalc.engines.llamacpp.engine import LlamacppDeployment
 from hwcalc.engines.llamacpp.tensors import repacked_bytes
 from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.planner.context import open_request
