@@ -311,8 +311,14 @@ class LlamacppOccupancy(GeneralOccupancy):
         return support(self, chosen)
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
-        """The settings of the context by the names of llama.cpp's log."""
-        return self.settings.named
+        """The settings by the names that llama.cpp's log has for them when a context is made."""
+        from hwcalc.engines.llamacpp.command import cache_type
+
+        names = ("n_seq_max", "n_ctx", "n_ctx_seq", "n_batch", "n_ubatch", "n_rs_seq", "kv_unified", "swa_full")
+        one = self.settings
+        attention = "auto" if one.flash_attn_asked is None else "on" if one.flash_attn_asked else "off"
+        types = {"type_k": cache_type(one.type_k.name), "type_v": cache_type(one.type_v.name)}
+        return {**{name: getattr(one, name) for name in names}, "flash_attn": attention, **types}
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.llamacpp.policies import savings
