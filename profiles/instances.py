@@ -27,7 +27,6 @@ class UnknownInstanceError(LookupError):
 
     def __init__(self, wanted: str, near: tuple[str, ...]) -> None:
         super().__init__(f"{wanted!r} is not a known instance")
-        self.wanted = wanted
         self.nearest = near
 
 
@@ -36,7 +35,6 @@ class AmbiguousInstanceError(LookupError):
 
     def __init__(self, wanted: str, names: tuple[str, ...]) -> None:
         super().__init__(f"{wanted!r} is the name of {', '.join(names)}")
-        self.wanted = wanted
         self.names = names
 
 

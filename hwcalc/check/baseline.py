@@ -6,10 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from hwcalc.check.file import BaselineError
-from hwcalc.check.result import Figures, Judged
+from hwcalc.check.result import Figures, Judged, count_of
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.options import ROWS
@@ -115,8 +113,8 @@ def _from_check(item: Mapping[str, Any]) -> Baseline:
     plan, name = item["plan"], item["name"]
     if not isinstance(name, str):
         raise TypeError
-    figures = {key: _count(plan[key]) for key in _FIGURES if plan[key] is not None}
-    seq, batch = _count(plan["seq"]), _count(plan["batch"])
+    figures = {key: count_of(plan[key]) for key in _FIGURES if plan[key] is not None}
+    seq, batch = count_of(plan["seq"]), count_of(plan["batch"])
     return Baseline(name=name, file=str(item["file"]), model=str(item["model"]), seq=seq, batch=batch, figures=figures)
 
 
@@ -129,28 +127,15 @@ def _from_plan(document: Mapping[str, Any]) -> Baseline:
         name=None,
         file=None,
         model=str(document["model"]["id"]),
-        seq=_count(request["seq"]),
-        batch=_count(request["batch"]),
-        figures={key: _count(value) for key, value in zip(_FIGURES, sizes, strict=True) if value is not None},
+        seq=count_of(request["seq"]),
+        batch=count_of(request["batch"]),
+        figures={key: count_of(value) for key, value in zip(_FIGURES, sizes, strict=True) if value is not None},
         setup=(request["engine"], *formats, *(request[name] for name in _LAYOUT), *dropped),
     )
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise TypeError
-    return value
-
-
-def mark_exact(baselines: Sequence[Baseline], subjects: Sequence[Subject]) -> tuple[Baseline, ...]:
-    """The baselines, with ``exact`` set on each single plan that a check repeats."""
-    return tuple(
-        replace(item, exact=item.name is None and any(_same_request(item, one) and item.setup == one.setup for one in subjects))
-        for item in baselines
-    )
-
-
-def _same_request(item: Baseline, subject: Subject) -> bool:
+def same_request(item: Baseline, subject: Subject) -> bool:
+    """Whether a check plans the model, the length and the batch of an earlier plan."""
     return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
 
 
@@ -168,7 +153,7 @@ def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> 
     same += [
         item
         for item in baselines
-        if item.name is None and _same_request(item, subject) and (item.setup == subject.setup or not item.exact)
+        if item.name is None and same_request(item, subject) and (item.setup == subject.setup or not item.exact)
     ]
     if not same:
         return None

@@ -73,10 +73,7 @@ def _bytes(node: Node, key: str) -> int:
 
 def _size(node: Node, key: str) -> int:
     """Bytes with a unit, or a bare number that is too large to be anything but bytes."""
-    allowed = "bytes, or a size such as 20GiB or 80GB"
-    return _with_unit(
-        node, key, parse_bytes(_scalar(node, key, (int, str), allowed), key), "unit", "a size such as 20GiB or 80GB"
-    )
+    return _with_unit(node, key, _bytes(node, key), "unit", "a size such as 20GiB or 80GB")
 
 
 def _with_unit(node: Node, key: str, size: int, missing: str, allowed: str) -> int:
@@ -101,9 +98,8 @@ def _share(node: Node, key: str) -> str:
     share = parse_share(node.value, key)
     written = not isinstance(node.value, str) or re.fullmatch(f"{PERCENT}|{PART}", node.value)
     if not written or not 0 <= share.numerator <= share.denominator:
-        raise UsageError(
-            f"{key} is not a share of the whole: {shown(node.text, 40)}", hint="Allowed: a share such as 0.05, or 5%."
-        )
+        message = f"{key} is not a share of the whole: {shown(node.text, 40)}"
+        raise UsageError(message, hint="Allowed: a share such as 0.05, or 5%.")
     return str(node.value)
 
 
@@ -179,16 +175,11 @@ _LAST: Final = ("margin", "lora", "draft", "revision", "assume")
 """The keys that come last in messages and in the schema."""
 
 
-def _option_fields() -> dict[str, Field]:
-    rows = {row.name: row for row in PLAN_OPTIONS if row.check is not None}
-    names = [*(name for name in rows if name not in _LAST), *(name for name in _LAST if name in rows)]
-    return {
-        name: Field(_READERS[row.type], row.check or row.help, TYPES[row.type].schema)
-        for name, row in ((n, rows[n]) for n in names)
-    }
-
-
-OPTIONS: Final[Mapping[str, Field]] = _option_fields()
+_ROWS: Final = {row.name: row for row in PLAN_OPTIONS if row.check is not None}
+OPTIONS: Final[Mapping[str, Field]] = {
+    row.name: Field(_READERS[row.type], row.check or row.help, TYPES[row.type].schema)
+    for row in (*(row for name, row in _ROWS.items() if name not in _LAST), *(_ROWS[name] for name in _LAST if name in _ROWS))
+}
 """Key -> how it is read. The keys are the keyword arguments of :func:`hwcalc.plan`, from the table of its options."""
 
 REQUIREMENTS: Final[Mapping[str, Field]] = {

@@ -178,30 +178,12 @@ class CheckFile(Record):
         """The folder of the file; the current folder for standard input."""
         return "" if self.path == "-" else os.path.dirname(self.path) or os.curdir
 
-    @property
-    def shown(self) -> str:
-        """The name of the file in messages."""
-        return "standard input" if self.path == "-" else printable(self.path)
-
 
 class Unread(Record):
-    """A file that could not be read as check file, and why. Each fault becomes a failed check among those of the other files."""
+    """A file that could not be read as check file, and all faults that are reported. Each becomes a failed check among those of other files."""
 
     path: str
-    error: CheckFileError | CheckUsageError
-
-    @property
-    def faults(self) -> tuple[CheckFileError | CheckUsageError, ...]:
-        """All faults that are reported, by their lines."""
-        return (self.error, *self.error.others) if isinstance(self.error, CheckUsageError) else (self.error,)
-
-
-def open_check_file(path: str) -> CheckFile | Unread:
-    """As :func:`read_check_file`, but an error is returned instead of raised."""
-    try:
-        return read_check_file(path)
-    except (CheckFileError, CheckUsageError) as error:
-        return Unread(path=path, error=error)
+    faults: tuple[CheckFileError | CheckUsageError, ...]
 
 
 def read_check_file(path: str) -> CheckFile:

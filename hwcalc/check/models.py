@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec.structs import asdict, replace
 
 from hwcalc.check.file import CheckUsageError, LockError
-from hwcalc.check.result import Judged
+from hwcalc.check.result import Judged, count_of
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
@@ -311,7 +311,7 @@ def _parameters(given: Any) -> Parameters | None:
     found = Parameters(**given)
     for count in (found.total, found.active, found.mtp):
         if count is not None:
-            _count(count)
+            count_of(count)
     return replace(found, definition=_words(found.definition))
 
 
@@ -322,20 +322,14 @@ def _weights(given: Any) -> WeightFacts | None:
     for sizes in (found.bytes_by_dtype, found.elements_by_dtype):
         for key, size in sizes.items():
             _words(key)
-            _count(size)
+            count_of(size)
     return replace(
         found,
-        files=_count(found.files),
-        tensors=_count(found.tensors),
+        files=count_of(found.files),
+        tensors=count_of(found.tensors),
         source=_words(found.source),
         definition=Definition(found.definition),
     )
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise TypeError
-    return value
 
 
 def _words(value: Any) -> str:

@@ -204,3 +204,10 @@ def in_words(verdict: Verdict, fit: Fit) -> str:
         span = f" ({human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)})"
     each = " on each GPU" if fit.gpus > 1 else ""
     return f"{verdict.text}: {human_bytes(fit.needed_bytes)} needed{span} of {human_bytes(fit.usable_bytes)} usable{each}"
+
+
+def count_of(value: Any) -> int:
+    """A count that a file states. Raises :class:`TypeError` if it is none."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise TypeError
+    return value

@@ -10,8 +10,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc._version import __version__
-from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
-from hwcalc.check.file import Check, CheckFile, CheckUsageError, Unread, open_check_file
+from hwcalc.check.baseline import Baseline, Growth, Subject, compare, parse_growth, read_baseline, same_request, setup_of
+from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread, read_check_file
 from hwcalc.check.judge import judge
 from hwcalc.check.models import SUFFIX, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
@@ -77,7 +77,14 @@ def check(
         growth=growth,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
-    return run_checks([open_check_file(path) for path in paths], options)
+    read: list[CheckFile | Unread] = []
+    for path in paths:
+        try:
+            read.append(read_check_file(path))
+        except (CheckFileError, CheckUsageError) as error:
+            others = error.others if isinstance(error, CheckUsageError) else ()
+            read.append(Unread(path=path, faults=(error, *others)))
+    return run_checks(read, options)
 
 
 def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> CheckDocument:
@@ -218,8 +225,11 @@ def _compared(
     """The checks, with a requirement for the growth of each figure. A check without a baseline gets a warning; ``strict`` fails it."""
     # A check looks at those of its name and at single plans: thousands of checks may have thousands of baselines.
     of_name: dict[str | None, list[Baseline]] = {}
-    for item in mark_exact(baselines, [subject for _, subject in planned if subject is not None]):
-        of_name.setdefault(item.name, []).append(item)
+    subjects = [subject for _, subject in planned if subject is not None]
+    for item in baselines:
+        # A single plan is compared with the check that repeats it, if there is one.
+        repeats = any(same_request(item, subject) and item.setup == subject.setup for subject in subjects)
+        of_name.setdefault(item.name, []).append(replace(item, exact=item.name is None and repeats))
     done = []
     for check, subject in planned:
         if subject is None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.cli.options import OUTPUT, Option, command, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, view_of
 from hwcalc.errors import UsageError
-from hwcalc.report import View
+from hwcalc.report.view import View
 from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:

@@ -17,17 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from hwcalc._version import __version__
 from hwcalc.cli import completion
 from hwcalc.cli.line import aliases, aliases_of, with_command
-from hwcalc.cli.options import (
-    COMMANDS,
-    DEFAULT,
-    GROUPS,
-    Example,
-    Option,
-    command,
-    command_meant,
-    find_command,
-    typed_again,
-)
+from hwcalc.cli.options import COMMANDS, DEFAULT, GROUPS, Example, Option, command, command_meant, find_command, typed_again
 from hwcalc.cli.output import Answer, answer_lists, colored
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    (
-        MODELS,
-        *plan_options("compare"),
-        *OUTPUT,
-    ),
+    (MODELS, *plan_options("compare"), *OUTPUT),
     {
         "Two models side by side": "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k",
         "All engines, and why their numbers differ": "kvplan compare openai/gpt-oss-20b --engine all --gpu h100 --seq 8k",
@@ -232,61 +228,31 @@ def fit(**options: Any) -> Answer:
     return Answer(text=fit_text(result, view), status=status)
 
 
+_CATEGORY: Final = "Only of these categories: datacenter, consumer, ... Repeatable."
+_INSTANCES: Final = "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5."
+_SORT: Final = "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory."
+_ANY_LAYOUT: Final = "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7."
 _RECOMMEND_CHOICE: Final = (
-    Option(
-        "gpu",
-        ("--gpu",),
-        "G,...",
-        "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
-        "list",
-        complete="gpus",
-        group="hardware",
+    *grouped(
+        "hardware",
+        Option(
+            "gpu",
+            ("--gpu",),
+            "G,...",
+            "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
+            "list",
+            complete="gpus",
+        ),
+        Option("vendor", ("--vendor",), "V,...", "Only of these makers: nvidia, amd. Repeatable.", "list", complete="vendors"),
+        Option("category", ("--category",), "C,...", _CATEGORY, "list", complete="categories"),
+        Option("instances", ("--instances",), "CLOUD", _INSTANCES, complete="clouds"),
+        Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
     ),
-    Option(
-        "vendor",
-        ("--vendor",),
-        "V,...",
-        "Only of these makers: nvidia, amd. Repeatable.",
-        "list",
-        complete="vendors",
-        group="hardware",
-    ),
-    Option(
-        "category",
-        ("--category",),
-        "C,...",
-        "Only of these categories: datacenter, consumer, ... Repeatable.",
-        "list",
-        complete="categories",
-        group="hardware",
-    ),
-    Option(
-        "instances",
-        ("--instances",),
-        "CLOUD",
-        "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5.",
-        complete="clouds",
-        group="hardware",
-    ),
-    Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8.", group="hardware"),
-    Option(
-        "sort",
-        ("--sort",),
-        "S",
-        "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory.",
-        complete="sorts",
-    ),
+    Option("sort", ("--sort",), "S", _SORT, complete="sorts"),
     Option("strict", ("--strict",), "", "Leave out what only probably fits.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
     Option("every", ("--all",), "", "List each instance, not one for all with the same accelerator.", "flag"),
-    Option(
-        "any_layout",
-        ("--any-layout",),
-        "",
-        "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7.",
-        "flag",
-        group="hardware",
-    ),
+    *grouped("hardware", Option("any_layout", ("--any-layout",), "", _ANY_LAYOUT, "flag")),
 )
 
 

@@ -18,7 +18,7 @@ from hwcalc.cli.options import (
 from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
 from hwcalc.library.explained import SECTIONS
-from hwcalc.report import View
+from hwcalc.report.view import View
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hwcalc.cli.options import OUTPUT, Option, command
 from hwcalc.cli.output import Answer, answer_lists, view_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
-from hwcalc.report import View
+from hwcalc.report.view import View
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 

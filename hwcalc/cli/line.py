@@ -47,8 +47,10 @@ def with_command(words: Sequence[str]) -> list[str]:
     takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
     takes_value |= {flag for flag, alias in aliases(PLANNING).items() if not alias.value}
     takes_value |= {flag for flag, values in NO_EFFECT.items() if values}
-    reader = _llamacpp_words(words)
-    takes_value |= set() if reader is None else reader.with_value()
+    if _llamacpp_words(words) is not None:
+        from hwcalc.cli.llamacpp import FOLLOWED
+
+        takes_value |= FOLLOWED
     skip = False
     for index, word in enumerate(words):
         if skip:
@@ -106,6 +108,12 @@ class _Line:
         """Flags of servers that change no bytes."""
         self.takes_flags = any(option.name == "engine_options" for option in self.options)
         self.llamacpp = _llamacpp_words(self.words) if self.takes_flags else None
+        self.llamacpp_flags: frozenset[str] = frozenset()
+        """The flags of llama-server that are read on this line."""
+        if self.llamacpp is not None:
+            from hwcalc.cli.llamacpp import SERVER_FLAGS
+
+            self.llamacpp_flags = SERVER_FLAGS - self.own.keys()
         before = self.words[: self.words.index("--")] if "--" in self.words else self.words
         self.asks_help = bool(_HELP & set(before))
 
@@ -126,7 +134,7 @@ class _Line:
             flag, equals, value = word.partition("=")
             spelled = flag.replace("_", "-")
             alias = self.aliases.get(spelled) if flag not in self.own else None
-            if self.llamacpp is not None and flag not in self.own and self.llamacpp.takes(flag):
+            if self.llamacpp is not None and flag in self.llamacpp_flags:
                 self.llamacpp.read(flag, value if equals else None, self.words)
             elif self.takes_flags and flag not in self.own and spelled in NO_EFFECT:
                 self.drop(spelled, has_value=bool(equals))

@@ -9,8 +9,8 @@ from hwcalc.cli.options import OUTPUT, PLANNING, Option, command
 from hwcalc.cli.output import Answer, answer, answer_lists, view_of
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
-from hwcalc.report import View
 from hwcalc.report.schema import DOCUMENTS
+from hwcalc.report.view import View
 from hwcalc.text import shell_word, shown
 
 if TYPE_CHECKING:

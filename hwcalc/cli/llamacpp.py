@@ -68,6 +68,12 @@ WITHOUT_EFFECT: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """Flags of llama-server that change no bytes -> how many values follow."""
 _SPECULATION: Final = ("--spec-type", "--spec-draft-n-max")
+FOLLOWED: Final = frozenset(
+    {*WITH_VALUE, *_SPECULATION, *_CONTEXT, *_SLOTS, *MODEL_FLAGS, *(flag for flag, values in WITHOUT_EFFECT.items() if values)}
+)
+"""Flags of llama-server that a value follows."""
+SERVER_FLAGS: Final = frozenset({*FOLLOWED, *_SWITCHES, *WITHOUT_EFFECT})
+"""All flags of llama-server that are read."""
 _DRAFTS: Final = 3
 """``common_params_speculative_draft.n_max`` (common/common.h)."""
 _LIKE_ON: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
@@ -98,18 +104,6 @@ class LlamacppWords:
         self.drafting = ""
         self.drafts = _DRAFTS
         self.dropped: list[str] = []
-
-    @staticmethod
-    def takes(flag: str) -> bool:
-        """Whether this flag is llama-server's."""
-        known = (WITH_VALUE, _SWITCHES, WITHOUT_EFFECT, _CONTEXT, _SLOTS, MODEL_FLAGS, _SPECULATION)
-        return any(flag in each for each in known)
-
-    @staticmethod
-    def with_value() -> set[str]:
-        """The flags of llama-server that a value follows."""
-        followed = (flag for flag, values in WITHOUT_EFFECT.items() if values)
-        return {*WITH_VALUE, *_SPECULATION, *_CONTEXT, *_SLOTS, *MODEL_FLAGS, *followed}
 
     def read(self, flag: str, value: str | None, words: list[str]) -> None:
         """Read a flag, and its value from the words that follow. Raises :class:`~hwcalc.errors.UsageError` for a value that is missing."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hwcalc.cli.options import MODEL, OUTPUT, Option, command, given_options, grouped, plan_options, reading
 from hwcalc.cli.output import Answer, answer, view_of
 from hwcalc.errors import UsageError
-from hwcalc.report import View
+from hwcalc.report.view import View
 
 if TYPE_CHECKING:
     from hwcalc.probe.run import MoreOptions
@@ -58,7 +58,16 @@ def probe(*, model: str | None, verify: str | None, receipt: str | None, **optio
         if model is not None or receipt is not None or chosen.any or options["fill"]:
             message = "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure."
             raise UsageError(message, hint="Write: kvplan probe --verify F.json")
-        return _verified(verify, view)
+        from hwcalc.probe.receipt import read_receipt
+        from hwcalc.probe.receipt import verify as planned_again
+
+        verified = planned_again(read_receipt(verify), verify)
+        status = 0 if verified.agrees else 1
+        if view.format == "json":
+            return answer(verified, status=status)
+        from hwcalc.report.probe import verified_text, verify_csv
+
+        return Answer(text=verify_csv(verified) if view.format == "csv" else verified_text(verified, view), status=status)
     if model is None:
         raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
     check_alone(chosen)
@@ -107,20 +116,6 @@ def _probed(
         messages = tuple(rank.message for rank in probed.ranks if rank.message)
         return Answer(text=probe_csv(probed, more), status=status, remarks=messages)
     return Answer(text=probe_text(probed, more, view), status=status)
-
-
-def _verified(path: str, view: View) -> Answer:
-    from hwcalc.probe.receipt import read_receipt, verify
-
-    verified = verify(read_receipt(path), path)
-    status = 0 if verified.agrees else 1
-    if view.format == "json":
-        return answer(verified, status=status)
-    from hwcalc.report.probe import verified_text, verify_csv
-
-    if view.format == "csv":
-        return Answer(text=verify_csv(verified), status=status)
-    return Answer(text=verified_text(verified, view), status=status)
 
 
 _FIRST: Final = ("engine", "batch")

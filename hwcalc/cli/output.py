@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report import PIPED_WIDTH, Detail, View
+from hwcalc.report.text import PIPED_WIDTH
+from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
 

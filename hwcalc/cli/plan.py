@@ -25,8 +25,8 @@ from hwcalc.cli.options import (
 from hwcalc.cli.output import WIDTH, Answer, answer, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
-from hwcalc.report import PIPED_WIDTH
 from hwcalc.report.plan import FORMATS, plan_report
+from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

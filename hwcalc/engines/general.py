@@ -118,13 +118,13 @@ class GeneralOccupancy(Occupancy):
 
     def _plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.forms import passed_tokens
-        from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
+        from hwcalc.engines.memory import budget_of, forward, loaded_beside, outside
         from hwcalc.quantization.planned import format_name
 
-        memory_and_weights = loaded(self)
-        if memory_and_weights.value is None:
-            return Noted(None, memory_and_weights.notes)
-        gpu, memory, weights = memory_and_weights.value
+        found, notes = loaded_beside(self)
+        if found is None:
+            return Noted(None, notes)
+        gpu, memory, weights = found
         policy: tuple[BudgetPart, ...] = ()
         if self.evicted is not None:
             from hwcalc.engines.policies import policy_part
@@ -133,18 +133,17 @@ class GeneralOccupancy(Occupancy):
         hardware, rows, chunks = self.setup.hardware, self.request.replica_batch, self.chunks()
         weight_format = format_name(self.setup.weights)
         activations = forward(self, chunks, rows, dtype=weight_format if weight_format in FLOATS else None)
-        extra, margin = beside(self), hardware.margin
-        notes: tuple[Note, ...] = ()
+        margin, margin_notes = hardware.margin, tuple[Note, ...]()
         if margin is None and hardware.memory_utilization is None:
             # Who gives the share that the engine may use leaves no margin by default.
             margin = parse_share(runtime_profile().margin_text)
             message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
-            notes = (Note(code="default-margin", message=message),)
-        parts = (*weights, *extra.value, activations, *self.working(), *policy, *outside(self, gpu))
+            margin_notes = (Note(code="default-margin", message=message),)
+        parts = (*weights, activations, *self.working(), *policy, *outside(self, gpu))
         tokens, share = passed_tokens(self.tokens, rows, chunks[1]), hardware.memory_utilization
         share = 1.0 if share is None else share
         budget, measured = budget_of(self, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin)
-        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *measured, *notes))
+        return Noted(budget, (*notes, *measured, *margin_notes))
 
     def chunks(self) -> tuple[int | None, int | None, int | None]:
         """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.

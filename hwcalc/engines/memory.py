@@ -396,6 +396,15 @@ def loaded(opened: Occupancy) -> Noted[tuple[Gpu, VisibleMemory, tuple[BudgetPar
     return Noted((gpu, memory, weights.value), notes)
 
 
+def loaded_beside(opened: Occupancy) -> Noted[tuple[Gpu, VisibleMemory, tuple[BudgetPart, ...]] | None]:
+    """As :func:`loaded`, with the adapters of ``--lora`` and the draft of ``--draft`` behind the weights."""
+    found, notes = loaded(opened)
+    if found is None:
+        return Noted(None, notes)
+    extra = _beside(opened)
+    return Noted((found[0], found[1], (*found[2], *extra.value)), (*notes, *extra.notes))
+
+
 def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """The parts outside of the engine's tensors: the context, workspaces, and buffers for communication."""
     return device_context(gpu), *workspaces(gpu), *communication(opened.setup.parallel, gpu)
@@ -421,7 +430,7 @@ def budget_of(
     return Noted(Budget.of(memory, share, margin, measured.value), measured.notes)
 
 
-def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
+def _beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     """The adapters of ``--lora`` on the fullest rank, and the draft with its cache. Notes say what is not known, and not counted.
 
     The draft caches every token that the planned model caches.

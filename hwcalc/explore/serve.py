@@ -191,23 +191,19 @@ def respond(request: Request, site: Site) -> Reply:
         if rest == "models" and not query:
             return Reply(status=HTTPStatus.OK, body=site.models())
         if rest == "model":
-            return Reply(status=HTTPStatus.OK, body=site.payload(_id_in(query)))
+            try:
+                given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=4, errors="strict")
+            except ValueError:
+                given = []
+            if [name for name, _ in given] != ["id"]:
+                raise UsageError(f"{shown(query, 60)} does not name one model.", hint="Ask for: model?id=ORG/NAME")
+            return Reply(status=HTTPStatus.OK, body=site.payload(given[0][1]))
         return _refused(HTTPStatus.NOT_FOUND, "there is no such page.", hint="There are: models, model?id=ORG/NAME")
     except BusyError as error:
         return _refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message, hint=error.hint, headers={"Retry-After": "5"})
     except KvplanError as error:
         document = error_document(code=error.exit_code, type_=error.type, message=error.message, hint=error.hint)
         return Reply(status=HTTPStatus.NOT_FOUND, body=json.dumps(document).encode())
-
-
-def _id_in(query: str) -> str:
-    try:
-        given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=4, errors="strict")
-    except ValueError:
-        given = []
-    if [name for name, _ in given] != ["id"]:
-        raise UsageError(f"{shown(query, 60)} does not name one model.", hint="Ask for: model?id=ORG/NAME")
-    return given[0][1]
 
 
 def _is_from_here(request: Request) -> bool:

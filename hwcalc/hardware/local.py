@@ -358,13 +358,10 @@ def match(device: FoundGpu, notes: list[Note]) -> Gpu | None:
         apart = next((abs(size - device.memory_mib) for size in sizes if size is not None), None)
         if apart is not None and apart * 100 <= _TOLERANCE * (device.memory_mib + apart):
             near.append((apart, gpu.id, gpu))
-    return _with_reading(min(near)[2], device) if near else None
-
-
-def _with_reading(gpu: Gpu, device: FoundGpu) -> Gpu:
-    """The profile with the memory that the driver of this machine reports."""
-    size = device.memory_mib
-    assert size is not None
+    if not near:
+        return None
+    # The memory that the driver of this machine reports.
+    gpu, size = min(near)[2], device.memory_mib
     basis = f"read here through {device.through}"
     if device.by_torch:
         tool = None if gpu.memory_total_mib is None or gpu.memory_total_mib < size else gpu.memory_total_mib

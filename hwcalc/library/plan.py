@@ -15,10 +15,7 @@ from hwcalc.planner.result import Plan
 
 
 @takes(PlanOptions)
-def plan(
-    model: ModelLike | None = None,
-    **options: Unpack[PlanOptions],
-) -> Plan:
+def plan(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Plan:
     """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights, as published or in the format ``weights``.
 
     Keyword arguments are the options of the command, with ``_`` in place of ``-``; token counts may be written ``"32k"``. ``model`` may

@@ -17,8 +17,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
-from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
-from hwcalc.probe.measure import holding
+from hwcalc.probe.devices import Device, default_reserve, holding, is_out_of_memory
 from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time
 from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
@@ -81,11 +80,6 @@ class BandwidthResult(Record):
     def step_seconds(self) -> float:
         """Seconds to read the planned cache at the measured rate, a lower bound of a decode step."""
         return self.planned_bytes / 1e9 / self.read.gbps
-
-    @property
-    def predicted_step_seconds(self) -> float | None:
-        """Seconds to read the planned cache at the peak of the profile."""
-        return None if self.peak_gbps is None else self.planned_bytes / 1e9 / self.peak_gbps
 
     def share(self, timing: Timing) -> float | None:
         """The rate of a timing as a share of the profile's peak."""

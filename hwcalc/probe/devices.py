@@ -1,4 +1,7 @@
-"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened."""
+"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened.
+
+A meter says how many bytes live tensors take, now and at the most: by CUDA's allocator, or by every storage that torch makes and frees.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import os
 import platform
 import re
 import sys
+import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -299,3 +303,135 @@ def is_out_of_memory(error: BaseException, torch: Any) -> bool:
     words = str(error).lower()
     # The phrases are specific: "An illegal memory access was encountered" is a fault, not a lack of memory.
     return isinstance(error, RuntimeError) and any(sign in words for sign in _NO_MEMORY)
+
+
+@contextmanager
+def holding(device: Device) -> Iterator[list[Any]]:
+    """A list for tensors. At the end of the block, also after an error, the tensors are dropped and their memory is freed."""
+    held: list[Any] = []
+    try:
+        yield held
+    finally:
+        held.clear()
+        device.release()
+
+
+class Meter:
+    """Bytes above those at the start. ``restart`` begins a new peak."""
+
+    def __init__(self) -> None:
+        self._now = self._peak = 0
+        self.counts = True
+
+    @property
+    def now(self) -> int:
+        """The bytes that live tensors take."""
+        return self._now
+
+    @property
+    def peak(self) -> int:
+        """The most since the last restart."""
+        return self._peak
+
+    def restart(self) -> None:
+        """Forget the peak."""
+        self._peak = self._now
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A block whose tensors do not count: what is looked up and looked after. None of them may outlive it on the device."""
+        before, self.counts = self.counts, False
+        try:
+            yield
+        finally:
+            self.counts = before
+
+    def change(self, size: int) -> None:
+        """A storage has come, or gone."""
+        self._now += size
+        self._peak = max(self._peak, self._now)
+
+
+class _CudaMeter(Meter):
+    """The bytes that were asked of CUDA's allocator: without its rounding, which hangs on what was there before."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device = device
+        self._before = 0
+        self._start = self._read("current")
+        self.restart()
+
+    def _read(self, what: str) -> int:
+        cuda = self._device.torch.cuda
+        cuda.synchronize(self._device.label)
+        return int(cuda.memory_stats(self._device.label).get(f"requested_bytes.all.{what}", 0))
+
+    @property
+    def now(self) -> int:
+        return self._read("current") - self._start
+
+    @property
+    def peak(self) -> int:
+        return max(self._before, self._read("peak") - self._start)
+
+    def restart(self) -> None:
+        self._before = 0
+        self._device.torch.cuda.reset_peak_memory_stats(self._device.label)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._before = self.peak
+        try:
+            yield
+        finally:
+            before = self._before
+            self.restart()
+            self._before = before
+
+
+@contextmanager
+def metering(device: Device) -> Iterator[Meter]:
+    """A meter for what the block does on this device.
+
+    CUDA's allocator counts by itself. The CPU's has no counters, and Metal's have no peak: there each operation's new storages are
+    counted until they are freed.
+    """
+    if device.kind == "cuda":
+        yield _CudaMeter(device)
+        return
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    meter = Meter()
+    known: dict[int, weakref.finalize[Any, Any]] = {}
+
+    def gone(key: int, size: int) -> None:
+        del known[key]
+        meter.change(-size)
+
+    def dispatch(_: Any, function: Any, __: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # ``_cdata`` is torch's own name of the memory behind a tensor.
+        taken = {int(one.untyped_storage()._cdata) for one in _tensors((args, kwargs or {}))}  # noqa: SLF001
+        result = function(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            key = int(storage._cdata)  # noqa: SLF001 - as above
+            if meter.counts and key not in known and key not in taken:
+                known[key] = weakref.finalize(storage, gone, key, storage.nbytes())
+                meter.change(storage.nbytes())
+        return result
+
+    # A class statement would need torch when types are checked.
+    with type("Ledger", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})():
+        yield meter
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """The tensors in what an operation took or gave."""
+    if hasattr(value, "untyped_storage"):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))

@@ -18,8 +18,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.probe.allocator import AllocatorSettings, environment_settings, predict
-from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
-from hwcalc.probe.measure import holding
+from hwcalc.probe.devices import Device, default_reserve, holding, is_out_of_memory
 from hwcalc.text import shown
 
 WHAT: Final = ("batch", "seq")

@@ -74,22 +74,6 @@ class LiveResult(Record):
     control_difference: float = 0.0
     tolerance: float = 0.0
 
-    @property
-    def difference_bytes(self) -> int:
-        """Measured minus predicted."""
-        return self.measured_bytes - self.predicted_bytes
-
-    @property
-    def cache_agrees(self) -> bool:
-        """Whether the cache and each of its layers have the planned bytes."""
-        same = all(layer.predicted_bytes == layer.measured_bytes for layer in self.layers)
-        return self.status != NOT_RUN and self.difference_bytes == 0 and same
-
-    @property
-    def logits_agree(self) -> bool:
-        """Whether decoding with the cache gives the same logits as without, and a lost cache would have been noticed."""
-        return self.status != NOT_RUN and self.logits_difference <= self.tolerance < self.control_difference
-
     def rows(self) -> tuple[tuple[str, int, int], ...]:
         """Name, predicted and measured bytes of each layer, and of the whole cache."""
         layers = (
@@ -240,7 +224,8 @@ def _judged(result: LiveResult, fed: live_model.RunOutput, opened: Occupancy, nu
         control_difference=control,
     )
     wrong = []
-    if not result.cache_agrees:
+    same = all(layer.predicted_bytes == layer.measured_bytes for layer in result.layers)
+    if not same or result.measured_bytes != result.predicted_bytes:
         wrong.append(f"the cache holds {result.measured_bytes:,} bytes, planned were {result.predicted_bytes:,}")
     if not logits <= result.tolerance:
         wrong.append(f"logits with the cache differ by {logits:.2g} of the largest, allowed is {result.tolerance:g}")

@@ -296,44 +296,36 @@ def full_config(model: ModelSpec) -> dict[str, Any]:
     return {**clean(document), "model_type": text.model_type}
 
 
-def own_class(model_type: str, *, encoder_decoder: bool) -> Any:
-    """The library's class that generates text with this model type, or its bare decoder if that is only part of another model.
-
-    Raises :class:`NotRun` if there is none.
-    """
-    import transformers
-    from transformers.models.auto import modeling_auto as auto
-
-    causal: Mapping[str, str] = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    pairs: Mapping[str, str] = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    name = pairs.get(model_type) if encoder_decoder else causal.get(model_type) or auto.MODEL_MAPPING_NAMES.get(model_type)
-    if not isinstance(name, str):
-        raise NotRun(f"transformers has no class that generates text with {shown(model_type)}")
-    try:
-        return getattr(transformers, name)
-    except (AttributeError, ImportError) as error:
-        raise NotRun(f"transformers cannot load {name}: {_first(error)}") from error
-
-
 def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, seed: int) -> Any:
-    """A model with random weights, ready to run. On the device ``meta`` it takes no memory, but its size can be counted.
+    """A model with random weights, ready to run: of the library's class that generates text with its type, or of its bare decoder if that
+    is only part of another model. On the device ``meta`` it takes no memory, but its size can be counted.
 
-    Raises :class:`NotRun` if the library does not build it.
+    Raises :class:`NotRun` if the library has no such class, or does not build it.
     """
     import torch
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    state = torch.random.get_rng_state()
-    # Only the generator of the CPU is seeded and restored; that of the device is not used.
-    torch.default_generator.manual_seed(seed)
+    model_type = config["model_type"]
+    causal: Mapping[str, str] = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    pairs: Mapping[str, str] = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    name = causal.get(model_type) or auto.MODEL_MAPPING_NAMES.get(model_type)
+    name = pairs.get(model_type) if config.get("is_encoder_decoder") else name
+    if not isinstance(name, str):
+        raise NotRun(f"transformers has no class that generates text with {shown(model_type)}")
     with _sealed():
         try:
-            made = CONFIG_MAPPING[config["model_type"]](**{key: value for key, value in config.items() if key != "model_type"})
-            kind = own_class(config["model_type"], encoder_decoder=bool(config.get("is_encoder_decoder")))
+            kind = getattr(transformers, name)
+        except (AttributeError, ImportError) as error:
+            raise NotRun(f"transformers cannot load {name}: {_first(error)}") from error
+        state = torch.random.get_rng_state()
+        # Only the generator of the CPU is seeded and restored; that of the device is not used.
+        torch.default_generator.manual_seed(seed)
+        try:
+            made = CONFIG_MAPPING[model_type](**{key: value for key, value in config.items() if key != "model_type"})
             with torch.device("meta" if device == "meta" else "cpu"):
                 model = kind._from_config(made, dtype=dtype, attn_implementation=attention)  # noqa: SLF001 - the library's own way
-        except NotRun:
-            raise
         except Exception as error:
             raise NotRun(f"transformers does not build it: {_first(error)}") from error
         finally:

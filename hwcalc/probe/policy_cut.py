@@ -17,8 +17,8 @@ from hwcalc.engines.pool import Allocation
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.outcome import course_of
-from hwcalc.probe.devices import Device
-from hwcalc.probe.measure import Meter
+from hwcalc.probe.devices import Device, Meter
+from hwcalc.probe.result import PolicyFigure
 from hwcalc.units import GIB
 
 
@@ -164,6 +164,16 @@ class Measured(Record):
     steps: int
     copied_tokens: int
     in_place: bool | None
+
+
+class Ran(Record):
+    """What a run came to. ``parts`` says of each thing how much was run, how much there is, and what it is."""
+
+    figures: tuple[PolicyFigure, ...]
+    copied: int
+    in_place: bool | None
+    steps: int
+    parts: tuple[tuple[int, int, str], ...]
 
 
 def lengths_of(chosen: Chosen, setting: Setting, kept: Mapping[int, int], prompt: int, steps: int) -> Lengths:

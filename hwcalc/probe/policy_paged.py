@@ -17,7 +17,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.planner.result import PolicyBlocks
 from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device
-from hwcalc.probe.policy_cut import PRIME, Lengths, Ranges, lengths_of, places_of
+from hwcalc.probe.policy_cut import PRIME, Lengths, Ran, Ranges, lengths_of, places_of
 from hwcalc.probe.result import BLOCKS, SLOTS, PolicyFigure
 
 if TYPE_CHECKING:
@@ -186,17 +186,6 @@ def planned_blocks(planned: PolicyBlocks) -> dict[str, float]:
     return {HELD: planned.held, COMPACTED: planned.free_compacted, MOST: planned.most, STEADY: planned.steady}
 
 
-class Pages(Record):
-    """What was counted: ``heads`` of ``all_heads`` of a layer in each group were really moved, in ``steps`` of the decode steps."""
-
-    figures: tuple[PolicyFigure, ...]
-    copied: int
-    in_place: bool
-    heads: int
-    all_heads: int
-    steps: int
-
-
 class _Group(Record):
     """The largest cut of a group, as the policy says it: tokens before it, and what stays in each layer.
 
@@ -243,13 +232,13 @@ def pages_for_real(
     share: Fraction,
     seed: int,
     until: float,
-) -> Pages:
-    """Count and move the blocks of each group of one sequence."""
-    asked = opened.setup.policy
+) -> Ran:
+    """Count and move the blocks of each group of one sequence: of a layer in each group, with as many heads as fit."""
+    asked, output = opened.setup.policy, opened.tokens - opened.load.prompt_tokens
     assert asked is not None
-    steps = min(opened.tokens - opened.load.prompt_tokens, _MOST_STEPS)
+    steps = min(output, _MOST_STEPS)
     groups = [_group(opened, evicted, group, steps) for group in opened.paged_groups()]
-    growing = opened.tokens > opened.load.prompt_tokens
+    growing = output > 0
     told = planned_blocks(planned)
     figures = [
         PolicyFigure.exact(HELD, BLOCKS, told[HELD], sum(-(-one.before // one.block) for one in groups)),
@@ -265,16 +254,16 @@ def pages_for_real(
         most, steady, taken, right = zip(*walks, strict=True)
         followed = min(taken)
         in_place = in_place and all(right)
-        judged = PolicyFigure.exact if followed == opened.tokens - opened.load.prompt_tokens else PolicyFigure.known
+        judged = PolicyFigure.exact if followed == output else PolicyFigure.known
         figures.append(judged(MOST, BLOCKS, told[MOST], sum(most)))
         figures.append(judged(STEADY, BLOCKS, told[STEADY], sum(steady)))
-    return Pages(
+    heads, all_heads = sum(one.heads for one in moved), sum(group.heads[group.layer] for group in groups)
+    return Ran(
         figures=tuple(figures),
         copied=sum(sum(one.copies[asked.compaction]) for one in moved if asked.compaction in one.copies),
         in_place=in_place,
-        heads=sum(one.heads for one in moved),
-        all_heads=sum(group.heads[group.layer] for group in groups),
         steps=followed,
+        parts=((1, opened.batch, "sequences"), (heads, all_heads, "heads"), (followed, output, "decode steps")),
     )
 
 

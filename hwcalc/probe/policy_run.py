@@ -19,8 +19,7 @@ from hwcalc.planner.policy import policy_info
 from hwcalc.planner.result import PolicyInfo
 from hwcalc.policies.base import Chosen, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import extras_of
-from hwcalc.probe.devices import Device, is_out_of_memory
-from hwcalc.probe.measure import Meter, holding, metering
+from hwcalc.probe.devices import Device, Meter, holding, is_out_of_memory, metering
 from hwcalc.probe.policy_cut import (
     MOST_GROWTHS,
     MOST_MOVED_BYTES,
@@ -28,6 +27,7 @@ from hwcalc.probe.policy_cut import (
     Lengths,
     Measured,
     Plan,
+    Ran,
     Sizes,
     cut_for_real,
     lengths_of,
@@ -41,7 +41,6 @@ from hwcalc.units import GIB, MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.policies import Evicted
-    from hwcalc.policies.base import AskedPolicy
 
 _LEAST_TOKENS: Final = 64
 _MOST_TOKENS: Final = 2**31
@@ -237,20 +236,36 @@ def run_policy(
 
     Raises a subclass of :class:`~hwcalc.errors.KvplanError` where there is nothing to drop or no layer fits.
     """
-    evicted, asked = _policy_of(opened)
+    evicted, asked, prompt = opened.evicted, opened.setup.policy, opened.load.prompt_tokens
+    if evicted is None or asked is None:
+        raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
+    if opened.load.sharing != UNSHARED:
+        raise UsageError(
+            "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
+        )
+    if not evicted.setting.layers:
+        raise UnsupportedError(
+            "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
+        )
     info = policy_info(opened, evicted)
     usable = _CPU_BYTES if usable_bytes is None else usable_bytes
     if device.kind == "cpu" and not limited:
         usable = min(usable, _CPU_BYTES)
     until = monotonic() + seconds
     try:
-        if opened.paged_groups():
-            ran = _paged(opened, evicted, info, device, usable, scale, until)
-        else:
+        if not opened.paged_groups():
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
+        elif info.blocks is None:
+            raise UnsupportedError(
+                f"{info.name} drops nothing of these {info.prompt:,} tokens: no block is to be given back.",
+                hint="Use a longer --prompt, or --engine reference.",
+            )
+        else:
+            share = scale or Fraction(1)
+            ran = pages_for_real(opened, evicted, info.blocks, device, usable_bytes=usable, share=share, seed=SEED, until=until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
-            beside = beside_for_real(info.beside, asked.chosen, opened.load.prompt_tokens, evicted.setting, device, meter, least)
+            beside = beside_for_real(info.beside, asked.chosen, prompt, evicted.setting, device, meter, least)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
@@ -266,10 +281,10 @@ def run_policy(
         device=device.label,
         seed=SEED,
         survivors=AT_RANDOM if evicted.state.ranges is None else BY_THE_RULE,
-        prompt=opened.load.prompt_tokens,
-        output=opened.tokens - opened.load.prompt_tokens,
+        prompt=prompt,
+        output=opened.tokens - prompt,
         steps=ran.steps,
-        scaled=", ".join(ran.smaller) or None,
+        scaled=", ".join(f"{made:,} of {whole:,} {what}" for made, whole, what in ran.parts if made != whole) or None,
         copied_tokens=ran.copied,
         in_place=ran.in_place,
         figures=figures,
@@ -277,81 +292,24 @@ def run_policy(
     )
 
 
-def _policy_of(opened: Occupancy) -> tuple[Evicted, AskedPolicy]:
-    """The policy of the request at work, if it can be run."""
-    evicted, asked = opened.evicted, opened.setup.policy
-    if evicted is None or asked is None:
-        raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
-    if opened.load.sharing != UNSHARED:
-        raise UsageError(
-            "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
-        )
-    if not evicted.setting.layers:
-        raise UnsupportedError(
-            "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
-        )
-    return evicted, asked
-
-
-class _Ran(Record):
-    """What a run came to, and how it was made smaller."""
-
-    figures: tuple[PolicyFigure, ...]
-    copied: int
-    in_place: bool | None
-    steps: int
-    smaller: tuple[str, ...]
-
-
-def _paged(
-    opened: Occupancy, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
-) -> _Ran:
-    """The blocks of one sequence."""
-    if info.blocks is None:
-        raise UnsupportedError(
-            f"{info.name} drops nothing of these {info.prompt:,} tokens: no block is to be given back.",
-            hint="Use a longer --prompt, or --engine reference.",
-        )
-    pages = pages_for_real(
-        opened, evicted, info.blocks, device, usable_bytes=usable, share=scale or Fraction(1), seed=SEED, until=until
-    )
-    output = opened.tokens - opened.load.prompt_tokens
-    return _Ran(
-        figures=pages.figures,
-        copied=pages.copied,
-        in_place=pages.in_place,
-        steps=pages.steps,
-        smaller=_smaller(
-            (1, opened.batch, "sequences"), (pages.heads, pages.all_heads, "heads"), (pages.steps, output, "decode steps")
-        ),
-    )
-
-
 def _contiguous(
     opened: Occupancy, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
-) -> _Ran:
+) -> Ran:
     """The tensors of all layers."""
     part = _fitting(opened, evicted, usable, scale)
     with holding(device) as held:
         held.append(Cache(part.plan, part.layers, part.lengths, device, seed=SEED, ranges=evicted.state.ranges))
         with metering(device) as meter:
             measured = cut_for_real(held[0], meter, part.lengths, until)
-    output = opened.tokens - part.plan.prompt
-    return _Ran(
+    layers = (len(part.layers), len(part.plan.layers), "layers")
+    steps = (measured.steps, opened.tokens - part.plan.prompt, "decode steps")
+    return Ran(
         figures=tuple(_figures(opened, part, measured, info)),
         copied=measured.copied_tokens,
         in_place=measured.in_place,
         steps=measured.steps,
-        smaller=_smaller(
-            (part.batch, opened.batch, "sequences"),
-            (len(part.layers), len(part.plan.layers), "layers"),
-            (measured.steps, output, "decode steps"),
-        ),
+        parts=((part.batch, opened.batch, "sequences"), layers, steps),
     )
-
-
-def _smaller(*sizes: tuple[int, int, str]) -> tuple[str, ...]:
-    return tuple(f"{made:,} of {all_of:,} {what}" for made, all_of, what in sizes if made != all_of)
 
 
 def _fitting(opened: Occupancy, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:

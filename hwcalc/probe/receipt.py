@@ -20,9 +20,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
 from hwcalc.planner.options import OPTIONS, read_options
 from hwcalc.probe.allocator import parse_settings, predict
-from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.result import MEASURED, Compared, Probed
-from hwcalc.probe.run import More
+from hwcalc.probe.run import More, rebuilt
 from hwcalc.text import brief, shown
 
 _LARGEST: Final = 8 * 1024**2

@@ -7,7 +7,7 @@ bandwidth of the cache, a policy.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -15,17 +15,26 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
-from hwcalc.probe.allocator import environment_settings
+from hwcalc.probe.allocator import AllocatorSettings, environment_settings, predict
 from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, BandwidthResult, measure_bandwidth, save_bandwidth
-from hwcalc.probe.devices import Device, default_reserve, open_device
+from hwcalc.probe.devices import Counters, Device, default_reserve, holding, is_out_of_memory, open_device
 from hwcalc.probe.limits import WHAT, MaxResult, find_max
 from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult, run_live
-from hwcalc.probe.measure import measure
-from hwcalc.probe.result import PolicyRun, Probed, RankResult
-from hwcalc.text import shown
+from hwcalc.probe.result import (
+    MEASURED,
+    OUT_OF_MEMORY,
+    REFUSED,
+    Compared,
+    PolicyRun,
+    Probed,
+    RankResult,
+    TensorResult,
+)
+from hwcalc.text import brief, shown
 from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +43,10 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = timedelta(minutes=10)
 _MOST: Final = 2**16
+_CHUNK_BYTES: Final = 64 * MIB
+_PATTERNS: Final = 251
+_FREE_TOLERANCE: Final = 2 * MIB
+"""A page of the driver; the runtime's own allocations are smaller."""
 
 
 class World(Record):
@@ -190,28 +203,219 @@ def _rank(
     environment: Mapping[str, str],
     notes: list[Note],
 ) -> RankResult:
-    """What one rank allocates on this device, of whose free memory ``sharing`` processes take a part each."""
-    stage = stage_of(opened.request, rank)
+    """Allocate the tensors of one rank and compare. ``sharing`` processes share the free memory of the device.
+
+    Running out of memory is a result, not an error. Raises :class:`~hwcalc.errors.UsageError` if nothing fits into the limits.
+    """
+    stage, settings = stage_of(opened.request, rank), environment_settings(environment)
     allocations = opened.allocation(stage)
     if not allocations:
         raise UnsupportedError("there is nothing to allocate: no layer of this model keeps anything.")
+    planned = sum(one.bytes for one in allocations)
     limits = [] if options.max_bytes is None else [options.max_bytes]
     if options.scale is not None:
         if not 0 < options.scale <= 1:
             raise UsageError(f"scale is {float(options.scale):g}.", hint="Allowed: a share above 0 and up to 1.")
-        limits.append(int(sum(one.bytes for one in allocations) * options.scale))
-    return measure(
-        allocations,
-        device,
+        limits.append(int(planned * options.scale))
+    most = min(limits, default=None)
+    reserve = default_reserve(device) if options.reserve_bytes is None else options.reserve_bytes
+    asked, words = scaled(allocations, most)
+    device.warm_up()
+    free = device.free_bytes()
+    where = device.environment()
+    measured: list[int] = []
+    filled: bool | None = None
+    comparisons: list[Compared] = []
+    outcome, message = REFUSED, _refusal(device, asked, settings, free, reserve, sharing, limited=most is not None)
+    if not message:
+        measured, filled, message, comparisons = _allocated(asked, device, settings, notes, fill=options.fill)
+        outcome = OUT_OF_MEMORY if message else MEASURED
+    sizes: list[int | None] = [*measured, *[None] * (len(asked) - len(measured))]
+    whole = all(one.bytes == size for one, size in zip(asked, sizes, strict=True))
+    return RankResult(
         rank=rank,
         stage=stage,
-        settings=environment_settings(environment),
-        reserve_bytes=default_reserve(device) if options.reserve_bytes is None else options.reserve_bytes,
-        most_bytes=min(limits, default=None),
-        sharing=sharing,
-        fill=options.fill,
-        notes=notes,
+        environment=where,
+        outcome=outcome,
+        message=message,
+        planned_bytes=planned,
+        asked_bytes=sum(one.bytes for one in asked),
+        scaled=words,
+        most_bytes=most,
+        free_bytes=free,
+        reserve_bytes=reserve,
+        filled=filled,
+        tensors=tuple(
+            TensorResult(
+                name=one.name,
+                layer=None if one.layer < 0 else one.layer,
+                dtype=one.dtype,
+                shape=one.shape,
+                predicted_bytes=one.bytes,
+                measured_bytes=size,
+            )
+            for one, size in zip(asked, sizes, strict=True)
+        ),
+        comparisons=() if message else tuple(comparisons),
+        agrees=not message and filled is not False and whole and all(one.agrees for one in comparisons),
     )
+
+
+def _allocated(
+    asked: Sequence[Allocation], device: Device, settings: AllocatorSettings, notes: list[Note], *, fill: bool
+) -> tuple[list[int], bool | None, str, list[Compared]]:
+    """The bytes of each tensor, whether they were read back as written, a message if memory ran out, and the figures."""
+    total = sum(one.bytes for one in asked)
+    measured: list[int] = []
+    filled, message = None, ""
+    with holding(device) as held:
+        before = after = device.counters()
+        try:
+            for one in asked:
+                # Only the list refers to the tensors, so emptying it frees them, even after an interrupt.
+                held.append(device.empty(one.shape, one.dtype))
+                measured.append(int(held[-1].untyped_storage().nbytes()))
+            after = device.counters()
+            if fill:
+                filled = _fill(held, device)
+                if device.kind == "cpu":
+                    after = replace(after, resident=device.counters().resident)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error, device.torch):
+                raise
+            if len(measured) == len(asked):
+                message = f"out of memory while {human_bytes(total)} were read back; leave more free: --reserve 1GiB"
+            else:
+                tensors = f"{len(held):,} of {len(asked):,} tensors"
+                message = f"out of memory after {tensors}, {human_bytes(sum(measured))} of {human_bytes(total)}."
+    comparisons = _comparisons(asked, sum(measured), before, after, settings, filled=filled is not None, notes=notes)
+    return measured, filled, message, comparisons
+
+
+def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[tuple[Allocation, ...], str | None]:
+    """At most ``most_bytes`` of the allocations, as a pool of fewer blocks or the first layers; and a description of the change.
+
+    Raises :class:`~hwcalc.errors.UsageError` if not even one block or layer fits.
+    """
+    total = sum(one.bytes for one in allocations)
+    if most_bytes is None or total <= most_bytes:
+        return tuple(allocations), None
+    blocks = {one.blocks for one in allocations}
+    if None not in blocks and len(blocks) == 1:
+        before = next(iter(blocks)) or 1
+        width = total // before
+        after = most_bytes // width
+        if not after:
+            raise UsageError(f"{most_bytes:,} bytes hold no block: one takes {width:,}.", hint=f"Use: --max-bytes {width}")
+        smaller = tuple(_with_blocks(one, after) for one in allocations)
+        return smaller, f"{after:,} of {before:,} blocks"
+    sizes: dict[int, int] = {}
+    for one in allocations:
+        sizes[one.layer] = sizes.get(one.layer, 0) + one.bytes
+    kept: set[int] = set()
+    used = 0
+    for layer, size in sizes.items():
+        if used + size > most_bytes:
+            break
+        kept.add(layer)
+        used += size
+    if not kept:
+        least = next(iter(sizes.values()))
+        raise UsageError(f"{most_bytes:,} bytes hold no layer: the first takes {least:,}.", hint=f"Use: --max-bytes {least}")
+    return tuple(one for one in allocations if one.layer in kept), f"{len(kept):,} of {len(sizes):,} layers"
+
+
+def rebuilt(allocations: Sequence[Allocation], most_bytes: int | None, pool: Sequence[int]) -> tuple[Allocation, ...]:
+    """The allocations of an earlier probe that was scaled to ``most_bytes``. ``pool`` starts with the number of blocks it had."""
+    if pool and allocations and all(one.blocks is not None for one in allocations):
+        return tuple(_with_blocks(one, pool[0]) for one in allocations)
+    return scaled(allocations, most_bytes)[0]
+
+
+def _with_blocks(one: Allocation, blocks: int) -> Allocation:
+    size = one.bytes // (one.blocks or 1) * blocks
+    return replace(one, blocks=blocks, shape=(blocks, *one.shape[1:]), bytes=size)
+
+
+def _refusal(
+    device: Device,
+    asked: Sequence[Allocation],
+    settings: AllocatorSettings,
+    free: int | None,
+    reserve: int,
+    sharing: int,
+    *,
+    limited: bool,
+) -> str:
+    """Why nothing may be allocated; empty if it may. ``limited`` says that the user set a limit."""
+    needed = sum(one.bytes for one in asked)
+    if device.kind == "cuda":
+        needed = max(needed, predict((one.bytes for one in asked), settings).reserved_bytes)
+    if free is None:
+        return "" if limited else f"nothing says how much of {device.label} is free; say how much to take with --max-bytes."
+    usable = max(0, free // sharing - reserve)
+    if needed <= usable:
+        return ""
+    shared = f" for each of {sharing:,} processes" if sharing > 1 else ""
+    return (
+        f"{human_bytes(needed)} are more than {human_bytes(free // sharing)} free{shared} less a reserve of "
+        f"{human_bytes(reserve)}. Smaller: --max-bytes {usable}"
+    )
+
+
+def _fill(held: Sequence[Any], device: Device) -> bool:
+    """Fill each tensor with a number of its own; when all are written, read them back. Returns whether they are unchanged."""
+    flat = [tensor.view(-1).view(device.torch.uint8) for tensor in held]
+    for place, tensor in enumerate(flat):
+        tensor.fill_(1 + place % _PATTERNS)
+    return all(
+        bool((tensor[start : start + _CHUNK_BYTES] == 1 + place % _PATTERNS).all())
+        for place, tensor in enumerate(flat)
+        for start in range(0, tensor.numel(), _CHUNK_BYTES)
+    )
+
+
+def _comparisons(
+    asked: Sequence[Allocation],
+    measured: int,
+    before: Counters,
+    after: Counters,
+    settings: AllocatorSettings,
+    *,
+    filled: bool,
+    notes: list[Note],
+) -> list[Compared]:
+    """The figures of a rank. A note says why allocated and reserved bytes are not compared, where they cannot be predicted."""
+    total = sum(one.bytes for one in asked)
+    out = [Compared.of("tensors", total, measured)]
+    if before.free is not None:
+        allocated = reserved = None
+        if settings.unmodelled:
+            words = brief(", ".join(settings.unmodelled), 200)
+            message = f"Allocator settings that are not modelled: {words}. Allocated and reserved bytes are not compared."
+            notes.append(Note(code="allocator-settings", message=message))
+        elif before.reserved:
+            message = f"{before.reserved:,} bytes were reserved before the probe: allocated and reserved bytes are not compared."
+            notes.append(Note(code="not-fresh", message=message))
+        else:
+            statistics = predict((one.bytes for one in asked), settings)
+            allocated, reserved = statistics.allocated_bytes, statistics.reserved_bytes
+        out += [
+            Compared.of("requested_bytes", total, _rise(before.requested, after.requested)),
+            Compared.of("memory_allocated", allocated, _rise(before.allocated, after.allocated)),
+            Compared.of("memory_reserved", reserved, _rise(before.reserved, after.reserved)),
+            Compared.of("drop of mem_get_info", reserved, _rise(after.free, before.free), tolerance=_FREE_TOLERANCE),
+        ]
+    elif before.allocated is not None:
+        out.append(Compared.of("allocated by the driver", total, _rise(before.reserved, after.reserved), tolerance=None))
+    elif filled:
+        # For information only, because the interpreter allocates and frees pages as well.
+        out.append(Compared.of("growth of the process", total, _rise(before.resident, after.resident), tolerance=None))
+    return out
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
 
 
 def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:

@@ -43,7 +43,13 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
     if method == "bitsandbytes" and not config.get("load_in_8bit") and not config.get("load_in_4bit"):
         return Scheme(name=method, rules=())
     if method == "bitnet":
-        return _bitnet(config, never)
+        linear, mode = config.get("linear_class", "bitlinear"), config.get("quantization_mode", "offline")
+        if linear not in ("bitlinear", "autobitlinear") or mode not in ("online", "offline"):
+            return None
+        # Packed in the files, but for a checkpoint that is quantised ``online``, whose files have 16-bit weights.
+        automatic = linear == "autobitlinear"
+        packed = () if automatic and mode == "online" else (Rule(format=formats.TERNARY, never=never),)
+        return Scheme(name="bitnet", rules=packed, unpacked_by_transformers=automatic)
     reader = _METHODS.get(method)
     rule = reader(config) if reader is not None else None
     if rule is None:
@@ -118,17 +124,6 @@ def _bitsandbytes(config: Mapping[str, Any]) -> Rule | None:
     if config.get("load_in_4bit"):
         return Rule(format=formats.BNB4_DOUBLE if config.get("bnb_4bit_use_double_quant") else formats.BNB4)
     return None
-
-
-def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
-    """BitNet: packed in the files, but for a checkpoint that is quantised ``online``, whose files have 16-bit weights."""
-    linear = config.get("linear_class", "bitlinear")
-    mode = config.get("quantization_mode", "offline")
-    if linear not in ("bitlinear", "autobitlinear") or mode not in ("online", "offline"):
-        return None
-    automatic = linear == "autobitlinear"
-    rules = () if automatic and mode == "online" else (Rule(format=formats.TERNARY, never=never),)
-    return Scheme(name="bitnet", rules=rules, unpacked_by_transformers=automatic)
 
 
 _METHODS: Final[Mapping[str, Callable[[Mapping[str, Any]], Rule | None]]] = {

@@ -245,8 +245,15 @@ def with_whole_weights(model: ModelSpec) -> ModelSpec:
     least = LEAST_PERCENT if model.definition(Definition.EXACT) is Definition.EXACT else LEAST_PERCENT_RECONSTRUCTED
     if 100 * stored >= least * needed:
         return model
-    counted_bytes = _counted_bytes(model, model.counted)
-    larger = counted_bytes is not None and counted_bytes <= files.total_bytes
+    scheme, known = planned_scheme(model, None)
+    unquantized = FLOATS.get(model.dtype or "", BF16)
+    counted_bytes = sum(
+        block.count * unquantized.bytes(weight) if scheme is None else scheme.bytes(block, weight, unquantized)
+        for block in model.counted.blocks
+        if known and block.part is not Part.MTP
+        for weight in block.weights
+    )
+    larger = known and counted_bytes <= files.total_bytes
     share = "less than 1 %" if 100 * stored < needed else f"{100 * stored // needed} %"
     message = (
         f"The weight files are not the whole model: they hold at most {stored:,} parameters in {files.total_bytes:,} bytes, "
@@ -292,17 +299,3 @@ def most_parameters(model: ModelSpec, files: WeightFacts) -> int:
     if scheme is not None:
         narrowest = min((rule.format.bits for rule in scheme.rules), default=1)
     return numbers + 8 * packed // narrowest
-
-
-def _counted_bytes(model: ModelSpec, counted: Weights) -> int | None:
-    """Bytes of the parameters as the config stores them; ``None`` for an unknown quantisation."""
-    scheme, known = planned_scheme(model, None)
-    if not known:
-        return None
-    unquantized = FLOATS.get(model.dtype or "", BF16)
-    return sum(
-        block.count * unquantized.bytes(weight) if scheme is None else scheme.bytes(block, weight, unquantized)
-        for block in counted.blocks
-        if block.part is not Part.MTP
-        for weight in block.weights
-    )

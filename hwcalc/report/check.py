@@ -24,9 +24,9 @@ from hwcalc.check.result import CheckDocument, Checked, Judged, in_words
 from hwcalc.documents import dumps
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
-from hwcalc.report import View
 from hwcalc.report.drawing import SCREEN
 from hwcalc.report.text import csv_text, escaped, markdown_table, plural
+from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, clean, cut, unsafe
 from hwcalc.units import human_bytes
 

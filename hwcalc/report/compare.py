@@ -10,9 +10,9 @@ from typing import Final, TypeAlias
 
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
-from hwcalc.report import View
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import csv_text, filled, how_many
+from hwcalc.report.view import View
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

@@ -12,8 +12,7 @@ from rich.text import Span
 from rich.text import Text as RichText
 
 from hwcalc.formulas.record import Record
-from hwcalc.report import PIPED_WIDTH, View
-from hwcalc.report.text import csv_text, markdown_table
+from hwcalc.report.text import PIPED_WIDTH
 from hwcalc.text import LONGEST_MESSAGE, clean, cut
 
 SCREEN: Final = (24, 80)
@@ -299,15 +298,13 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=BETWEEN)]
 
 
-def table(view: View, header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int], last: int) -> str:
-    """Rows in a format, as :meth:`hwcalc.report.View.table` says it."""
-    if view.format == "csv":
-        return csv_text(header, rows)
-    if view.format == "markdown":
-        return markdown_table(header, rows, right=right)
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool, width: int, right: Iterable[int], last: int
+) -> str:
+    """Rows as text, as :meth:`hwcalc.report.view.View.table` says it."""
     cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
     lines = [[Text(title, style="bold") for title in header], *cells]
     *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
-    below = last and min(last, longest) > view.width - sum(one + BETWEEN for one in others)
-    parts = over(lines, width=view.width, right=right) if below else [columns(lines, width=view.width, right=right)]
-    return rendered(parts, color=view.color, width=view.width)
+    below = last and min(last, longest) > width - sum(one + BETWEEN for one in others)
+    parts = over(lines, width=width, right=right) if below else [columns(lines, width=width, right=right)]
+    return rendered(parts, color=color, width=width)

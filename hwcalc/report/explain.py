@@ -11,11 +11,11 @@ from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanati
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, ExplainedLimit, QuotedFormula, number_text, symbols_in
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.report import View
 from hwcalc.report.drawing import BETWEEN, Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.exports import foot_markdown, head_markdown
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.text import both, csv_text, escaped, exact, layer_words, percent, plural
+from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
 from hwcalc.planner.runnables import Runnable, Runnables
-from hwcalc.report import View
-from hwcalc.report.text import csv_text, how_many, paragraphs, parameters, percent, plural
+from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
+from hwcalc.report.view import View
 from hwcalc.units import GIB
 
 _OFFER_COLUMNS: Final = (
@@ -59,7 +59,7 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
 
     sure = [offer for offer in recommendation.offers if offer.verdict.certain]
     unsure = [offer for offer in recommendation.offers if not offer.verdict.certain]
-    blocks = [paragraphs([first], view)]
+    blocks = [view.paragraphs([first])]
     if sure:
         blocks.append(table(sure))
     if unsure:
@@ -70,7 +70,7 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
         blocks.append(f"Nothing holds it{' for certain' if recommendation.unsure_left_out else ''}: {of}.\n")
         if recommendation.nearest is not None:
             blocks += ["Nearest:\n", table([recommendation.nearest])]
-            blocks += [paragraphs([recommendation.message], view)] if recommendation.message else []
+            blocks += [view.paragraphs([recommendation.message])] if recommendation.message else []
             blocks += [_advice(recommendation, view)] if recommendation.suggestions else []
     lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
     if not view.quiet:
@@ -82,7 +82,7 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
         said += [_ORDERS[recommendation.sort]] if len(offers) > 1 else []
         lines += [f"{'; '.join(said)}.", *hardware_left_out(recommendation), *(note.message for note in recommendation.notes)]
     if lines:
-        blocks.append(paragraphs(lines, view))
+        blocks.append(view.paragraphs(lines))
     return "\n".join(blocks)
 
 
@@ -194,19 +194,19 @@ def fit_text(runnables: Runnables, view: View) -> str:
     what = (
         f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}, {engine}, {' and '.join(runnables.sources)}"
     )
-    blocks = [paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"], view)]
+    blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"])]
     if runnables.models:
         header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
         expendable = _EXPENDABLE_OF_MODELS if all(row.whole for row in runnables.models) else _EXPENDABLE_SPLIT
         header, rows = _narrowed(header, [_model_row(row) for row in runnables.models], expendable, view)
         blocks.append(_table(header, rows, view))
     else:
-        blocks.append(paragraphs(["Nothing runs on it."], view))
+        blocks.append(view.paragraphs(["Nothing runs on it."]))
     lines = [f"{one.id}: {one.message}" for one in runnables.unread]
     if not view.quiet:
         lines = [*_meaning(runnables.models), *lines, *models_left_out(runnables), *(note.message for note in runnables.notes)]
     if lines:
-        blocks.append(paragraphs(lines, view))
+        blocks.append(view.paragraphs(lines))
     if runnables.models and not view.quiet:
         blocks.append(_next(runnables.models[0].command, view))
     return "\n".join(blocks)

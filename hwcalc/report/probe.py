@@ -11,9 +11,9 @@ from hwcalc.probe.live import NOT_RUN, LiveResult
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import AT_RANDOM, MEASURED, Compared, PolicyRun, Probed, RankResult, TensorResult
 from hwcalc.probe.run import More
-from hwcalc.report import View
 from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.text import both, csv_text, exact, plural
+from hwcalc.report.view import View
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from hwcalc.reconcile.facts import Number, Row
 from hwcalc.reconcile.result import Reconciliation
-from hwcalc.report import View
 from hwcalc.report.drawing import AGREES, DIFFERS, hanging, marked, rendered
 from hwcalc.report.text import csv_text, escaped, plural
+from hwcalc.report.view import View
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

@@ -8,31 +8,9 @@ from typing import Any, Final
 from hwcalc.data import data_file
 
 DOCUMENTS = (
-    "plan",
-    "explain",
-    "diff",
-    "compare",
-    "sweep",
-    "recommend",
-    "fit",
-    "check",
-    "check-file",
-    "reconcile",
-    "models",
-    "types",
-    "engines",
-    "gpus",
-    "instances",
-    "dtypes",
-    "policies",
-    "keep",
-    "strategies",
-    "probe",
-    "receipt",
-    "verify",
-    "emit",
-    "error",
-)
+    "plan", "explain", "diff", "compare", "sweep", "recommend", "fit", "check", "check-file", "reconcile", "models", "types",
+    "engines", "gpus", "instances", "dtypes", "policies", "keep", "strategies", "probe", "receipt", "verify", "emit", "error",
+)  # fmt: skip
 PATH: Final = data_file(__file__, "schemas.jsonl")
 """A line for each document: its name and its schema. ``scripts/build_schemas.py`` writes it."""
 

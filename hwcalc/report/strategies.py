@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines import DEFAULT
 from hwcalc.library.explained import symbols_in
 from hwcalc.library.strategies import strategy_section
-from hwcalc.report import View
 from hwcalc.report.explain import figure_lines
-from hwcalc.report.text import csv_text, escaped, paragraphs, parameters, plural
+from hwcalc.report.text import csv_text, escaped, parameters, plural
+from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 
@@ -166,4 +166,4 @@ def _lines(lines: Iterable[str], view: View) -> str:
     """Paragraphs, which Markdown sets apart by blank lines."""
     if view.format == "markdown":
         return "".join(f"{escaped(line)}\n\n" for line in lines)
-    return paragraphs(lines, view)
+    return view.paragraphs(lines)

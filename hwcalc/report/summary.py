@@ -18,8 +18,8 @@ from hwcalc.library.layer_bytes import beside_title, kind_title, stored
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, DeviceInfo, FitInfo, LayerInfo, PerGpu, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.report import View
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
+from hwcalc.report.view import View
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut, printable
 from hwcalc.units import human_bytes
 

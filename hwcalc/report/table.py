@@ -11,20 +11,7 @@ from typing import Final
 
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
-from hwcalc.report import PIPED_WIDTH, Detail
-from hwcalc.report.drawing import (
-    BETWEEN,
-    SCREEN,
-    UNSURE,
-    VERDICT_COLORS,
-    Piece,
-    Text,
-    columns,
-    hanging,
-    height,
-    indented,
-    rendered,
-)
+from hwcalc.report.drawing import BETWEEN, SCREEN, VERDICT_COLORS, Piece, Text, columns, hanging, height, indented, rendered
 from hwcalc.report.summary import (
     DEVICE_HEADER,
     advice_command,
@@ -43,7 +30,8 @@ from hwcalc.report.summary import (
     start_line,
     verdict,
 )
-from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
+from hwcalc.report.text import PIPED_WIDTH, abbreviated, exact, layer_words, percent, plural
+from hwcalc.report.view import Detail
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -98,8 +86,7 @@ def _first_screen(plan: Plan, width: int, command: str, detail: Detail) -> list[
         ask = ask_line(plan, command)
         parts += [] if ask is None else [*_command("ask", *ask), Text()]
     else:
-        color = VERDICT_COLORS.get(plan.fit.verdict.text, UNSURE)
-        parts.append(Text(verdict(plan), style=f"bold {color}"))
+        parts.append(Text(verdict(plan), style=f"bold {VERDICT_COLORS[plan.fit.verdict.text]}"))
         parts += hanging([(label, text, "") for label, text in first_lines(plan)[0]])
         start = start_line(plan)
         parts += [] if start is None else _command("start", *start)

@@ -1,14 +1,16 @@
-"""How reports write numbers, counts, paragraphs and rows."""
+"""How reports write numbers, counts and rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from hwcalc.formulas import LayerNumbers
-from hwcalc.report import View
 from hwcalc.text import clean, csv_cell
 from hwcalc.units import human_bytes
 
+PIPED_WIDTH: Final = 100_000
+"""Columns of piped output. No line is that long: what reads a pipe has no width."""
 _BILLION, _MILLION = 10**9, 10**6
 _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
 
@@ -25,13 +27,6 @@ def filled(text: str, width: int) -> str:
     from textwrap import fill
 
     return fill(text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
-
-
-def paragraphs(lines: Iterable[str], view: View) -> str:
-    """Lines as a Markdown list, or as paragraphs with a hanging indent."""
-    if view.format == "markdown":
-        return "".join(f"- {escaped(line)}\n" for line in lines)
-    return "".join(f"{filled(clean(line), view.width)}\n" for line in lines)
 
 
 def exact(count: int) -> str:

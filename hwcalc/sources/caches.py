@@ -181,9 +181,28 @@ def cached_weights(model_id: str, commit: str) -> Kept | None:
     path = _facts_path(model_id, commit)
     try:
         with open(path or os.devnull, "rb") as file:
-            return _read(json.loads(file.read(_LARGEST)))
+            document = json.loads(file.read(_LARGEST))
     except (OSError, ValueError, RecursionError):
         return None
+    if not isinstance(document, dict) or document.get("schema_version") != _VERSION:
+        return None
+    rows = document.get("notes", [])
+    if not isinstance(rows, list) or len(rows) > _MOST_NOTES:
+        return None
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) and text.isprintable() for text in row)):
+            return None
+    notes = tuple(Note(code=code[:64], message=message[:_LONGEST_NOTE]) for code, message in rows)
+    if document.get("no_weights") is True:
+        return Kept(facts=None, notes=notes)
+    sizes, elements = document.get("bytes_by_dtype"), document.get("elements_by_dtype")
+    files, tensors, source = document.get("files"), document.get("tensors"), document.get("source")
+    if not (_counts(sizes) and _counts(elements) and set(sizes) == set(elements)):
+        return None
+    if not (_count(files) and _count(tensors) and isinstance(source, str) and source.isprintable()):
+        return None
+    facts = WeightFacts(bytes_by_dtype=sizes, elements_by_dtype=elements, files=files, tensors=tensors, source=source[:200])
+    return Kept(facts=facts, notes=notes)
 
 
 def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: Iterable[Note] = ()) -> None:
@@ -204,28 +223,6 @@ def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: I
 def _facts_path(model_id: str, commit: str) -> Path | None:
     folder = facts_folder()
     return None if folder is None else folder / model_id.replace("/", "--") / f"{commit}.json"
-
-
-def _read(document: Any) -> Kept | None:
-    if not isinstance(document, dict) or document.get("schema_version") != _VERSION:
-        return None
-    rows = document.get("notes", [])
-    if not isinstance(rows, list) or len(rows) > _MOST_NOTES:
-        return None
-    for row in rows:
-        if not (isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) and text.isprintable() for text in row)):
-            return None
-    notes = tuple(Note(code=code[:64], message=message[:_LONGEST_NOTE]) for code, message in rows)
-    if document.get("no_weights") is True:
-        return Kept(facts=None, notes=notes)
-    sizes, elements = document.get("bytes_by_dtype"), document.get("elements_by_dtype")
-    files, tensors, source = document.get("files"), document.get("tensors"), document.get("source")
-    if not (_counts(sizes) and _counts(elements) and set(sizes) == set(elements)):
-        return None
-    if not (_count(files) and _count(tensors) and isinstance(source, str) and source.isprintable()):
-        return None
-    facts = WeightFacts(bytes_by_dtype=sizes, elements_by_dtype=elements, files=files, tensors=tensors, source=source[:200])
-    return Kept(facts=facts, notes=notes)
 
 
 def _counts(value: Any) -> TypeGuard[dict[str, int]]:

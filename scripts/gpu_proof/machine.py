@@ -15,11 +15,10 @@ from hwcalc.library.load import load_model
 from hwcalc.model import Note
 from hwcalc.planner.context import open_request
 from hwcalc.probe.bandwidth import BandwidthResult, measure_bandwidth
-from hwcalc.probe.devices import Device
+from hwcalc.probe.devices import Device, holding
 from hwcalc.probe.live import AGREES as LIVE_AGREES
 from hwcalc.probe.live import NOT_RUN, LiveResult, run_live
 from hwcalc.probe.live_model import NotRun, library
-from hwcalc.probe.measure import holding
 from hwcalc.probe.run import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.hardware_file import Gpu

@@ -13,9 +13,8 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, predict
-from hwcalc.probe.devices import Counters, Device
+from hwcalc.probe.devices import Counters, Device, holding
 from hwcalc.probe.limits import find_max
-from hwcalc.probe.measure import holding
 from hwcalc.probe.receipt import make_receipt
 from hwcalc.probe.result import MEASURED as ALLOCATED
 from hwcalc.probe.result import RankResult

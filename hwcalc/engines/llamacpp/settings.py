@@ -203,8 +203,6 @@ MAX_SEQUENCES: Final = 256
 """``LLAMA_MAX_SEQ`` (src/llama-cparams.h)."""
 STATE_DTYPE: Final = DType(name="fp32", block_elements=1, block_bytes=4)
 """``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
-_GGML: Final = {"fp16": "f16", "fp32": "f32"}
-"""ggml's names, where they are others."""
 
 
 def rounded_up(count: int, multiple: int = CELLS) -> int:
@@ -249,24 +247,6 @@ class Settings(Record):
     server: bool
     """Whether the defaults are those of llama-server."""
     ollama: bool
-
-    @property
-    def named(self) -> dict[str, int | str | bool]:
-        """The settings by the names that llama.cpp's log has for them when a context is made."""
-        attention = "auto" if self.flash_attn_asked is None else "on" if self.flash_attn_asked else "off"
-        return {
-            "n_seq_max": self.n_seq_max,
-            "n_ctx": self.n_ctx,
-            "n_ctx_seq": self.n_ctx_seq,
-            "n_batch": self.n_batch,
-            "n_ubatch": self.n_ubatch,
-            "n_rs_seq": self.n_rs_seq,
-            "kv_unified": self.kv_unified,
-            "swa_full": self.swa_full,
-            "flash_attn": attention,
-            "type_k": _GGML.get(self.type_k.name, self.type_k.name),
-            "type_v": _GGML.get(self.type_v.name, self.type_v.name),
-        }
 
     @property
     def outputs(self) -> int:

@@ -30,7 +30,7 @@ from hwcalc.engines.lmdeploy.layout import (
     plan_layout,
     read_settings,
 )
-from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, communication, estimated, loaded
+from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, communication, estimated, loaded_beside
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
@@ -109,15 +109,14 @@ class LmdeployDeployment(PooledDeployment):
     def budget_of_gpu(self) -> Noted[Budget | None]:
         """The bytes that each GPU has left for the cache, the same under every load; ``None`` if memory or weights are unknown."""
         occupancy, settings, pool, words = self.at(Load(seq=1)), self.settings, self.block_pool, self.model.vocab_size or 0
-        memory_and_weights = loaded(occupancy)
-        if memory_and_weights.value is None:
-            return Noted(None, memory_and_weights.notes)
-        gpu, memory, weights = memory_and_weights.value
-        extra = beside(occupancy)
+        found, notes = loaded_beside(occupancy)
+        if found is None:
+            return Noted(None, notes)
+        gpu, memory, weights = found
         # Kernels are loaded by the first forward pass, which comes later.
         context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
-        parts = (*weights, *extra.value, context, *communication(self.setup.parallel, gpu))
-        before, notes = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
+        parts = (*weights, context, *communication(self.setup.parallel, gpu))
+        before, measured = budget_of(occupancy, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
         ends = [shares_of(pool, words, free) for free in (before.low, before.expected, before.high)]
         # What PyTorch keeps for a forward pass is a part: less where little is free.
         runtime, parts = [each.runtime for each in ends], before.parts
@@ -142,7 +141,7 @@ class LmdeployDeployment(PooledDeployment):
             expected=expected - sum(part.expected for part in parts),
             high=high - sum(part.low for part in parts),
         )
-        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
+        return Noted(budget, (*notes, *measured))
 
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.forms import ENDS, OPPOSITE, Curve, OwnAmount, PartForm, passed_tokens
 from hwcalc.engines.general_form import growing_parts
-from hwcalc.engines.memory import Budget, BudgetPart, Section, beside, budget_of, chunk_tokens, forward, loaded, outside
+from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, chunk_tokens, forward, loaded_beside, outside
 from hwcalc.engines.mistral_rs.layers import words_of
 from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.steps import Step, figure, step
@@ -173,15 +173,15 @@ def predicted(occupancy: MistralOccupancy) -> Scores | None:
 
 def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for pages and states; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    memory_and_weights = loaded(occupancy)
-    if memory_and_weights.value is None:
-        return Noted(None, memory_and_weights.notes)
-    gpu, memory, weights = memory_and_weights.value
-    extra, rows = beside(occupancy), occupancy.request.replica_batch
-    parts = (*weights, *extra.value, *_reserved(occupancy, rows), *outside(occupancy, gpu))
+    found, notes = loaded_beside(occupancy)
+    if found is None:
+        return Noted(None, notes)
+    gpu, memory, weights = found
+    rows = occupancy.request.replica_batch
+    parts = (*weights, *_reserved(occupancy, rows), *outside(occupancy, gpu))
     tokens = passed_tokens(occupancy.tokens, rows, chunk_tokens()[1])
     share = occupancy.deployment.settings.fraction
-    budget, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows, share=share)
+    budget, measured = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows, share=share)
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
     ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
     more = [kept_free(*end) for end in ends]
@@ -191,7 +191,7 @@ def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
         part = BudgetPart.of(_KEPT_FREE, Section.OVERHEAD, (low, expected, high), _SOURCE)
         left = {"low": budget.low - high, "expected": budget.expected - expected, "high": budget.high - low}
         budget = replace(budget, parts=(*budget.parts, part), **left)
-    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
+    return Noted(budget, (*notes, *measured))
 
 
 def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:

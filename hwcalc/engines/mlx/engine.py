@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.setup import Load, Request
+    from hwcalc.engines.setup import Request
 
 GROUPS: Final = (32, 64, 128)
 BITS_OF_DTYPE: Final = {"int4": 4, "int8": 8}
@@ -57,9 +57,6 @@ _OLDEST_GPU: Final = 75
 
 class MlxDeployment(GeneralDeployment):
     """A model on mlx-lm."""
-
-    def at(self, load: Load) -> MlxOccupancy:
-        return MlxOccupancy(self, load)
 
     @cached_property
     def file(self) -> ModelClass:

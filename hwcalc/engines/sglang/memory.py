@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.memory import Budget, Section, beside, budget_of, communication, device_context, exact, loaded, ranked
+from hwcalc.engines.memory import Budget, Section, budget_of, communication, device_context, exact, loaded_beside, ranked
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules, mtp_bytes_rank
 from hwcalc.engines.sglang.settings import prompt_tokens, shows_images, words_of
 from hwcalc.engines.steps import Step, figure, step
@@ -77,14 +77,13 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
 
     Of the load it depends on nothing but the cache of a draft model.
     """
-    memory_and_weights = loaded(occupancy)
-    if memory_and_weights.value is None:
-        return Noted(None, memory_and_weights.notes)
-    gpu, memory, weights = memory_and_weights.value
+    found, notes = loaded_beside(occupancy)
+    if found is None:
+        return Noted(None, notes)
+    gpu, memory, weights = found
     named, model = deployment.settings.fraction or deployment.setup.hardware.memory_utilization, deployment.model
     share = default_fraction(deployment) if named is None else named
-    extra = beside(occupancy)
-    parts = [*weights, *extra.value]
+    parts = list(weights)
     if deployment.settings.drafts and model.facts.mtp_modules:
         # Layers that draft come with the model; they are loaded before the pools are sized.
         size = mtp_bytes_rank(model, deployment.parallel, rules=SGLANG)
@@ -99,8 +98,8 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
         source = "SGLang 0.5.23 SGLANG_VLM_CACHE_SIZE_MB: embeddings of images"
         parts.append(replace(exact("image cache", Section.OVERHEAD, _IMAGES_MIB * MIB, source), steps=steps))
     rows = occupancy.request.replica_batch
-    budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=deployment.settings.chunk, rows=rows, share=share)
-    return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
+    budget, measured = budget_of(occupancy, memory, tuple(parts), tokens=deployment.settings.chunk, rows=rows, share=share)
+    return Noted(budget, (*notes, *measured))
 
 
 def default_fraction(deployment: SglangDeployment, steps: list[Step] | None = None) -> float:

@@ -20,11 +20,10 @@ from hwcalc.engines.memory import (
     Budget,
     BudgetPart,
     Section,
-    beside,
     budget_of,
     estimated,
     forward,
-    loaded,
+    loaded_beside,
     measurements,
     outside,
 )
@@ -69,20 +68,19 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
     from hwcalc.quantization.planned import format_name
 
     settings = occupancy.settings
-    memory_and_weights = loaded(occupancy)
-    if memory_and_weights.value is None:
-        return Noted(None, memory_and_weights.notes)
-    gpu, memory, weights = memory_and_weights.value
-    extra, rows, tokens = beside(occupancy), dummy_rows(settings.batched_tokens, occupancy.tokens), settings.batched_tokens
+    found, notes = loaded_beside(occupancy)
+    if found is None:
+        return Noted(None, notes)
+    gpu, memory, weights = found
+    rows, tokens = dummy_rows(settings.batched_tokens, occupancy.tokens), settings.batched_tokens
     weight_format = format_name(occupancy.setup.weights)
     parts = (
         *weights,
-        *extra.value,
         forward(occupancy, (tokens, tokens, tokens), rows, dtype=weight_format if weight_format in FLOATS else None),
         *outside(occupancy, gpu),
         estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
     )
-    whole, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows)
+    whole, measured = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows)
     # What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``.
     formula, left = (
         "left - floor(left x free_gpu_memory_fraction)",
@@ -93,7 +91,7 @@ def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
     size = int(made.low), int(made.expected), int(made.high)
     kept = BudgetPart.of(KEPT_FREE, Section.OVERHEAD, size, source, steps=(made,))
     margin = occupancy.setup.hardware.margin or 0
-    return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*memory_and_weights.notes, *extra.notes, *notes))
+    return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*notes, *measured))
 
 
 def plan_form(occupancy: TensorrtOccupancy) -> MemoryForm | None:

@@ -324,18 +324,18 @@ class TgiOccupancy(PooledOccupancy):
 
     def _warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""
-        from hwcalc.engines.memory import beside, budget_of, forward, loaded, outside
+        from hwcalc.engines.memory import budget_of, forward, loaded_beside, outside
 
-        memory_and_weights = loaded(self)
-        if memory_and_weights.value is None:
-            return Noted(None, memory_and_weights.notes)
-        gpu, memory, weights = memory_and_weights.value
-        extra, settings = beside(self), self.deployment.settings
+        found, notes = loaded_beside(self)
+        if found is None:
+            return Noted(None, notes)
+        gpu, memory, weights = found
+        settings = self.deployment.settings
         tokens = settings.prefill_tokens
         activations = forward(self.replica.sized(seq=max(tokens, 1), batch=1), (tokens, tokens, tokens), 1)
-        parts: tuple[BudgetPart, ...] = (*weights, *extra.value, activations, *outside(self, gpu))
-        budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=settings.share)
-        return Noted(budget, (*memory_and_weights.notes, *extra.notes, *notes))
+        parts: tuple[BudgetPart, ...] = (*weights, activations, *outside(self, gpu))
+        budget, measured = budget_of(self, memory, parts, tokens=tokens, rows=1, share=settings.share)
+        return Noted(budget, (*notes, *measured))
 
     def pool_message(self, pool: BlockPool, budget_bytes: int, requests: int) -> str | None:
         if not pool.blocks(budget_bytes):

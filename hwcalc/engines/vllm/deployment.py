@@ -17,7 +17,7 @@ from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_l
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, longest_start, plan_curve, plan_form, plan_pool
 from hwcalc.engines.vllm.rules import REPLICAS_SINCE, since
-from hwcalc.engines.vllm.settings import LONGER, VllmSettings, batch_is_chunked, longest_accepted, read_settings
+from hwcalc.engines.vllm.settings import LONGER, VllmSettings, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.engines.vllm.weights import VLLM
@@ -464,7 +464,7 @@ class VllmOccupancy(Occupancy):
 
             policy = policy_part(self)
         # V0 looks at whether the longest prompt fits into a batch.
-        chunked = settings.rules.engine == "V0" and batch_is_chunked(self.tokens, settings.batched_tokens)
+        chunked = settings.rules.engine == "V0" and settings.batched_tokens < self.tokens
         known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, chunked, policy)
         if key not in known:
             known[key] = plan_budget(self, sequences=settings.sequences, batched_tokens=settings.batched_tokens, policy=policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, made_of_published
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
-from hwcalc.engines.vllm.settings import DRAFTED, draft_named, model_and_tokens
+from hwcalc.engines.vllm.settings import DRAFTED, model_and_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import planned_version
@@ -64,7 +65,7 @@ class Flag(Struct, frozen=True):
     name: str
     since: str = "0.6"
     negated: str | None = None
-    values: Mapping[str, str] = {}
+    values: Mapping[str, str] = MappingProxyType({})
     any_value: str | None = None
 
 
@@ -140,74 +141,6 @@ _OFFLOADS_BY_DEFAULT: Final = (0, 14)
 """Since this release, blocks are offloaded by ``native`` unless a backend is named; before, by none."""
 
 
-def serve(planned: CommandInput) -> list[str]:
-    """The words of ``vllm serve`` for a plan, with the further flags that its pool requires.
-
-    Raises :class:`~hwcalc.errors.UnsupportedError` for an option for which the planned release has no flag, and
-    :class:`~hwcalc.errors.UsageError` for a format of weights that must be published.
-    """
-    version = planned.version or NEWEST
-    named_like_a_flag = planned.model.startswith("-")
-    words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, str(planned.seq))]
-    if planned.revision is not None:
-        words += flag_words("revision", version, planned.revision)
-    if planned.kv_dtype_named:
-        words += _kv_dtype(planned.kv_dtype, version)
-    for name in ("tp", "pp", "dp", "dcp"):
-        size = getattr(planned.parallel, name)
-        if size > 1:
-            words += flag_words(name, version, str(size))
-    if planned.parallel.ep > 1:
-        words += flag_words("ep", version)
-    for name in ("memory_utilization", "kv_memory"):
-        if getattr(planned, name) is not None:
-            words += flag_words(name, version, str(getattr(planned, name)))
-    if planned.weights is not None:
-        from hwcalc.quantization.planned import format_name
-
-        weights = format_name(planned.weights) or ""
-        made = made_of_published(weights, version)
-        if made is None:
-            raise UsageError(
-                f"vLLM does not make {weights} weights of the published ones.",
-                hint="Leave out --weights, or name a model that is published so.",
-            )
-        words += flag_words(made[0], version, made[1])
-    if planned.lora is not None:
-        from hwcalc.engines.options import parse_lora
-        from hwcalc.engines.vllm.weights import slot_rank
-
-        lora = parse_lora(planned.lora)
-        words += flag_words("lora", version) + flag_words("loras", version, str(lora.count))
-        words += flag_words("lora_rank", version, str(slot_rank(lora.rank)))
-    draft = {} if planned.draft is None else {"speculative": f"draft:{planned.draft}"}
-    for name, value in (*draft.items(), *planned.options.items()):
-        words += _option(name, value, version)
-    for required in planned.requires:
-        words += required.flag.split()
-    words += planned.flags
-    # What stands behind "--" is no flag for any of vLLM's parsers.
-    return [*words, "--", planned.model] if named_like_a_flag else words
-
-
-def flag_text(name: str, value: object) -> str:
-    """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.
-
-    It has none for the number of sequences: what is planned to be held at once is not ``max_num_seqs``, which vLLM admits at once and
-    for which it keeps memory besides.
-    """
-    if name in _SWITCHES:
-        flag = FLAGS[name].name
-        return flag if is_on(str(value)) else f"--no-{flag.removeprefix('--')}"
-    if name == "weights":
-        flag, value = ALWAYS_MADE.get(str(value), ("", ""))
-        return f"{FLAGS[flag].name} {value}" if flag else ""
-    if name == "ep":
-        return FLAGS[name].name if value != 1 else ""
-    key = "kv_dtype" if name == "dtype" else name
-    return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
-
-
 def _kv_dtype(kv_dtype: str, version: str) -> list[str]:
     """The flag for a KV dtype that was named, as this release spells it. A checkpoint may have another one for ``auto``."""
     name, release = LONG_NAMES.get(kv_dtype, kv_dtype), planned_version(version)
@@ -275,17 +208,78 @@ class Vllm(Engine):
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-
     scatters: ClassVar[bool] = True
 
     def resolve_version(self, requested: str) -> str:
         return resolve(requested)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
-        return draft_named(options.get("speculative"))
+        """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
+        method, _, rest = options.get("speculative", "").partition(":")
+        return model_and_tokens(rest)[0] if method in DRAFTED and rest else None
 
     def flag(self, name: str, value: object) -> str:
-        return flag_text(name, value)
+        """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.
+
+        It has none for the number of sequences: what is planned to be held at once is not ``max_num_seqs``, which vLLM admits at once and
+        for which it keeps memory besides.
+        """
+        if name in _SWITCHES:
+            flag = FLAGS[name].name
+            return flag if is_on(str(value)) else f"--no-{flag.removeprefix('--')}"
+        if name == "weights":
+            flag, value = ALWAYS_MADE.get(str(value), ("", ""))
+            return f"{FLAGS[flag].name} {value}" if flag else ""
+        if name == "ep":
+            return FLAGS[name].name if value != 1 else ""
+        key = "kv_dtype" if name == "dtype" else name
+        return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
 
     def command(self, planned: CommandInput) -> list[str]:
-        return serve(planned)
+        """The words of ``vllm serve`` for a plan, with the further flags that its pool requires.
+
+        Raises :class:`~hwcalc.errors.UnsupportedError` for an option for which the planned release has no flag, and
+        :class:`~hwcalc.errors.UsageError` for a format of weights that must be published.
+        """
+        version = planned.version or NEWEST
+        named_like_a_flag = planned.model.startswith("-")
+        words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, str(planned.seq))]
+        if planned.revision is not None:
+            words += flag_words("revision", version, planned.revision)
+        if planned.kv_dtype_named:
+            words += _kv_dtype(planned.kv_dtype, version)
+        for name in ("tp", "pp", "dp", "dcp"):
+            size = getattr(planned.parallel, name)
+            if size > 1:
+                words += flag_words(name, version, str(size))
+        if planned.parallel.ep > 1:
+            words += flag_words("ep", version)
+        for name in ("memory_utilization", "kv_memory"):
+            if getattr(planned, name) is not None:
+                words += flag_words(name, version, str(getattr(planned, name)))
+        if planned.weights is not None:
+            from hwcalc.quantization.planned import format_name
+
+            weights = format_name(planned.weights) or ""
+            made = made_of_published(weights, version)
+            if made is None:
+                raise UsageError(
+                    f"vLLM does not make {weights} weights of the published ones.",
+                    hint="Leave out --weights, or name a model that is published so.",
+                )
+            words += flag_words(made[0], version, made[1])
+        if planned.lora is not None:
+            from hwcalc.engines.options import parse_lora
+            from hwcalc.engines.vllm.weights import slot_rank
+
+            lora = parse_lora(planned.lora)
+            words += flag_words("lora", version) + flag_words("loras", version, str(lora.count))
+            words += flag_words("lora_rank", version, str(slot_rank(lora.rank)))
+        draft = {} if planned.draft is None else {"speculative": f"draft:{planned.draft}"}
+        for name, value in (*draft.items(), *planned.options.items()):
+            words += _option(name, value, version)
+        for required in planned.requires:
+            words += required.flag.split()
+        words += planned.flags
+        # What stands behind "--" is no flag for any of vLLM's parsers.
+        return [*words, "--", planned.model] if named_like_a_flag else words

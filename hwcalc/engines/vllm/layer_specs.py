@@ -202,7 +202,9 @@ class SpecBuilder:
         """Bytes of a page of attention, to which states are padded; 0 without attention."""
         others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
         if self.states and others:
-            self._enlarge_block(others[0], latent=latent is not None)
+            row = self._row(others[0])
+            self.block = self._hybrid_block(others[0], row, latent=latent is not None)
+            self.padded = self.block * row
 
     def _backend_block(self, kinds: list[LayerKind], *, latent: bool) -> int:
         """Tokens in a block, before recurrent states are considered."""
@@ -228,14 +230,14 @@ class SpecBuilder:
         # A packed page with 8 bits per element must hold a page of 16 tokens with 16 bits per element (outer layers of turboquant).
         return max(size, ceil_div(2 * _DEFAULT, size) * size) if self.leaves_outer else size
 
-    def _enlarge_block(self, attention: LayerKind, *, latent: bool) -> None:
-        """Enlarge the blocks of a hybrid model until a page of attention holds a recurrent state.
+    def _hybrid_block(self, attention: LayerKind, row: int, *, latent: bool) -> int:
+        """Tokens in a block of a hybrid model, whose page of attention, of ``row`` bytes per token, must hold a recurrent state.
 
         Jamba has states of 311,296 bytes and attention of 4,096 bytes per token: a block has 80 tokens, the first multiple of 16 that
         holds a state (80 x 4,096 = 327,680).
         """
         settings, rules, given = self.settings, self.rules, self.block
-        row, state = self._row(attention), max(self._state_bytes(kind) for kind in self.states)
+        state = max(self._state_bytes(kind) for kind in self.states)
         step = max(self.kernel, given) if rules.hybrid_step == "user" else _STEP
         if latent:
             step = max(step, rules.latent_hybrid_step)
@@ -249,13 +251,13 @@ class SpecBuilder:
             if any(exports_checkpoints(kind, self.model, settings.delta_capability, rules) for kind in deltas):
                 step = lcm(step, _GATED_DELTA_CHUNK)
         tokens = step * ceil_div(state, step * row)
-        self.block = max(given, ceil_div(tokens, self.kernel) * self.kernel)
-        if rules.hybrid_by_hand and given < self.block:
+        size = max(given, ceil_div(tokens, self.kernel) * self.kernel)
+        if rules.hybrid_by_hand and given < size:
             raise UnsupportedError(
-                f"vLLM 0.9 runs {self.model.architecture} only in blocks of at least {self.block} tokens, which hold a recurrent state.",
-                hint=f"Use: --engine-option block_size={self.block}, or --engine vllm@0.10",
+                f"vLLM 0.9 runs {self.model.architecture} only in blocks of at least {size} tokens, which hold a recurrent state.",
+                hint=f"Use: --engine-option block_size={size}, or --engine vllm@0.10",
             )
-        self.padded = self.block * row
+        return size
 
     def specs(self, kind: LayerKind, *, outer: bool = False) -> tuple[Named, ...]:
         """The caches of one layer of this kind. ``outer`` is for a layer that turboquant does not pack."""

@@ -27,7 +27,6 @@ from hwcalc.engines.steps import Ends, Step, step
 from hwcalc.engines.vllm.formats import runs_weights
 from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.settings import (
-    batch_is_chunked,
     default_utilization,
     graphs_subtracted,
     has_states,
@@ -295,7 +294,8 @@ def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ..
     forward, experts = model.once(("passes of vLLM", key), lambda: (_forward(model, run), _experts(model, run)))
     sampler, sampler_source = _sampling(model, run)
     kept = rules_of(planned_version(run.version)).expert_buffers_kept
-    chunked = runs_v0(run.version) and batch_is_chunked(run.seq, run.tokens)
+    # V0 may cut a prompt that does not fit into a batch.
+    chunked = runs_v0(run.version) and run.tokens < run.seq
     ends = [(each.low, each.expected, each.high) for each in (forward, experts, sampler)]
     peak = [
         int((buffers if kept else 0) + max(passed + (0 if kept else buffers), sampling))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from functools import cache
 from itertools import chain
 from math import lcm
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -73,9 +73,6 @@ def chunked_tokens(chosen: Chosen, prompt: int, chunk: int) -> int:
     return min(prompt + 1, max(trigger - 1, budget + chunk) + chunk)
 
 
-_COMMON: Final = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
-
-
 def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
     if not is_plugin(chosen):
@@ -114,6 +111,7 @@ def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
 def _needs(chosen: Chosen) -> str:
     """What an engine with blocks would need for a policy."""
     effects = {one.policy.effect for one in chosen.whole}
+    common = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
     if Effect.MASKS in effects:
         return "a block table for each head, and attention that reads them: with one table for all heads masked tokens stay"
     if Effect.ZEROES in effects:
@@ -121,10 +119,10 @@ def _needs(chosen: Chosen) -> str:
     if Effect.READS_LESS in effects:
         return "least and greatest keys of each page, and attention over the chosen pages; nothing comes back"
     if any(one.policy.needs == "eager" for one in chosen.whole):
-        return f"attention that gives its scores, which flash attention never writes, and {_COMMON}"
+        return f"attention that gives its scores, which flash attention never writes, and {common}"
     if chosen.policy.by_place:
         return "a scheduler that frees blocks between sinks and window, and positions inside the cache"
-    return f"scores of the keys, and {_COMMON}"
+    return f"scores of the keys, and {common}"
 
 
 class PromptPeak(Record):

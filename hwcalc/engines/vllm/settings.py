@@ -377,11 +377,6 @@ def v0_batch(seq: int, version: str, *, whole: bool = False) -> int:
     return max(_V0_LEAST, seq)
 
 
-def batch_is_chunked(seq: int, batched_tokens: int) -> bool:
-    """Whether the longest prompt does not fit into a batch. V0 refuses that unless it may cut prompts into chunks."""
-    return batched_tokens < seq
-
-
 DRAFTED: Final = ("eagle", "dflash", "draft")
 """The methods with a model of their own."""
 
@@ -397,12 +392,6 @@ class Speculation(Record):
     def reads_hidden_states(self) -> bool:
         """Whether the draft takes hidden states of the target (``use_eagle`` in vLLM)."""
         return self.method in ("eagle", "mtp", "dflash")
-
-
-def draft_named(value: str | None) -> str | None:
-    """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
-    method, _, rest = (value or "").partition(":")
-    return model_and_tokens(rest)[0] if method in DRAFTED and rest else None
 
 
 def model_and_tokens(rest: str) -> tuple[str, int]:

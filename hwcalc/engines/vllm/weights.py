@@ -57,14 +57,8 @@ _REPLICATED: Final = Rank.replicated | {
 }  # fmt: skip
 """Modules of class ReplicatedLinear and single parameters, by the last part of their path."""
 _REPLICATED_INSIDE: Final = Rank.replicated_inside | {"attn_hc", "ffn_hc", "hc_head", "patch_embed"}
-_REPLICATED_IN: Final = {
-    "deepseek_v4": frozenset({"kv_proj"}),
-    "zamba2": frozenset({"linear"}),
-    "muse_glimmer": frozenset({"fc1", "fc2"}),
-}
+_REPLICATED_IN: Final = {"deepseek_v4": {"kv_proj"}, "zamba2": {"linear"}, "muse_glimmer": {"fc1", "fc2"}}
 """Model type -> modules that are whole for it alone."""
-_NONE: Final[frozenset[str]] = frozenset()
-_SHARDED_NORMS: Final = frozenset({"minimax_m2"})
 _REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
 """Model types whose towers are modules of transformers, which are whole on every rank."""
 _REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "internvl", "kimi_k25", "kimi_k3", "muse_glimmer"})
@@ -114,8 +108,9 @@ class VllmRank(Rank):
 
     def is_replicated(self, weight: Weight) -> bool:
         family = self.model.model_type
-        replicated = _REPLICATED_IN.get(family, _NONE)
-        if (replicated and module_of(weight) in replicated) or (family == "internvl" and ".layer.attention." in weight.path):
+        if family in _REPLICATED_IN and module_of(weight) in _REPLICATED_IN[family]:
+            return True
+        if family == "internvl" and ".layer.attention." in weight.path:
             return True
         if family.startswith("minimax_m3") and weight.path.endswith("indexer.q_proj.weight"):
             return False
@@ -132,7 +127,7 @@ class VllmRank(Rank):
 
     def is_sharded_norm(self, path: str) -> bool:
         if path.endswith((".q_norm.weight", ".k_norm.weight")):
-            return self.model.model_type in _SHARDED_NORMS
+            return self.model.model_type == "minimax_m2"
         return super().is_sharded_norm(path)
 
     def key_value_heads(self, heads: int) -> int:
@@ -167,10 +162,6 @@ _BUILT_OTHERWISE: Final = _CORRECTION_BIAS | {"phi", "whisper", "gemma4"}
 _HASHED: Final = "hashed moe"
 """The kind of the first blocks of DeepSeek-V4, which are routed by a table."""
 
-_HOPPER: Final = 90
-_BLACKWELL: Final = 100
-"""Compute capabilities 9.0 and 10.0."""
-
 
 def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps besides quantised weights.
@@ -192,11 +183,11 @@ def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
 def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Scheme, capability: int) -> RankBytes | None:
     """Bytes with which kernels pad MXFP4 experts on the fullest rank; ``None`` if nothing is padded or the weights are not counted.
 
-    Up to Hopper the hidden width is padded to a multiple of 256: 2,880 of gpt-oss becomes 3,072. The inner width of a rank is padded to
+    Up to Hopper (compute capability 9.0) the hidden width is padded to a multiple of 256: 2,880 of gpt-oss becomes 3,072. The inner width of a rank is padded to
     a multiple of 128 by Marlin, which older GPUs use, and of 64 by Triton's kernels on Hopper
     (``fused_moe/oracle/mxfp4.py`` mxfp4_round_up_hidden_size_and_intermediate_size).
     """
-    if capability >= _BLACKWELL or model.counted is None or not any(rule.format is MXFP4 for rule in scheme.rules):
+    if capability >= 100 or model.counted is None or not any(rule.format is MXFP4 for rule in scheme.rules):
         return None
     rank = VllmRank(model, parallel)
     experts = [
@@ -211,7 +202,7 @@ def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Schem
     from fractions import Fraction
 
     wide = Fraction(_up(hidden, 256), hidden)
-    steps = (1, 64, 128) if capability >= _HOPPER else (128, 128, 128)
+    steps = (1, 64, 128) if capability >= 90 else (128, 128, 128)
     low, expected, high = (int(size * (wide * Fraction(_up(inner, step), inner) - 1)) for step in steps)
     source = f"MXFP4: experts of {hidden:,} x {inner:,} as {_up(hidden, 256):,} x {_up(inner, steps[1]):,} or {_up(inner, 128):,}"
     return RankBytes(low=low, expected=expected, high=high, source=source) if high else None

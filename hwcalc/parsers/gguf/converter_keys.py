@@ -107,29 +107,33 @@ def kind_keys(source: Source) -> Keys:
             "attention.value_length_mla": latent.v_head_dim,
             "rope.dimension_count": latent.qk_rope_head_dim,
         }
+    indexers: list[formulas.SparseIndexer | formulas.CompressedAttention] = []
     if indexer := source.first(formulas.SparseIndexer):
-        keys |= _indexer(indexer.index_n_heads, indexer.index_head_dim, indexer.index_topk)
-    if compressed := next((each for each in source.kinds(formulas.CompressedAttention) if each and each.index_head_dim), None):
-        keys |= _indexer(compressed.index_n_heads or 0, compressed.index_head_dim or 0, compressed.index_topk)
+        indexers.append(indexer)
+    indexers += [each for each in source.kinds(formulas.CompressedAttention) if each and each.index_head_dim][:1]
+    for each in indexers:
+        keys |= {
+            "attention.indexer.head_count": each.index_n_heads or 0,
+            "attention.indexer.key_length": each.index_head_dim or 0,
+        }
+        keys |= {} if each.index_topk is None else {"attention.indexer.top_k": each.index_topk}
     return keys | _state_keys(source)
 
 
-def _indexer(heads: int, length: int, top: int | None) -> Keys:
-    keys: Keys = {"attention.indexer.head_count": heads, "attention.indexer.key_length": length}
-    return keys if top is None else keys | {"attention.indexer.top_k": top}
-
-
 def _state_keys(source: Source) -> Keys:
+    names = ("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.time_step_rank", "ssm.group_count")
     if mamba := source.first(formulas.Mamba1):
-        names = ("time_step_rank", "dt_rank", "mamba_dt_rank")
-        rank = None if isinstance(source.get(*names), str) else source.number(*names)
-        return _ssm(mamba.d_conv, mamba.d_inner, mamba.d_state, rank or -(-source.width // 16))
+        keys = ("time_step_rank", "dt_rank", "mamba_dt_rank")
+        rank = None if isinstance(source.get(*keys), str) else source.number(*keys)
+        sizes = (mamba.d_conv, mamba.d_inner, mamba.d_state, rank or -(-source.width // 16))
+        return dict(zip(names[:4], sizes, strict=True))
     if mamba2 := source.first(formulas.Mamba2):
         inner = mamba2.num_heads * mamba2.head_dim
-        return _ssm(mamba2.d_conv, inner, mamba2.d_state, mamba2.num_heads) | {"ssm.group_count": mamba2.n_groups}
+        return dict(zip(names, (mamba2.d_conv, inner, mamba2.d_state, mamba2.num_heads, mamba2.n_groups), strict=True))
     if delta := source.first(formulas.GatedDeltaNet):
         inner = delta.num_value_heads * delta.value_head_dim
-        return _ssm(delta.d_conv, inner, delta.key_head_dim, delta.num_value_heads) | {"ssm.group_count": delta.num_key_heads}
+        heads, groups = delta.num_value_heads, delta.num_key_heads
+        return dict(zip(names, (delta.d_conv, inner, delta.key_head_dim, heads, groups), strict=True))
     if kimi := source.first(formulas.KimiDeltaAttention):
         return {"ssm.conv_kernel": kimi.d_conv, "kda.head_dim": kimi.head_dim}
     if rwkv := source.first(formulas.RwkvMatrix):
@@ -137,10 +141,6 @@ def _state_keys(source: Source) -> Keys:
     if short := source.first(formulas.ShortConvolution):
         return {"shortconv.l_cache": short.d_conv}
     return {}
-
-
-def _ssm(kernel: int, inner: int, state: int, rank: int) -> Keys:
-    return {"ssm.conv_kernel": kernel, "ssm.inner_size": inner, "ssm.state_size": state, "ssm.time_step_rank": rank}
 
 
 def pattern(source: Source, layers: int | None = None, *, beyond: bool = False) -> list[bool]:

@@ -269,10 +269,11 @@ def t5(source: Source, keys: Keys) -> None:
 
 def bailing2(source: Source, keys: Keys) -> None:
     """BailingMoeV2Model."""
-    width = source.number("moe_shared_expert_intermediate_size")
-    if width is None and (one := source.number("moe_intermediate_size")) is not None:
+    width, one = source.number("moe_shared_expert_intermediate_size"), source.number("moe_intermediate_size")
+    if width is None and one is not None:
         width = one * (source.number("num_shared_experts") or 0)
-    keys |= {} if width is None else {"expert_shared_feed_forward_length": width}
+    if width is not None:
+        keys["expert_shared_feed_forward_length"] = width
 
 
 def ernie_moe(source: Source, keys: Keys) -> None:

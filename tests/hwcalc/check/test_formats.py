@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
-from hwcalc.report import View
 from hwcalc.report.check import FORMATS, check_report
 from hwcalc.report.schema import json_schema
+from hwcalc.report.view import View
 
 GIB: Final = 2**30
 PROBABLY: Final = "probably fits: 19.00 GiB needed (18.00 GiB to 21.00 GiB)"

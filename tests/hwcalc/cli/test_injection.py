@@ -23,9 +23,9 @@ from hwcalc.engines.vllm.engine import flag_words
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.masking import without_tokens
 from hwcalc.model import Note
-from hwcalc.report import View
 from hwcalc.report.emit import emitted
 from hwcalc.report.text import csv_text
+from hwcalc.report.view import View
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, lines_for, message, operand, shell_word, shown
 from tests.hwcalc.check.files import TINY, check_file, tiny_model, write
 from tests.hwcalc.cli.hostile import HOSTILE, LONG, SECRET, SHEET, TOKENS, faults

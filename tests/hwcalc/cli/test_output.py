@@ -13,7 +13,7 @@ from hwcalc.cli import output
 from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import colored, view_of
 from hwcalc.errors import UsageError
-from hwcalc.report import PIPED_WIDTH
+from hwcalc.report.text import PIPED_WIDTH
 from tests.hwcalc.command import QWEN, Capture, run
 
 # A command line of each command that prints a table.

@@ -14,9 +14,9 @@ from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.report import View
 from hwcalc.report.fitting import fit_text
 from hwcalc.report.schema import json_schema
+from hwcalc.report.view import View
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given
 

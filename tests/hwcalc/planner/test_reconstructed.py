@@ -11,8 +11,8 @@ import pytest
 from hwcalc import compare, load_model, plan
 from hwcalc.model import Definition
 from hwcalc.profiles.catalog import list_models
-from hwcalc.report import View
 from hwcalc.report.summary import footnotes
+from hwcalc.report.view import View
 from tests.catalog import find_model
 from tests.hwcalc.command import Capture, run
 

@@ -132,7 +132,6 @@ def test_share_of_the_peak() -> None:
 
     assert ("l4", 300.0) == (result.gpu, result.peak_gbps)
     assert result.share(result.read) == pytest.approx(result.read.gbps / 300)
-    assert result.predicted_step_seconds == pytest.approx(1024 * TOKEN / 300e9)
     assert result.share(Timing(bytes=3 * 10**9, seconds=0.02, passes=1)) == pytest.approx(0.5)
 
 
@@ -140,7 +139,7 @@ def test_without_a_profile() -> None:
     """There is no share."""
     result = measured()
 
-    assert (None, None, None) == (result.peak_gbps, result.share(result.read), result.predicted_step_seconds)
+    assert (None, None) == (result.peak_gbps, result.share(result.read))
 
 
 def test_kept_for_later_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,10 +24,9 @@ from hwcalc.formulas import (
 )
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.probe.devices import NoDeviceError, default_reserve, is_out_of_memory, open_device
-from hwcalc.probe.measure import holding, scaled
+from hwcalc.probe.devices import NoDeviceError, default_reserve, holding, is_out_of_memory, open_device
 from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Probed, RankResult
-from hwcalc.probe.run import ProbeOptions, probe
+from hwcalc.probe.run import ProbeOptions, probe, scaled
 from tests.hwcalc.probe.fake_cuda import CONTEXT, FakeTorch
 
 MIB = 2**20
@@ -271,7 +270,7 @@ def test_no_memory_to_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> bool:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("hwcalc.probe.measure._fill", full)
+    monkeypatch.setattr("hwcalc.probe.run._fill", full)
     result = probed(LLAMA, ProbeOptions(reserve_bytes=0, fill=True), torch, seq=100)
     rank = only(result)
 

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from hwcalc.planner.policy import policy_blocks
 from hwcalc.policies.base import FILL, REPACK
 from hwcalc.probe import policy_cut, policy_paged
-from hwcalc.probe.devices import Device, open_device
-from hwcalc.probe.measure import metering
+from hwcalc.probe.devices import Device, metering, open_device
 from hwcalc.probe.policy_cut import places_of
 from hwcalc.probe.policy_paged import Layer, Paging, free_blocks
 from tests.hwcalc.probe.test_policy_run import figure, ran

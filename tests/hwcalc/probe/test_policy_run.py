@@ -17,8 +17,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.options import read_options
 from hwcalc.policies.base import COMPACTIONS
 from hwcalc.probe import policy_cut
-from hwcalc.probe.devices import open_device
-from hwcalc.probe.measure import metering
+from hwcalc.probe.devices import metering, open_device
 from hwcalc.probe.policy_run import run_policy
 from hwcalc.probe.result import PolicyFigure, PolicyRun
 from tests.hwcalc.policies.drawn import given_policies

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hwcalc.documents import dumps
 from hwcalc.masking import masked
 from hwcalc.reconcile import reconcile
-from hwcalc.report import View
 from hwcalc.report.reconcile import reconcile_csv, reconcile_text
+from hwcalc.report.view import View
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.test_any_log import SMALL
 

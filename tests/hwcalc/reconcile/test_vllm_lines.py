@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from hwcalc.reconcile import reconcile
-from hwcalc.report import View
 from hwcalc.report.reconcile import reconcile_text, verdict
+from hwcalc.report.view import View
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, figures
 
 _HEAD: Final = "Initializing a V1 LLM engine (v{}) with config: max_seq_len=8192, enforce_eager={}\n"

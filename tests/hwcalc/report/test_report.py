@@ -21,13 +21,13 @@ from hwcalc.library.layer_bytes import stored
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
-from hwcalc.report import View
 from hwcalc.report.explain import explain_markdown, explain_text
 from hwcalc.report.exports import plan_csv, plan_markdown
 from hwcalc.report.schema import DOCUMENTS, json_schema
 from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
 from hwcalc.report.text import abbreviated, layer_words, percent
+from hwcalc.report.view import View
 from hwcalc.text import TIMES, clean
 
 QWEN3 = {

@@ -1,0 +1,42 @@
+"""The look of an answer, and what is written the same way in every report: tables and paragraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from hwcalc.formulas.record import Record
+from hwcalc.report.text import PIPED_WIDTH, csv_text, escaped, filled, markdown_table
+from hwcalc.text import clean
+
+Detail = Literal["brief", "usual", "full"]
+"""How much of an answer is printed: its first lines, those and what they come from, or everything."""
+
+
+class View(Record):
+    """The look of an answer that the user has chosen: format, width, colours. ``quiet`` leaves out notes and hints."""
+
+    format: str = "table"
+    quiet: bool = False
+    color: bool = False
+    width: int = PIPED_WIDTH
+    detail: Detail = "usual"
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), last: int = 0) -> str:
+        """Rows in the chosen format; the columns in ``right`` are aligned right, and no word is cut, whatever the width.
+
+        In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more.
+        """
+        if self.format == "csv":
+            return csv_text(header, rows)
+        if self.format == "markdown":
+            return markdown_table(header, rows, right=right)
+        from hwcalc.report.drawing import table
+
+        return table(header, rows, color=self.color, width=self.width, right=right, last=last)
+
+    def paragraphs(self, lines: Iterable[str]) -> str:
+        """Lines as a Markdown list, or as paragraphs with a hanging indent."""
+        if self.format == "markdown":
+            return "".join(f"- {escaped(line)}\n" for line in lines)
+        return "".join(f"{filled(clean(line), self.width)}\n" for line in lines)
