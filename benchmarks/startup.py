@@ -31,7 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from hwcalc.profiles.catalog import find_model
+from hwcalc.profiles.catalog import find_entry
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LIMIT: Final = 8
@@ -100,14 +100,14 @@ class Cost(NamedTuple):
 
 def fill_cache(home: Path, model: str) -> None:
     """Lay the catalog's config of ``model`` into a Hugging Face cache, as a download would."""
-    found = find_model(model)
+    found = find_entry(model)
     if found is None:
         raise SystemExit(f"{model} is not in the catalog")
     folder = home / "hub" / f"models--{CACHED_ID.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text(COMMIT, encoding="utf-8")
     (folder / "snapshots" / COMMIT).mkdir(parents=True)
-    (folder / "snapshots" / COMMIT / "config.json").write_text(json.dumps(found["config"]), encoding="utf-8")
+    (folder / "snapshots" / COMMIT / "config.json").write_text(json.dumps(found.data["config"]), encoding="utf-8")
 
 
 def read_away(terminal: int) -> None:
