@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Placement
 from hwcalc.engines.general import GeneralOccupancy
-from hwcalc.engines.llamacpp.command import cache_type
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout, budget_beside, reads_of
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
@@ -313,10 +312,10 @@ class LlamacppOccupancy(GeneralOccupancy):
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
         """The settings by the names that llama.cpp's log has for them when a context is made."""
-        one, names = (
-            self.settings,
-            ("n_seq_max", "n_ctx", "n_ctx_seq", "n_batch", "n_ubatch", "n_rs_seq", "kv_unified", "swa_full"),
-        )
+        from hwcalc.engines.llamacpp.command import cache_type
+
+        names = ("n_seq_max", "n_ctx", "n_ctx_seq", "n_batch", "n_ubatch", "n_rs_seq", "kv_unified", "swa_full")
+        one = self.settings
         attention = "auto" if one.flash_attn_asked is None else "on" if one.flash_attn_asked else "off"
         types = {"type_k": cache_type(one.type_k.name), "type_v": cache_type(one.type_v.name)}
         return {**{name: getattr(one, name) for name in names}, "flash_attn": attention, **types}
