@@ -180,10 +180,6 @@ def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Jud
     return replace(judged, certain=certain, message=f"{judged.message}; {fit.verdict.text}")
 
 
-def _exact(value: Any) -> tuple[Any, Any, Any]:
-    return value, value, value
-
-
 def _weights(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
     weights = plan.memory.weights
     low, high = (weights.bytes if end is None else end for end in (weights.low, weights.high))
@@ -195,7 +191,7 @@ def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
     total = figures.total_bytes
     expected, low, high = _weights(figures, plan)
     if total is None or expected is None:
-        return _exact(total)
+        return total, total, total
     low, high = low - expected, high - expected
     for part in (plan.memory.activations, plan.memory.overhead):
         if part is not None:
@@ -206,10 +202,10 @@ def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
 _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "fits": _fits,
     "headroom": _headroom,
-    "max_cache": _at_most(lambda figures, _: _exact(figures.cache_bytes)),
+    "max_cache": _at_most(lambda figures, _: (figures.cache_bytes,) * 3),
     "max_weights": _at_most(_weights),
     "max_total": _at_most(_total),
-    "max_bytes_per_token": _at_most(lambda figures, _: _exact(figures.bytes_per_token)),
+    "max_bytes_per_token": _at_most(lambda figures, _: (figures.bytes_per_token,) * 3),
     "min_concurrency": _at_least("max_batch", "batch", "sequences"),
     "min_seq": _at_least("max_seq", "seq", "tokens"),
     "max_gpus": _max_gpus,

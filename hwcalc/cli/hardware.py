@@ -52,14 +52,19 @@ def gpus(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
     With their memory and speed, and the instances that have them.
     """
-    from hwcalc.hardware.profiles import LEFT_OUT, profile_errors
+    from hwcalc.hardware.profiles import LEFT_OUT, known_instances, profile_errors
+    from hwcalc.report.records import gpu_info
 
     view = view_of(**output)
     words = " ".join(search or ()).strip()
     notes: list[Note] = []
     with profile_errors():
         gpus, exact, also = _chosen(words, notes)
-        infos = _infos(gpus, notes)
+        by_gpu: dict[str, list[str]] = {}
+        for name, instance in known_instances(notes):
+            by_gpu.setdefault(instance.accelerator, []).append(name)
+        aliases = _aliases()
+        infos = [gpu_info(gpu, aliases.get(gpu.id, []), by_gpu.get(gpu.id, [])) for gpu in gpus]
     remarks = tuple(note.message for note in notes if note.code == LEFT_OUT or not view.quiet)
     if view.format == "json":
         left_out = tuple(note.message for note in notes if note.code == LEFT_OUT)
@@ -100,18 +105,6 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
         # Raises an error that suggests similar names.
         return [gpu_named(words)], True, []
     return [one], True, [gpu.id for gpu in found if not one.id.startswith(gpu.id)]
-
-
-def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
-    """The records of accelerators, with their other names and the instances that have them."""
-    from hwcalc.hardware.profiles import known_instances
-    from hwcalc.report.records import gpu_info
-
-    instances: dict[str, list[str]] = {}
-    for name, instance in known_instances(notes):
-        instances.setdefault(instance.accelerator, []).append(name)
-    aliases = _aliases()
-    return [gpu_info(gpu, aliases.get(gpu.id, []), instances.get(gpu.id, [])) for gpu in gpus]
 
 
 def _aliases() -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from hwcalc.engines.memory import is_measured
 from hwcalc.engines.setup import ALONE, SETTINGS, UNSHARED, Parallel, Request, Sharing
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
-from hwcalc.model import ModelSpec, Note, Noted
+from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.layouts import has_experts, node_of, sizes_for
 from hwcalc.planner.options import OF_POLICY, Asked
 from hwcalc.planner.values import is_auto
@@ -102,10 +102,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     node = node_of(gpu, parallel.gpus if asked.instance is not None else None)
     _check_divides(model, parallel)
     asked = _of_lengths(asked)
-    named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
-    seq, seq_notes = (named, ()) if named is not None else _default_seq(model)
+    named, seq, seq_notes = _tokens(engine, model, asked)
     notes += seq_notes
-    _check_tokens(asked, seq)
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
     sharing = Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams)
@@ -148,8 +146,22 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     return engine.open(model, request, (*before, *layout_notes, *notes))
 
 
-def _check_tokens(asked: Asked, seq: int) -> None:
-    """Check how many sequences there are, how long they are, and how much of each is the prompt."""
+def _tokens(engine: Engine, model: ModelSpec, asked: Asked) -> tuple[int | None, int, tuple[Note, ...]]:
+    """The length that the user or an option of the engine names, the planned length, and a note on it if none is named.
+
+    By default it is the maximum of the model, or one token if the cache has the same size at every length.
+    """
+    named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
+    seq, notes, longest = named, list[Note](), model.max_position_embeddings
+    if seq is None and longest is not None:
+        message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."
+        seq, notes = longest, [Note(code="default-seq", message=message)]
+    elif seq is None:
+        roles = {tensor.role for group in model.stack.groups for tensor in group.kind.tensors()}
+        if not roles <= set(FIXED_ROLES):
+            raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
+        message = "Planned for one token: the model keeps the same at every length."
+        seq, notes = 1, [Note(code="any-length", message=message)]
     if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
         raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
     if asked.prompt is not None and asked.prompt > seq:
@@ -157,6 +169,7 @@ def _check_tokens(asked: Asked, seq: int) -> None:
             f"prompt is {asked.prompt:,} tokens, more than the {seq:,} of a sequence.",
             hint="Give all tokens of a sequence, prompt and output, with --seq.",
         )
+    return named, seq, tuple(notes)
 
 
 def _of_lengths(asked: Asked) -> Asked:
@@ -212,16 +225,3 @@ def _accelerator(asked: Asked, notes: list[Note]) -> tuple[Gpu | None, int | Non
         what = f"{brief(instance, 40)} has {count:,} GPUs, not {gpus:,}."
         raise UsageError(what, hint="Leave out --gpus to use all of them.")
     return card, count if gpus is None else gpus
-
-
-def _default_seq(model: ModelSpec) -> Noted[int]:
-    """The default length: the maximum of the model, or one token if the cache has the same size at every length."""
-    longest = model.max_position_embeddings
-    if longest is not None:
-        message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."
-        return Noted(longest, (Note(code="default-seq", message=message),))
-    roles = {tensor.role for group in model.stack.groups for tensor in group.kind.tensors()}
-    if roles <= set(FIXED_ROLES):
-        message = "Planned for one token: the model keeps the same at every length."
-        return Noted(1, (Note(code="any-length", message=message),))
-    raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")

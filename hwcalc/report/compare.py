@@ -90,7 +90,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         parts.append(view.table([*labels, *header], named, right=right))
     failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
     if beside:
-        parts += [_meanings(variants, view), _legend(variants, view)]
+        parts += _meanings(variants, view)
     elif failed:
         parts.append(view.table([*labels, "not planned"], failed))
     as_if = [variant for variant in variants if variant.policy_offered is False]
@@ -171,24 +171,19 @@ def _why(row: EngineRow, *, exact: bool) -> str:
     return "; ".join(causes) + (f"; and {more:,} more" if more > 0 else "")
 
 
-def _meanings(variants: Sequence[Variant], view: View) -> str:
-    """A table of what the numbers of each engine are, once; pools only where a row has one."""
+def _meanings(variants: Sequence[Variant], view: View) -> list[str]:
+    """A table of what the numbers of each engine are, once; and what the columns are: a line each, or a paragraph of Markdown."""
     rows = {variant.engine: variant.row for variant in variants if variant.row is not None}
-    if all(row.pool_tokens is None for row in rows.values()):
-        return view.table(["engine", "its cache is"], [[name, row.cache_is] for name, row in rows.items()])
-    cells = [[name, row.cache_is, row.pool_is or "no pool"] for name, row in rows.items()]
-    return view.table(["engine", "its cache is", "its pool tokens are"], cells)
-
-
-def _legend(variants: Sequence[Variant], view: View) -> str:
-    """What the columns of engines' rows are: a line each, or a paragraph of Markdown."""
-    rows = [(variant, variant.row) for variant in variants if variant.row is not None]
-    several = any(row.all_gpus_bytes != variant.cache_total_bytes for variant, row in rows)
-    pools = any(row.pool_tokens is not None for _, row in rows)
+    header, cells = ["engine", "its cache is"], [[name, row.cache_is] for name, row in rows.items()]
+    pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
+    if any(row.pool_tokens is not None for row in rows.values()):
+        header.append("its pool tokens are")
+        cells = [[*cell, row.pool_is or "no pool"] for cell, row in zip(cells, rows.values(), strict=True)]
+    several = any(variant.row is not None and variant.row.all_gpus_bytes != variant.cache_total_bytes for variant in variants)
     lines = [_NUMBER, *([_ALL_GPUS] if several else []), *_ALWAYS, *([_POOL_TOKENS] if pools else [])]
     if view.format == "markdown":
-        return f"{'; '.join(lines)}.\n"
-    return "".join(f"{filled(line, view.width)}\n" for line in lines)
+        return [view.table(header, cells), f"{'; '.join(lines)}.\n"]
+    return [view.table(header, cells), "".join(f"{filled(line, view.width)}\n" for line in lines)]
 
 
 def _tables(variants: Sequence[Variant], *, beside: bool) -> list[tuple[Sequence[str], _Rows]]:

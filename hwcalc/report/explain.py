@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from hwcalc.engines import find_engine
 from hwcalc.formulas.record import Record
-from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
+from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, ExplainedLimit, QuotedFormula, number_text, symbols_in
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import UNLIMITED
@@ -148,7 +148,9 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
             shared = find_engine(plan.request.engine)[0].groups_share
             title = "groups that share the pool" if shared else "groups, each with a pool"
             yield title, [_Line(line) for line in _group_lines(plan, shared=shared)]
-        yield "sum", [_Line(line) for line in _sum(plan, explanation.kinds)]
+        terms = [f"{kind.bytes:,}" for kind in explanation.kinds if kind.bytes]
+        whole = both(plan.cache.total_bytes)
+        yield "sum", [_Line(f"{' + '.join(terms)} = {whole}" if len(terms) > 1 else whole), _Line(definition(plan))]
     blocks: dict[str, _Block] = {}
     for section in explanation.sections:
         figures = tuple(figure_lines(section.figures))
@@ -200,13 +202,6 @@ def _group_lines(plan: Plan, *, shared: bool) -> list[str]:
     widest = max(group.block_bytes for group in groups)
     whole = f"{blocks:,} blocks {TIMES} {exact(widest)} = {exact(blocks * widest)} a request, on each rank"
     return [*lines, f"every block is as wide as the widest group: {whole}"]
-
-
-def _sum(plan: Plan, kinds: tuple[KindExplanation, ...]) -> list[str]:
-    """The sum of all kinds of layers, and what the numbers are."""
-    terms = [f"{kind.bytes:,}" for kind in kinds if kind.bytes]
-    whole = both(plan.cache.total_bytes)
-    return [f"{' + '.join(terms)} = {whole}" if len(terms) > 1 else whole, definition(plan)]
 
 
 def figure_lines(figures: Iterable[ExplainedFigure]) -> Iterator[tuple[str, list[str], str]]:
