@@ -220,7 +220,7 @@ class Request(Record):
     def of(cls, **values: Any) -> Request:
         """The request with these fields of :class:`Setup` and :class:`Load`, and of :class:`Parallel` and :class:`Hardware`.
 
-        >>> Request.of(seq=8, batch=2, tp=4).gpus
+        >>> Request.of(seq=8, batch=2, tp=4).setup.gpus
         4
         """
         load = {name: values.pop(name) for name in values.keys() & LOAD_FIELDS}
@@ -247,7 +247,7 @@ class Request(Record):
     def changed(self, **change: Any) -> Request:
         """A copy with other values. Fields of :class:`Parallel` and :class:`Hardware` are given by their own names.
 
-        >>> Request.of(seq=8).changed(batch=2, tp=4).parallel.tp
+        >>> Request.of(seq=8).changed(batch=2, tp=4).setup.parallel.tp
         4
         """
         load = {name: change.pop(name) for name in change.keys() & LOAD_FIELDS}
