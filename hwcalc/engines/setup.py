@@ -211,7 +211,7 @@ def changed_setup(setup: Setup, change: Mapping[str, Any]) -> Setup:
 
 
 class Request(Record):
-    """A parsed request: a setup, and the load that is planned for it. It has the fields of both."""
+    """A parsed request: a setup, and the load that is planned for it."""
 
     setup: Setup
     load: Load
