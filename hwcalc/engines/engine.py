@@ -108,9 +108,9 @@ class Engine(ABC):
                 option="engine",
                 hint=f"Use: --engine {self.name}",
             )
-        return self.resolve_version(requested)
+        return self._resolve_version(requested)
 
-    def resolve_version(self, requested: str) -> str:
+    def _resolve_version(self, requested: str) -> str:
         """As :meth:`version`, for an engine with versions.
 
         By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
@@ -142,9 +142,9 @@ class Engine(ABC):
 
     def stores(self, kind: type[LayerKind]) -> str:
         """Whether the engine stores layers of this kind, in a word or two: ``YES``, ``EVERY_TOKEN``, ``BY_MODEL`` or ``NO``."""
-        return self.unbounded.get(kind, YES) if self.has_rule(kind) else NO
+        return self.unbounded.get(kind, YES) if self._has_rule(kind) else NO
 
-    def has_rule(self, kind: type[LayerKind]) -> bool:
+    def _has_rule(self, kind: type[LayerKind]) -> bool:
         """Whether it has a rule for layers of this kind."""
         return self.kinds is None or kind in self.kinds or kind.__name__ in self.kinds
 
@@ -153,7 +153,7 @@ class Engine(ABC):
         if self.kinds is None:
             return
         for group in layers.groups:
-            if not self.has_rule(type(group.kind)):
+            if not self._has_rule(type(group.kind)):
                 title, name = group.kind.title, group.kind.name
                 raise UnsupportedError(
                     f"there is no rule for {name} layers ({title}) in {self.label}.", hint="Use: --engine reference"
@@ -219,7 +219,7 @@ class Engine(ABC):
         """The server that is started so. Raises a :class:`~hwcalc.errors.KvplanError` subclass for what is refused whatever the load."""
         return deployed(self, model, setup)
 
-    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model as the engine builds it, and the request in the engine's terms; by default both unchanged."""
         return model, request
 
@@ -237,7 +237,7 @@ class Engine(ABC):
 
     def unchecked(self, model: ModelSpec, request: Request) -> Occupancy:
         """The occupancy that :meth:`open` returns, without the checks."""
-        model, request = self.prepared(model, request)
+        model, request = self._prepared(model, request)
         return self.deploy(model, request.setup).at(request.load)
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:

@@ -312,7 +312,7 @@ def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
         notes.append(Note(code="version-unknown", message=message))
         return name
     try:
-        return f"{name}@{rules.resolve_version(said)}"
+        return f"{name}@{rules.version(said)}"
     except UnknownNameError:
         nearest = min(known, key=lambda one: abs(_order(one) - _order(said)))
     message = f"The rules of {rules.label} {said} are not known: those of {nearest} are taken."

@@ -362,7 +362,7 @@ class Llamacpp(GeneralEngine):
         "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name."
     )
 
-    def resolve_version(self, requested: str) -> str:
+    def _resolve_version(self, requested: str) -> str:
         """The release of a version: ``0.5``, ``v0.5.0`` and ``0.5.0`` name the release whose rules are known."""
         if requested.removeprefix("v") in ("0.5", "0.5.0"):
             return self.versions[0]

@@ -272,7 +272,7 @@ class Ollama(Llamacpp):
         | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
     )
 
-    def resolve_version(self, requested: str) -> str:
+    def _resolve_version(self, requested: str) -> str:
         """``0.32.15`` has the rules of 0.32."""
         minor = ".".join(requested.removeprefix("v").split(".")[:2])
         if minor in self.versions:
@@ -283,7 +283,7 @@ class Ollama(Llamacpp):
             hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
         )
 
-    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model and the request with the parameters of the model's Modelfile filled in, by llama.cpp's names."""
         named: dict[str, str] = {}
         for name in ("num_batch", "num_gpu"):

@@ -466,5 +466,5 @@ class Mlx(GeneralEngine):
             words += self.flag(name, value).split()
         return [*words, *planned.flags]
 
-    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         return as_read(model), request

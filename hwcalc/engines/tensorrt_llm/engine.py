@@ -512,7 +512,7 @@ class TensorrtLlm(GeneralEngine):
         turns, named = super().turns(model, options), options.get("max_attention_window")
         return turns if named is None else turns.also(tokens=read_windows("max_attention_window", named))
 
-    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """With attention data parallelism every rank is a replica of the attention."""
         parallel = request.setup.parallel
         if is_attention_dp(request.setup.options) and parallel.tp > 1:

@@ -419,7 +419,7 @@ class Transformers(GeneralEngine):
         {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
     )
 
-    def resolve_version(self, requested: str) -> str:
+    def _resolve_version(self, requested: str) -> str:
         """Any version from 4.57 to the newest known one. A version between two known ones has the rules of the older one."""
         version = version_numbers(requested) or ()
         newest = version_numbers(self.versions[0]) or ()

@@ -210,7 +210,7 @@ class Vllm(Engine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
     scatters: ClassVar[bool] = True
 
-    def resolve_version(self, requested: str) -> str:
+    def _resolve_version(self, requested: str) -> str:
         return resolve(requested)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
