@@ -124,7 +124,7 @@ class Pieces(Span):
     __slots__ = ()
 
     def parts(self, tokens: int) -> tuple[int, int]:
-        """Of so many tokens those of the prompt, and those that came alone."""
+        """How many of ``tokens`` tokens are the prompt, and how many came one by one."""
         prompt = min(tokens, self.numbers[1] or tokens)
         return prompt, tokens - prompt
 
@@ -134,7 +134,7 @@ class Pieces(Span):
         return self.slots(*self.parts(tokens)) if tokens > 0 else 0
 
     def slots(self, prompt: int, alone: int) -> int:
-        """The slots after a prompt and so many tokens that came alone."""
+        """The slots after a prompt and ``single`` tokens that came one by one."""
         raise NotImplementedError
 
     @property
@@ -231,7 +231,7 @@ class Chunked(Pieces):
         return not prompt and piece % STEP == 0 and chunk % piece == 0
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        """Behind the chunk and one more piece, each piece lets go of the one before it."""
+        """Slots as a sum of stairs: whole steps, less one piece for each piece behind the chunk and the next one."""
         piece, _, chunk = self.numbers
         let_go = (Stair(times=-piece, per=piece, add=-1), Stair(times=piece, per=piece, add=-1, most=chunk // piece))
         return (blocks_stair(STEP, times=STEP), *let_go)

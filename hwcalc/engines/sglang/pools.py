@@ -247,8 +247,8 @@ class PoolRules(Record):
         """The least budget, in bytes, that holds the demand.
 
         It is searched for among whole bytes. Where states have a share, a little more memory may mean one slot more and fewer tokens: then
-        it is the budget to which halving 0 to 2^60 bytes comes. Where no budget holds it, because SGLang runs fewer requests or was allowed
-        fewer tokens, it is what the sequences themselves take: ``own_bytes``.
+        it is the budget to which halving 0 to 2^60 bytes comes. Where no budget holds it (too few requests or tokens allowed) it returns
+        ``own_bytes``, what the sequences themselves take.
         """
         most = larger(2 * own_bytes, _LARGEST_BUDGET)
         ever = self.holds(self.figures(most), demand) & (own_bytes > 0)
@@ -279,7 +279,11 @@ class PoolRules(Record):
 
         def suffice(tokens: int) -> bool:
             running = most_running(settings, tokens, None)
-            return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+            windows = self.windows_of(tokens)
+            figures = Figures(
+                budget_bytes=1, tokens=tokens, swa_tokens=windows, slots=None, running=running, left_bytes=1, fullest=0
+            )
+            return self.holds(figures, demand)
 
         more = either(suffice(tokens), tokens, tokens + page)
         fewest: int = either(suffice(tokens - page), tokens - page, more)
@@ -300,7 +304,7 @@ def _roundest(low: int, high: int) -> int:
 
 
 def with_a_window(demand: Demand, window: int, page: int) -> Demand:
-    """The same, and at least the whole pages without which SGLang does not start: they hold more than a window and a page."""
+    """The demand, raised to the window places without which SGLang does not start: the whole pages above a window and a page."""
     least = ((window + page) // page + 1) * page
     return demand._replace(window_places=larger(demand.window_places, least))
 
@@ -444,7 +448,7 @@ class LayerPools(PoolRules):
         yield figures.running > 0, "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
 
     def logged(self, figures: Figures) -> tuple[Figures, float]:
-        """As usual; nothing is there, and a token takes nothing, where it makes no pools."""
+        """The pools as the log prints them: all 0 where SGLang makes none."""
         lacking = figures.left_bytes <= 0 or (figures.slots is not None and figures.slots <= 0)
         cell = 0 if lacking else self.cells[figures.fullest]
         return (figures._replace(tokens=0, swa_tokens=None, running=0) if lacking or figures.tokens <= 0 else figures), cell

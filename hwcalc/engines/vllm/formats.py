@@ -225,7 +225,7 @@ _NEVER: Final = {"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"}
 """The start of a format's name -> the engine that it belongs to."""
 
 
-def made_of_published(name: str, version: str) -> tuple[str, str] | None:
+def quantizing_flag(name: str, version: str) -> tuple[str, str] | None:
     """The flag and its value with which this release makes weights of a format; ``None`` if they must be published so."""
     release = planned_version(version)
     value, came, gone = _MADE.get(name, ("", None, None))
@@ -274,7 +274,7 @@ def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:
             hint="Use: --weights awq for 4 bits or fp8 for 8, or leave out --engine for the formulas alone.",
         )
     published = planned_scheme(model, None)[0]
-    if made_of_published(name, version) is not None or (published is not None and published.name == name):
+    if quantizing_flag(name, version) is not None or (published is not None and published.name == name):
         return ()
     message = (
         f"Planned as if a checkpoint in {name} were loaded: vLLM does not make {name} of the published weights. "
