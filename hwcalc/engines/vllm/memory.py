@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.settings import Speculation
     from hwcalc.engines.vllm.weights import StageWeights
-    from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
 
