@@ -278,7 +278,10 @@ def _of_states(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -
 
 
 def _of_positions(layer: _Layer, other: _Layer) -> Iterator[str]:
-    """The causes in a layer that, by the formulas, keeps every token, or no more than a window: another row, or another number of tokens."""
+    """The words for why this layer takes other bytes than by the formulas, which keep every token or a window.
+
+    It has a wider row, or another number of tokens.
+    """
     row_bytes, tokens = layer.token_bytes or layer.row_bytes, layer.opened.tokens
     yield from _of_rows(layer, row_bytes, other)
     kept = layer.positions(layer.bytes, row_bytes)

@@ -179,7 +179,7 @@ class Engine(ABC):
         )
 
     def names_length(self, gpu: Gpu | None) -> bool:
-        """Whether the engine has a length of its own where the user names none: :meth:`fitting_length`."""
+        """Whether the engine has a length of its own where the user names none: :meth:`~hwcalc.engines.deployment.Occupancy.fitting_length`."""
         return self.splits_layers and gpu is not None
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
@@ -212,7 +212,9 @@ class Engine(ABC):
         return self
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
-        """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
+        """The id of the draft model that an engine option names. The caller loads it as
+        :attr:`~hwcalc.engines.setup.Setup.option_draft`.
+        """
         return None
 
     def deploy(self, model: ModelSpec, setup: Setup) -> Deployment:

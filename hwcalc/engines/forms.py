@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.memory import BudgetPart
     from hwcalc.formulas import LayerNumbers
-    from hwcalc.formulas.stairs import Stair
 
 
 class Term(Record):
@@ -551,7 +550,7 @@ class Memory:
         self.form = form
         self.tokens = tokens
         self.sequences = sequences
-        self._own = form.replica(sequences)
+        self.replica_sequences = form.replica(sequences)
         self._known: dict[int, int] = {}
 
     @cached_property
@@ -559,7 +558,7 @@ class Memory:
         """Bytes of the cache on the fullest GPU."""
         if self.form.gpus_differ:
             return self._on_fullest(self._caches)
-        return self.form.curve.needed_bytes(self.tokens, self._own)
+        return self.form.curve.needed_bytes(self.tokens, self.replica_sequences)
 
     @property
     def total_bytes(self) -> int:
@@ -610,9 +609,10 @@ class Memory:
         return allowed
 
     def _pool_holds(self, end: str) -> bool:
+        """Whether the pool, or the blocks, of what is left hold the sequences, also at every length that they pass (``crests``)."""
         left, form = self.left(end), self.form
         if form.pools is not None:
-            return (left >= 0) & form.pools.hold(left, self.tokens, self._own)
+            return (left >= 0) & form.pools.hold(left, self.tokens, self.replica_sequences)
         most = self._crest_bytes if form.crests else self.needed_bytes
         return (left >= 0) & form.blocks.holds(left, most)
 
@@ -622,7 +622,7 @@ class Memory:
         most = self.needed_bytes
         for period in self.form.crests:
             crest = self.tokens // period * period - 1
-            most = larger(most, self.form.curve.needed_bytes(either(crest > 0, crest, self.tokens), self._own))
+            most = larger(most, self.form.curve.needed_bytes(either(crest > 0, crest, self.tokens), self.replica_sequences))
         return most
 
     def _host_holds(self, host: HostRoom, end: str) -> bool:
@@ -637,7 +637,7 @@ class Memory:
     def _caches(self) -> list[int]:
         """Bytes of the cache on each GPU that differs."""
         curve = self.form.curve
-        return [curve.bytes_on(gpu, self.tokens, self._own) for gpu in range(len(curve.gpus))]
+        return [curve.bytes_on(gpu, self.tokens, self.replica_sequences) for gpu in range(len(curve.gpus))]
 
     def _on_fullest(self, amounts: list[int]) -> int:
         """That of the GPU of which the answer speaks: the first one that needs most at the high end of the parts."""
@@ -660,5 +660,5 @@ class Memory:
     def _amount(self, amount: Amount) -> int:
         key = id(amount)
         if key not in self._known:
-            self._known[key] = amount.at(self.tokens, self._own)
+            self._known[key] = amount.at(self.tokens, self.replica_sequences)
         return self._known[key]

@@ -35,9 +35,7 @@ from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.memory import BudgetPart
     from hwcalc.engines.stored import StoredTensor
-    from hwcalc.formulas.hybrid import Group
 
 Stairs: TypeAlias = tuple[Stair, ...]
 

@@ -166,7 +166,7 @@ class Evicted(Record):
 
     @cached_property
     def lows(self) -> Evicted:
-        """The same where the text leaves as little as it can."""
+        """What the policy leaves where the text lets it drop most."""
         if self.is_exact:
             return self
         state = self.state.with_stored(tuple(Count.of(left.stored.low) for left in self.state.layers), self.state.ranges)
@@ -175,7 +175,7 @@ class Evicted(Record):
 
     @cached_property
     def alike(self) -> Mapping[int, int]:
-        """Of layers that hold so many tokens, how many of them all branches of a request have in common."""
+        """For each number of tokens that some layer holds, how many of them all branches have in common (the fewest over such layers)."""
         found: dict[int, int] = {}
         for (number, ends), left in zip(self.ends.items(), self.state.layers, strict=True):
             # Once a branch has cut its own cache, it need not have the same tokens as the others.
@@ -203,7 +203,7 @@ class Evicted(Record):
         return replace(self, most=counts)
 
     def with_setting(self, setting: Setting) -> Evicted:
-        """The same for another batch, with what is known of it."""
+        """The same outcome for another batch."""
         if setting == self.setting:
             return self
         other = replace(self, setting=setting)
@@ -345,7 +345,7 @@ class Peaks(Record):
 
     @property
     def part(self) -> tuple[int, int, int]:
-        """The same, low, expected and high."""
+        """The bytes of :meth:`beyond` at the low, expected and high end."""
         low, expected, high = self.inner
         return self.beyond(high), self.beyond(expected), self.beyond(low)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.options import Lora
-    from hwcalc.model import ModelSpec
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -121,7 +120,7 @@ class Setup(Record):
     draft: ModelSpec | None = None
     """The model of ``--draft``: a small model that proposes tokens, which the planned model verifies."""
     option_draft: ModelSpec | None = None
-    """The draft model that an engine option names (:meth:`Engine.draft_named`)."""
+    """The draft model that an engine option names (:meth:`~hwcalc.engines.engine.Engine.draft_named`)."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     policy: AskedPolicy | None = None
     """What is dropped of the cache; ``None`` is nothing."""
@@ -129,7 +128,7 @@ class Setup(Record):
     """The parsed options of the plan for which no record has a field, by their names."""
 
     def __hash__(self) -> int:
-        """Of the fields that differ most; two setups are equal if all fields are."""
+        """A hash of the fields that differ most often. Equality compares all fields."""
         gpu, options = self.hardware.gpu, frozenset(self.options.items())
         return hash((self.dtype, self.engine_version, self.parallel, self.weights, None if gpu is None else gpu.id, options))
 

@@ -307,7 +307,9 @@ class LlamacppDeployment(GeneralDeployment):
 
     def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
         """The terms of a device that are neither weights, cache nor buffers."""
-        return self._process if device >= 0 else () if self.gpus else self._repacked
+        if device >= 0:
+            return self._process
+        return () if self.gpus else self._repacked
 
     @cached_property
     def _process(self) -> tuple[BudgetPart, ...]:

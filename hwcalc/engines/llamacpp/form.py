@@ -149,15 +149,15 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
         return None
     if options.n_gpu_layers is None or options.kv_on_host:
         return None
-    far = deployment.layout_at(_FAR, 1)
-    if far.settings.n_ubatch < MAX_SEQUENCES or not far.assignment.everything or far.layers.weighed.largest_moved:
+    layout = deployment.layout_at(_FAR, 1)
+    if layout.settings.n_ubatch < MAX_SEQUENCES or not layout.assignment.everything or layout.layers.weighed.largest_moved:
         return None
-    weights = [_constant("weights", Section.WEIGHTS, far.weights_on(gpu)) for gpu in range(len(far.gpus))]
+    weights = [_constant("weights", Section.WEIGHTS, layout.weights_on(gpu)) for gpu in range(len(layout.gpus))]
     buffers = [
-        _buffer(COMPUTE_BUFFER, Section.ACTIVATIONS, far.buffers.moments_of(load.part), far)
+        _buffer(COMPUTE_BUFFER, Section.ACTIVATIONS, layout.buffers.moments_of(load.part), layout)
         if load.part.runs
         else _constant(COMPUTE_BUFFER, Section.ACTIVATIONS, 0)
-        for load in far.gpus
+        for load in layout.gpus
         if isinstance(load.part, GpuPart)
     ]
     # The logits of a token of each sequence.
@@ -166,14 +166,16 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     low, expected, high = (deployment.host_rooms[end] for end in ENDS)
     return MemoryForm(
         curve=Curve(
-            gpus=tuple(_terms(far, gpu) for gpu in range(deployment.gpus)), total=_terms(far, None), most_sequences=MAX_SEQUENCES
+            gpus=tuple(_terms(layout, gpu) for gpu in range(deployment.gpus)),
+            total=_terms(layout, None),
+            most_sequences=MAX_SEQUENCES,
         ),
         parts=(
             _together(weights),
             _together(buffers),
             *map(PartForm.constant, deployment.process_parts(0)),
-            _constant("host weights", HOST, far.weights_on(ON_HOST)),
-            _buffer("host compute buffer", HOST, far.buffers.moments_of(far.host.part), far),
+            _constant("host weights", HOST, layout.weights_on(ON_HOST)),
+            _buffer("host compute buffer", HOST, layout.buffers.moments_of(layout.host.part), layout),
             PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
         ),
         usable=budget.usable,
@@ -184,14 +186,14 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     )
 
 
-def _cells(far: Layout, size: str) -> tuple[Stair, str] | None:
+def _cells(layout: Layout, size: str) -> tuple[Stair, str] | None:
     """The cells of a stream as a function of length, and in words, by the name of the size; ``None`` for a size that does not count cells."""
-    settings, cells = far.settings, Stair(times=CELLS, per=CELLS, add=CELLS - 1)
+    settings, cells = layout.settings, Stair(times=CELLS, per=CELLS, add=CELLS - 1)
     if size == "n_ctx_seq" or (size == "cells_swa" and settings.swa_full):
         return cells, f"roundup(n, {CELLS})"
     if size == "cells_swa":
         # A context that is shorter than a batch has no fewer than its own length: n_swa + n_ubatch is never less than that.
-        words = f"roundup(min(n, window {far.deployment.hparams.n_swa:,} + n_ubatch {settings.n_ubatch:,}), {CELLS})"
+        words = f"roundup(min(n, window {layout.deployment.hparams.n_swa:,} + n_ubatch {settings.n_ubatch:,}), {CELLS})"
         return cells._replace(most=settings.cells_swa // CELLS), words
     if size.startswith("groups_of_"):
         per = CELLS * int(size.removeprefix("groups_of_"))
@@ -199,19 +201,21 @@ def _cells(far: Layout, size: str) -> tuple[Stair, str] | None:
     return None
 
 
-def _terms(far: Layout, device: int | None) -> tuple[Term, ...]:
+def _terms(layout: Layout, device: int | None) -> tuple[Term, ...]:
     """The terms of the cache on a GPU, or on all: a term for each kind of layer and each number of cells. States are counted by sequence."""
     layers: dict[LayerKind, list[int]] = {}
-    blocks = far.assignment.blocks
-    for number, (place, kinds) in enumerate(zip(blocks, far.deployment.plain_stack.layers, strict=False)):
+    blocks = layout.assignment.blocks
+    for number, (place, kinds) in enumerate(zip(blocks, layout.deployment.plain_stack.layers, strict=False)):
         for kind in kinds if device in (None, place) else ():
             layers.setdefault(kind, []).append(number)
-    rows = [(kind.name, numbers, size, each) for kind, numbers in layers.items() for size, each in far.layers.units[kind].items()]
+    rows = [
+        (kind.name, numbers, size, each) for kind, numbers in layers.items() for size, each in layout.layers.units[kind].items()
+    ]
     if blocks and device in (None, blocks[-1]):
-        rows += [("model", [], unit.size, each) for unit, each in far.layers.extras.items()]
+        rows += [("model", [], unit.size, each) for unit, each in layout.layers.extras.items()]
     terms = []
     for name, numbers, size, each in rows:
-        stair, rule = _cells(far, size) or (Stair(most=1), "1")
+        stair, rule = _cells(layout, size) or (Stair(most=1), "1")
         term = Term(
             kind=name, layers=LayerNumbers(numbers), count=len(numbers) or 1, unit_bytes=each, stairs=((stair,),), rule=rule
         )
@@ -233,32 +237,32 @@ def _constant(name: str, section: str, size: int) -> PartForm:
     return PartForm(name=name, section=str(section), low=amount, expected=amount, high=amount)
 
 
-def _buffer(name: str, section: str, moments: Moments, far: Layout) -> PartForm:
-    """A compute buffer: at each end of the range the fullest moment, by what was measured of it."""
+def _buffer(name: str, section: str, moments: Moments, layout: Layout) -> PartForm:
+    """A compute buffer as a part of the form. Each end of its range is the largest moment, scaled by the measured error at that end."""
     errors = llamacpp_profile().compute
-    made = [(errors[moment.name], _products(size, far)) for moment, size in moments]
+    moments_with_errors = [(errors[moment.name], _products(size, layout)) for moment, size in moments]
 
     def amount(end: str) -> Amount:
-        ends = tuple(Moment(share=getattr(error, end), products=products) for error, products in made)
+        ends = tuple(Moment(share=getattr(error, end), products=products) for error, products in moments_with_errors)
         # A batch of a model that is not causal is as long as its options say, however short the context is.
-        return Fullest(moments=ends, chunk=far.settings.n_ubatch, up=end != "low")
+        return Fullest(moments=ends, chunk=layout.settings.n_ubatch, up=end != "low")
 
     return PartForm(name=name, section=str(section), low=amount("low"), expected=amount("expected"), high=amount("high"))
 
 
-def _products(size: Sum, far: Layout) -> tuple[Product, ...]:
+def _products(size: Sum, layout: Layout) -> tuple[Product, ...]:
     """The products of a buffer with the factors of the form in place of the sizes of a context."""
     products: dict[tuple[tuple[Factor, ...], tuple[Stair, ...]], int] = {}
     for names, number in size.products.items():
         factors: list[Factor] = []
         stairs: tuple[Stair, ...] = ()
         for name in names:
-            cells = _cells(far, name)
+            cells = _cells(layout, name)
             if cells is not None:
                 assert not stairs, "a product of cells and cells"
                 stairs = (cells[0],)
-            elif name == "n_ubatch" and not far.deployment.hparams.causal:
-                number *= far.settings.n_ubatch  # noqa: PLW2901
+            elif name == "n_ubatch" and not layout.deployment.hparams.causal:
+                number *= layout.settings.n_ubatch  # noqa: PLW2901
             else:
                 factors.append(_FACTORS[name])
         key = tuple(sorted(factors)), stairs

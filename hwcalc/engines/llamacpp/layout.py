@@ -206,6 +206,7 @@ class Layout:
 
     @cached_property
     def _loads(self) -> tuple[tuple[DeviceLoad, ...], DeviceLoad]:
+        """The load of each GPU, and that of the host."""
         runs, layers, helped, moved = self.runs, self.layers, self.deployment.helped, self.layers.weighed.largest_moved
         left = self._on_host(runs)
         host = HostPart(

@@ -78,7 +78,7 @@ def _check_sizes(occupancy: LlamacppOccupancy) -> None:
     if one.n_outputs < one.n_seq_max:
         # GGML_ASSERT of llama_context::output_reserve: one output for each sequence.
         message = f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,})."
-        raise UsageError(message, hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}")
+        raise UsageError(message, hint=f"Use: --engine-option n_ctx={CELLS * one.n_seq_max}")
 
 
 def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
@@ -407,7 +407,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         return type(self)(self.deployment.pinned_at(self.layout.runs), self.load)
 
     def fitting_length(self) -> Noted[int | None]:
-        """The longest context, in steps of 256 tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
+        """The longest context, in steps of ``CELLS`` tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
         options, hardware = self.deployment.options, self.setup.hardware
         deployment = self.deployment
         context = deployment.context

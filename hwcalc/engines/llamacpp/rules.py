@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.llamacpp.settings import STATE_DTYPE
+from hwcalc.engines.llamacpp.settings import CELLS, STATE_DTYPE
 from hwcalc.engines.stored import OwnRule, StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.parsers.gguf.parse import CSA_RATIO
@@ -37,15 +37,15 @@ def _cells_in_words(context: CacheContext, size: str) -> str:
     """The arithmetic of the number of cells of a stream, in words. ``size`` is the name of that number in :class:`Settings`."""
     settings = context.settings
     if size.startswith("groups_of_"):
-        return f"roundup(ceil({settings.n_ctx_seq:,} / {size.removeprefix('groups_of_')}), 256)"
-    full = f"roundup(n_ctx {settings.n_ctx_asked:,}, 256)"
+        return f"roundup(ceil({settings.n_ctx_seq:,} / {size.removeprefix('groups_of_')}), {CELLS})"
+    full = f"roundup(n_ctx {settings.n_ctx_asked:,}, {CELLS})"
     if not settings.kv_unified and settings.n_seq_max > 1:
-        full = f"roundup({full} // n_seq_max {settings.n_seq_max}, 256)"
+        full = f"roundup({full} // n_seq_max {settings.n_seq_max}, {CELLS})"
     if size == "n_ctx_seq" or settings.swa_full:
         return full
     shared = settings.n_stream == 1 and settings.n_seq_max > 1
     reach = f"window {context.hparams.n_swa:,}" + (f" x n_seq_max {settings.n_seq_max}" if shared else "")
-    return f"roundup(min({settings.n_ctx_seq:,}, {reach} + n_ubatch {settings.n_ubatch:,}), 256)"
+    return f"roundup(min({settings.n_ctx_seq:,}, {reach} + n_ubatch {settings.n_ubatch:,}), {CELLS})"
 
 
 class _Row(NamedTuple):

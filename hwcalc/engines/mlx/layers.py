@@ -63,14 +63,14 @@ def _steps(tokens: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def grown_slots(prompt: int, alone: int, piece: int) -> int:
-    """Slots of a ``KVCache`` after a prompt in pieces, and so many tokens that came alone.
+def grown_slots(prompt: int, single: int, piece: int) -> int:
+    """Slots of a ``KVCache`` after a prompt in pieces, and ``single`` tokens that came one by one.
 
     >>> grown_slots(300, 0, 2048), grown_slots(100, 200, 2048), grown_slots(5000, 0, 2048)
     (512, 512, 5120)
     """
     slots = _piece_slots(prompt, piece) if piece % STEP else _steps(prompt)
-    held = prompt + alone
+    held = prompt + single
     return slots if held <= slots else slots + _steps(held - slots)
 
 
@@ -87,7 +87,7 @@ def _piece_slots(prompt: int, piece: int) -> int:
     return slots
 
 
-def rotating_slots(prompt: int, alone: int, piece: int, window: int) -> int:
+def rotating_slots(prompt: int, single: int, piece: int, window: int) -> int:
     """Slots of a ``RotatingKVCache``. A piece of one token counts among those that come alone.
 
     >>> [rotating_slots(2048, 0, 2048, 128), rotating_slots(4096, 0, 2048, 128), rotating_slots(2048, 10, 2048, 128)]
@@ -97,25 +97,25 @@ def rotating_slots(prompt: int, alone: int, piece: int, window: int) -> int:
     """
     last = (prompt - 1) % piece + 1 if prompt else 0
     if last == 1:
-        alone += prompt if piece == 1 else 1
+        single += prompt if piece == 1 else 1
         prompt -= prompt if piece == 1 else 1
         last = min(prompt, piece)
     slots = min(prompt - last, window - 1) + last
-    if not alone:
+    if not single:
         return slots
-    return window if slots >= window else min(window, slots + _steps(alone))
+    return window if slots >= window else min(window, slots + _steps(single))
 
 
-def chunked_slots(prompt: int, alone: int, piece: int, chunk: int) -> int:
+def chunked_slots(prompt: int, single: int, piece: int, chunk: int) -> int:
     """Slots of a ``ChunkedKVCache``: what is older than the chunk is cut off before the next piece, or the next token, comes.
 
     >>> chunked_slots(12288, 0, 2048, 8192), chunked_slots(12288, 5, 2048, 8192)
     (10240, 8448)
     """
-    last = 1 if alone else (prompt - 1) % piece + 1
-    if prompt + alone - last > chunk:
+    last = 1 if single else (prompt - 1) % piece + 1
+    if prompt + single - last > chunk:
         return chunk + _steps(last)
-    return grown_slots(prompt, alone, piece)
+    return grown_slots(prompt, single, piece)
 
 
 class Pieces(Span):
@@ -124,7 +124,7 @@ class Pieces(Span):
     __slots__ = ()
 
     def parts(self, tokens: int) -> tuple[int, int]:
-        """Of so many tokens those of the prompt, and those that came alone."""
+        """How many of ``tokens`` tokens are the prompt, and how many came one by one."""
         prompt = min(tokens, self.numbers[1] or tokens)
         return prompt, tokens - prompt
 
@@ -133,8 +133,8 @@ class Pieces(Span):
             return stairs_at(self.stairs(), tokens)
         return self.slots(*self.parts(tokens)) if tokens > 0 else 0
 
-    def slots(self, prompt: int, alone: int) -> int:
-        """The slots after a prompt and so many tokens that came alone."""
+    def slots(self, prompt: int, single: int) -> int:
+        """The slots after a prompt and ``single`` tokens that came one by one."""
         raise NotImplementedError
 
     @property
@@ -153,8 +153,8 @@ class Grown(Pieces):
 
     __slots__ = ()
 
-    def slots(self, prompt: int, alone: int) -> int:
-        return grown_slots(prompt, alone, self.numbers[0])
+    def slots(self, prompt: int, single: int) -> int:
+        return grown_slots(prompt, single, self.numbers[0])
 
     @property
     def has_stairs(self) -> bool:
@@ -177,9 +177,9 @@ class Rotating(Pieces):
 
     __slots__ = ()
 
-    def slots(self, prompt: int, alone: int) -> int:
+    def slots(self, prompt: int, single: int) -> int:
         piece, _, window = self.numbers
-        return rotating_slots(prompt, alone, piece, window)
+        return rotating_slots(prompt, single, piece, window)
 
     @property
     def has_stairs(self) -> bool:
@@ -221,9 +221,9 @@ class Chunked(Pieces):
 
     __slots__ = ()
 
-    def slots(self, prompt: int, alone: int) -> int:
+    def slots(self, prompt: int, single: int) -> int:
         piece, _, chunk = self.numbers
-        return chunked_slots(prompt, alone, piece, chunk)
+        return chunked_slots(prompt, single, piece, chunk)
 
     @property
     def has_stairs(self) -> bool:
@@ -231,7 +231,7 @@ class Chunked(Pieces):
         return not prompt and piece % STEP == 0 and chunk % piece == 0
 
     def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        """Behind the chunk and one more piece, each piece lets go of the one before it."""
+        """Slots as a sum of stairs: whole steps, less one piece for each piece behind the chunk and the next one."""
         piece, _, chunk = self.numbers
         let_go = (Stair(times=-piece, per=piece, add=-1), Stair(times=piece, per=piece, add=-1, most=chunk // piece))
         return (blocks_stair(STEP, times=STEP), *let_go)

@@ -203,6 +203,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
 
     def stage(span: range) -> StageCells:
+        """What a token and a slot of states take on one rank of the stage with these layers."""
         sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
         for kind, count, named in _counted(stack, span, shared):
             if kind in states:

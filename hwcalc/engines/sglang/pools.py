@@ -247,8 +247,8 @@ class PoolRules(Record):
         """The least budget, in bytes, that holds the demand.
 
         It is searched for among whole bytes. Where states have a share, a little more memory may mean one slot more and fewer tokens: then
-        it is the budget to which halving 0 to 2^60 bytes comes. Where no budget holds it, because SGLang runs fewer requests or was allowed
-        fewer tokens, it is what the sequences themselves take: ``own_bytes``.
+        it is the budget to which halving 0 to 2^60 bytes comes. Where no budget holds it (too few requests or tokens allowed) it returns
+        ``own_bytes``, what the sequences themselves take.
         """
         most = larger(2 * own_bytes, _LARGEST_BUDGET)
         ever = self.holds(self.figures(most), demand) & (own_bytes > 0)
@@ -279,7 +279,11 @@ class PoolRules(Record):
 
         def suffice(tokens: int) -> bool:
             running = most_running(settings, tokens, None)
-            return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+            windows = self.windows_of(tokens)
+            figures = Figures(
+                budget_bytes=1, tokens=tokens, swa_tokens=windows, slots=None, running=running, left_bytes=1, fullest=0
+            )
+            return self.holds(figures, demand)
 
         more = either(suffice(tokens), tokens, tokens + page)
         fewest: int = either(suffice(tokens - page), tokens - page, more)
@@ -300,7 +304,7 @@ def _roundest(low: int, high: int) -> int:
 
 
 def with_a_window(demand: Demand, window: int, page: int) -> Demand:
-    """The same, and at least the whole pages without which SGLang does not start: they hold more than a window and a page."""
+    """The demand, raised to the window places without which SGLang does not start: the whole pages above a window and a page."""
     least = ((window + page) // page + 1) * page
     return demand._replace(window_places=larger(demand.window_places, least))
 
@@ -345,11 +349,10 @@ class LayerPools(PoolRules):
             above = tokens > limit
             tokens, swa = either(above, most, tokens), None if swa is None else either(above, most_swa, swa)
         if steps is not None:
-            # What decided is computed once more, so that it tells its steps.
             if limit is not None and above:
                 self._limited(limit, swa, steps)
             else:
-                self._stage_tokens(self.stages[fullest], left, steps)
+                self._explain_tokens(self.stages[fullest], left, steps)
         return Figures(
             budget_bytes=budget,
             tokens=tokens,
@@ -362,35 +365,40 @@ class LayerPools(PoolRules):
 
     def _slots(self, budget: int, steps: list[Step] | None) -> tuple[int, int]:
         """Slots for states, and the bytes that they leave (``_handle_max_mamba_cache``). What drafts copy of states has no step."""
-        settings, left, slot = self.settings, budget / GIB, self.layout.slot_bytes
-        drafted, requests, each = settings.draft_tokens, settings.own_requests or 1, slots_per_request(settings)
-        plain = None if settings.drafts else steps
+        settings, slot, each = self.settings, self.layout.slot_bytes, slots_per_request(self.settings)
+        requests, plain = settings.own_requests or 1, None if settings.drafts else steps
+        one_a_request = settings.mamba_slots is None and not settings.radix and settings.requests is not None
         if settings.mamba_slots is not None:
             terms = {"max_mamba_cache_size": settings.mamba_slots, "dp": settings.dp}
             slots = figure(steps, "state_slots", "floor(max_mamba_cache_size / dp)", unit="slots", **terms)
-            copied = min(requests, slots // each)
-        elif not settings.radix and settings.requests is not None:
+        elif one_a_request:
             slots = figure(steps, "state_slots", "max_running_requests", unit="slots", max_running_requests=requests)
-            copied = slots
         else:
-            share = left * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
-            if settings.drafts:
-                slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
-            else:
-                slots = floored((share - slot) // slot)
-            formula = "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)"
-            shares = {"pool_bytes": budget, "mamba_full_memory_ratio": settings.mamba_ratio, "slot_bytes": slot}
-            figure(plain, "state_slots", formula, slots, unit="slots", **shares)
-            copied = smaller(slots // each, requests)
+            slots = self._slots_in_share(budget, plain)
+        left = budget / GIB
         if settings.drafts:
-            left = left - slot * (copied + 1) * drafted / GIB
+            copied = slots if one_a_request else smaller(slots // each, requests)
+            left = left - slot * (copied + 1) * settings.draft_tokens / GIB
         formula, left_bytes = "pool_bytes - (state_slots + 1) x slot_bytes", floored((left - (slots + 1) * slot / GIB) * GIB)
         figure(plain, "budget_of_tokens", formula, left_bytes, pool_bytes=budget, state_slots=slots, slot_bytes=slot)
         formula, terms = "floor(state_slots / slots_per_request)", {"state_slots": slots, "slots_per_request": each}
         figure(steps, "state_requests", formula, slots // each, unit="requests", **terms)
         return slots, left_bytes
 
-    def _stage_tokens(self, stage: StageCells, left: int, steps: list[Step] | None = None) -> tuple[int, int | None]:
+    def _slots_in_share(self, budget: int, steps: list[Step] | None) -> int:
+        """Slots for states of ``mamba_full_memory_ratio`` of the budget. One slot more than these is allocated."""
+        settings, slot, drafted = self.settings, self.layout.slot_bytes, self.settings.draft_tokens
+        share = budget / GIB * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
+        if settings.drafts:
+            each = slots_per_request(settings)
+            slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
+        else:
+            slots = floored((share - slot) // slot)
+        formula = "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)"
+        shares = {"pool_bytes": budget, "mamba_full_memory_ratio": settings.mamba_ratio, "slot_bytes": slot}
+        return figure(steps, "state_slots", formula, slots, unit="slots", **shares)
+
+    def _stage_tokens(self, stage: StageCells, left: int) -> tuple[int, int | None]:
         """Tokens of one stage, and window tokens, of the bytes that are left for them."""
         settings, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
         if not stage.swa_layers:
@@ -400,13 +408,18 @@ class LayerPools(PoolRules):
         else:
             tokens = floored((left - self.capped_windows * stage.swa_bytes) // cell)
         tokens = tokens // page * page
+        return tokens, self._windows(stage, tokens)
+
+    def _explain_tokens(self, stage: StageCells, left: int, steps: list[Step]) -> None:
+        """Append the steps of :meth:`_stage_tokens`. Where windows follow from the number of requests, tokens have none."""
+        settings, tokens = self.settings, self._stage_tokens(stage, left)[0]
         if settings.swa_ratio is not None or self.layout.window is None:
-            if steps is not None and stage.swa_layers and stage.full_layers and not settings.drafts:
+            if stage.swa_layers and stage.full_layers and not settings.drafts:
                 full, ratio = stage.full_bytes // stage.full_layers * stage.full_layers, settings.swa_ratio or 0
                 formula, window = "full_token_bytes + swa_full_tokens_ratio x window_token_bytes", stage.swa_bytes
                 figure(steps, "cell_size", formula, full_token_bytes=full, swa_full_tokens_ratio=ratio, window_token_bytes=window)
-            tokens_of_bytes(tokens, settings, left, cell, steps)
-        return tokens, self._windows(stage, tokens, steps)
+            tokens_of_bytes(tokens, settings, left, cell_size(stage, settings), steps)
+        self._windows(stage, tokens, steps)
 
     @cached_property
     def capped_windows(self) -> int:
@@ -444,7 +457,7 @@ class LayerPools(PoolRules):
         yield figures.running > 0, "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
 
     def logged(self, figures: Figures) -> tuple[Figures, float]:
-        """As usual; nothing is there, and a token takes nothing, where it makes no pools."""
+        """The pools as the log prints them: all 0 where SGLang makes none."""
         lacking = figures.left_bytes <= 0 or (figures.slots is not None and figures.slots <= 0)
         cell = 0 if lacking else self.cells[figures.fullest]
         return (figures._replace(tokens=0, swa_tokens=None, running=0) if lacking or figures.tokens <= 0 else figures), cell

@@ -313,7 +313,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     @cached_property
     def needed_bytes(self) -> int:
-        return self.replica.needs.most
+        return self.replica.needs.largest_budget
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
@@ -508,7 +508,7 @@ class TensorrtLlm(GeneralEngine):
         return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
-        """Behind each window of ``max_attention_window`` too, where layers of one kind may have different ones."""
+        """The turns of the base class, and one behind each window of ``max_attention_window``."""
         turns, named = super().turns(model, options), options.get("max_attention_window")
         return turns if named is None else turns.also(tokens=read_windows("max_attention_window", named))
 

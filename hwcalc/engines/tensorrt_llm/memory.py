@@ -179,7 +179,7 @@ class _PoolMemory(Memory):
 
     @cached_property
     def _needs(self) -> AllNeeds:
-        return self.form.curve.needs(self.tokens, self._own)
+        return self.form.curve.needs(self.tokens, self.replica_sequences)
 
     @cached_property
     def needed_bytes(self) -> int:

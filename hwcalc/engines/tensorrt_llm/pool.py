@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.storage import Dealt
 
 
+def _but_not(first: bool, second: bool) -> bool:
+    """Whether the first holds and the second does not; of arrays, at each place."""
+    return first & (second ^ True)
+
+
 class Needs:
     """What ``batch`` sequences of so many tokens need, were they all on this replica. ``blocks`` are all theirs for each window."""
 
@@ -38,7 +43,7 @@ class Needs:
 
     @classmethod
     def alike(cls, layout: Layout, tokens: int, sequences: int) -> Self:
-        """The same of sequences that are all alike."""
+        """What ``sequences`` sequences need that all have ``tokens`` tokens."""
         return cls(layout, tokens, sequences, {window: sequences * layout.blocks(window, tokens) for window in layout.windows})
 
     @cached_property
@@ -101,11 +106,11 @@ class Needs:
         while some(missing) and step * PAGE < FOREVER:
             found = missing & held(step)
             low, high = either(found, step // 2, low), either(found, step, high)
-            missing, step = missing & (found ^ True), 2 * step
+            missing, step = _but_not(missing, found), 2 * step
         while some(between := low + 1 < high):
             middle = (low + high) // 2
             found = held(middle)
-            low, high = either(between & (found ^ True), middle, low), either(between & found, middle, high)
+            low, high = either(_but_not(between, found), middle, low), either(between & found, middle, high)
         budget: int = either(missing, FOREVER, in_pages(high * PAGE))
         return budget
 
@@ -118,10 +123,10 @@ class Needs:
         return tuple(map(in_pages, layout.quotas(self.least_budget, capped=False)))
 
     @cached_property
-    def most(self) -> int:
-        """The same on the stage that needs most."""
-        most: int = largest(self.on_stages) if self.on_stages else 0
-        return most
+    def largest_budget(self) -> int:
+        """The largest of :attr:`on_stages`, the budget that decides; 0 without stages."""
+        budget: int = largest(self.on_stages) if self.on_stages else 0
+        return budget
 
     def holds(self, budget: int) -> bool:
         """Whether the sequences fit into the budget, and into ``max_tokens`` where it is given."""
@@ -130,7 +135,7 @@ class Needs:
             # What the last page has beyond the budget is not ours: the manager rounds up.
             whole = budget - budget % page_bytes(budget)
             return self.holds_in(whole) & (cap is None or self.tokens <= cap)
-        held = (budget >= 0) & (self.most <= budget)
+        held = (budget >= 0) & (self.largest_budget <= budget)
         if cap is None or layout.several:
             return held
         most: int = largest(self.blocks.values())
@@ -147,11 +152,11 @@ class AllNeeds:
             here = above if last is None else above & (tokens <= last)
             if some(here):
                 self._parts.append((here, Needs.alike(layout, tokens, sequences)))
-            above = above & (here ^ True)
+            above = _but_not(above, here)
 
     def needed_bytes(self) -> int:
         """The cache on the fullest GPU."""
-        return self._joined([needs.most for _, needs in self._parts])
+        return self._joined([needs.largest_budget for _, needs in self._parts])
 
     def total_bytes(self, sequences: int, dp: int) -> int:
         """Bytes of the cache on all stages, for ``sequences`` sequences on ``dp`` replicas."""
@@ -210,7 +215,7 @@ def plan_pool(occupancy: TensorrtOccupancy, budget: int) -> PoolInfo:
             max_seq=longest,
             swa_tokens=None,
             state_slots=None,
-            needed_bytes=single.most,
+            needed_bytes=single.largest_budget,
             fits=single.holds(budget),
             message=None,
             requires=(),

@@ -255,7 +255,7 @@ class TgiDeployment(PooledDeployment):
             raise UnsupportedError(message, hint="Leave out --weights.")
 
     def _check_fp8(self) -> None:
-        """As ``KVCache`` in layers/attention/kv_cache.py."""
+        """Raise an error for an fp8 cache that TGI refuses; see ``KVCache`` in layers/attention/kv_cache.py."""
         kept = self.dtypes.value.kv
         if not kept.startswith("fp8"):
             return

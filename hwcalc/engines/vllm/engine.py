@@ -11,7 +11,7 @@ from msgspec import Struct
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
-from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, made_of_published
+from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
 from hwcalc.engines.vllm.settings import DRAFTED, model_and_tokens
@@ -261,7 +261,7 @@ class Vllm(Engine):
             from hwcalc.quantization.planned import format_name
 
             weights = format_name(planned.weights) or ""
-            made = made_of_published(weights, version)
+            made = quantizing_flag(weights, version)
             if made is None:
                 raise UsageError(
                     f"vLLM does not make {weights} weights of the published ones.",

@@ -148,23 +148,42 @@ def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability:
     """Raise :class:`~hwcalc.errors.UnsupportedError` if no backend of that GPU stores these kinds of layers in this KV dtype."""
     latent = LatentAttention in kinds
     sparse = latent and SparseIndexer in kinds
+    compressed = CompressedAttention in kinds
+    windowed_or_cross = any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds)
+    packed = kv_dtype in _PER_TOKEN_HEAD or kv_dtype in TURBOQUANT or kv_dtype in _NVFP4
     title = f"--dtype {kv_dtype}"
-    if kv_dtype in _DS_MLA and not sparse and not (kv_dtype == "fp8_ds_mla" and CompressedAttention in kinds):
-        raise UnsupportedError(f"{title} is for latent attention with an indexer (DeepSeek-V3.2, GLM-5).", hint="Use --dtype fp8")
-    if kv_dtype == "nvfp4_ds_mla" and capability // 10 != 10:
-        raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
-    if (latent or CompressedAttention in kinds) and (
-        kv_dtype in _PER_TOKEN_HEAD or kv_dtype in TURBOQUANT or kv_dtype in _NVFP4 or kv_dtype == "fp8_e5m2"
-    ):
-        raise UnsupportedError(f"vLLM has no backend with {title} for latent attention.", hint="Use --dtype fp8")
-    if kv_dtype in FP8 and latent and not sparse and capability < 89:
-        raise UnsupportedError(
-            f"{title} on latent attention needs a GPU of compute capability 8.9 or more.", hint="Use --dtype auto"
-        )
-    if kv_dtype in TURBOQUANT and any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds):
-        raise UnsupportedError(f"vLLM has no backend with {title} for windowed or cross attention.", hint="Use --dtype fp8")
-    if kv_dtype in _NVFP4 and capability // 10 != 10:
-        raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
+    # Whether it is refused, why, and what to use in its place; the first that holds counts.
+    rules = (
+        (
+            kv_dtype in _DS_MLA and not sparse and not (kv_dtype == "fp8_ds_mla" and compressed),
+            f"{title} is for latent attention with an indexer (DeepSeek-V3.2, GLM-5).",
+            "Use --dtype fp8",
+        ),
+        (
+            kv_dtype == "nvfp4_ds_mla" and capability // 10 != 10,
+            f"{title} needs a GPU of compute capability 10.x.",
+            "Use --dtype fp8",
+        ),
+        (
+            (latent or compressed) and (packed or kv_dtype == "fp8_e5m2"),
+            f"vLLM has no backend with {title} for latent attention.",
+            "Use --dtype fp8",
+        ),
+        (
+            kv_dtype in FP8 and latent and not sparse and capability < 89,
+            f"{title} on latent attention needs a GPU of compute capability 8.9 or more.",
+            "Use --dtype auto",
+        ),
+        (
+            kv_dtype in TURBOQUANT and windowed_or_cross,
+            f"vLLM has no backend with {title} for windowed or cross attention.",
+            "Use --dtype fp8",
+        ),
+        (kv_dtype in _NVFP4 and capability // 10 != 10, f"{title} needs a GPU of compute capability 10.x.", "Use --dtype fp8"),
+    )
+    for refused, message, hint in rules:
+        if refused:
+            raise UnsupportedError(message, hint=hint)
 
 
 def role_formats(model: ModelSpec, settings: VllmSettings) -> dict[Role, DType]:
@@ -225,7 +244,7 @@ _NEVER: Final = {"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"}
 """The start of a format's name -> the engine that it belongs to."""
 
 
-def made_of_published(name: str, version: str) -> tuple[str, str] | None:
+def quantizing_flag(name: str, version: str) -> tuple[str, str] | None:
     """The flag and its value with which this release makes weights of a format; ``None`` if they must be published so."""
     release = planned_version(version)
     value, came, gone = _MADE.get(name, ("", None, None))
@@ -274,7 +293,7 @@ def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:
             hint="Use: --weights awq for 4 bits or fp8 for 8, or leave out --engine for the formulas alone.",
         )
     published = planned_scheme(model, None)[0]
-    if made_of_published(name, version) is not None or (published is not None and published.name == name):
+    if quantizing_flag(name, version) is not None or (published is not None and published.name == name):
         return ()
     message = (
         f"Planned as if a checkpoint in {name} were loaded: vLLM does not make {name} of the published weights. "

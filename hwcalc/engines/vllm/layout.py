@@ -66,7 +66,7 @@ class Sorted(Struct, frozen=True):
 
     @classmethod
     def of(cls, sorts: Sequence[int], count: int) -> Self:
-        """Of caches with these sorts, of which there are so many."""
+        """The caches by sort: ``sorts[i]`` is the sort of cache i, and there are ``count`` sorts."""
         if count == 1:
             return cls(tuple(sorts), (tuple(range(len(sorts))),))
         members: list[list[int]] = [[] for _ in range(count)]
@@ -284,7 +284,7 @@ def _tuples(specs: Sequence[LayerSpec], caches: Sorted) -> list[BlockGroup]:
 
 
 def _strided(pages: Mapping[int, Sequence[int]], count: int, specs: Sequence[LayerSpec], caches: Sorted) -> Iterator[BlockGroup]:
-    """So many groups of one family, each with every ``count``-th of its patterns, which have a page of each size."""
+    """``count`` groups of one family; group k has every ``count``-th pattern from k on. A pattern is one layer of each page size."""
     patterns = list(zip(*pages.values(), strict=True))
     return (_group(list(chain.from_iterable(patterns[start::count])), specs, caches) for start in range(count))
 
@@ -438,15 +438,18 @@ class PoolLayout(Record):
         return max(spec.blocks(length, self.limits) for spec in group.distinct)
 
     def counted(self, group: BlockGroup, length: int) -> Step:
-        """The step of :meth:`blocks`, with the formula of the layer that needs most."""
-        uncut: Sequence[LayerSpec] = group.distinct
+        """The step that explains :meth:`blocks`: that of the member that needs most.
+
+        Members that a policy cuts have a step of their own in ``cut``.
+        """
+        kept_whole: Sequence[LayerSpec] = group.distinct
         steps: list[Step] = []
         if self.cut:
             members = zip(group.members, group.specs, strict=True)
-            uncut = list(dict.fromkeys(spec for member, spec in members if member not in self.cut))
+            kept_whole = list(dict.fromkeys(spec for member, spec in members if member not in self.cut))
             steps = [self.cut[member] for member in group.members if member in self.cut]
-        if uncut:
-            most = uncut[0] if len(uncut) == 1 else max(uncut, key=lambda spec: spec.blocks(length, self.limits))
+        if kept_whole:
+            most = kept_whole[0] if len(kept_whole) == 1 else max(kept_whole, key=lambda spec: spec.blocks(length, self.limits))
             steps.append(most.counted(length, self.limits))
         return max(steps, key=lambda counted: counted.expected)
 

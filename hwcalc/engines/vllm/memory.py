@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.settings import Speculation
     from hwcalc.engines.vllm.weights import StageWeights
-    from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 
 
@@ -289,6 +288,7 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
 
 
 def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...]:
+    """The peak of a profiling pass as parts of the budget: the decoder's, and what an encoder adds to it."""
     # Advice changes the number of sequences alone, which only the sampler sees.
     key = (run.version, run.tokens, run.element_bytes, run.quantized, *VLLM.sizes(model, run.parallel))
     forward, experts = model.once(("passes of vLLM", key), lambda: (_forward(model, run), _experts(model, run)))
@@ -460,7 +460,7 @@ _BLACKWELL: Final = 100
 
 
 def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
-    """The savings for the planned GPU. Those of the cache are refused by :func:`check_kv_dtype` where no backend has them."""
+    """The savings for the planned GPU. Those of the cache are refused by :func:`~hwcalc.engines.vllm.formats.check_kv_dtype` where no backend has them."""
     setup, settings, replica_batch = occupancy.setup, occupancy.settings, occupancy.request.replica_batch
     options, gpu = setup.options, setup.hardware.gpu
     capability = compute_capability(gpu) if gpu is not None else settings.capability

@@ -89,10 +89,11 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
     layout, settings, length = occupancy.layout, occupancy.settings, occupancy.tokens
     bound = max(length, occupancy.model.max_position_embeddings or 0)
     blocks, usable, available = pool.blocks(budget), pool.usable_blocks(budget), pool.scheduler_blocks(budget)
-    made = step("blocks", "num_gpu_blocks_override", blocks, unit="blocks", num_gpu_blocks_override=blocks)
     if pool.override is None:
         formula = "floor(budget / bytes_per_block)"
         made = step("blocks", formula, blocks, unit="blocks", budget=budget, bytes_per_block=pool.block_bytes)
+    else:
+        made = step("blocks", "num_gpu_blocks_override", blocks, unit="blocks", num_gpu_blocks_override=blocks)
     for_requests = step(
         "usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=pool.null_blocks
     )
@@ -437,8 +438,8 @@ def _parts(deployment: VllmDeployment, budget: Budget) -> tuple[PartForm, ...]:
     def sizes(tokens: int) -> Mapping[tuple[str, str], int]:
         """The bytes of the parts by name and end of the range, where the longest sequence has so many tokens."""
         out: defaultdict[tuple[str, str], int] = defaultdict(int)
-        budget = deployment.at(Load(seq=tokens)).budget
-        for part, end in product(() if budget is None else budget.parts, ENDS):
+        at_length = deployment.at(Load(seq=tokens)).budget
+        for part, end in product(() if at_length is None else at_length.parts, ENDS):
             out[part.name, end] += getattr(part, end)
         return out
 

@@ -41,7 +41,6 @@ from hwcalc.units import GIB, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
-    from hwcalc.engines.vllm.rules import Rules
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
 

@@ -171,14 +171,17 @@ def _check_runs_v1(deployment: VllmDeployment) -> None:
         return
     speculation = settings.speculation
     unlike_hopper = settings.kv_dtype.startswith("fp8") and settings.capability // 10 != 9
-    reasons = {
-        "capability": gpu is not None and 0 < compute_capability(gpu) < _AMPERE and "compute capability below 8.0",
-        "fp8": unlike_hopper and "an fp8 cache on this GPU",
-        "fp8 but 10.0": unlike_hopper and settings.capability != _B200 and "an fp8 cache on this GPU",
-        "draft": speculation is not None and speculation.method == "draft" and "a draft model",
-        "fp32": settings.model_dtype == "fp32" and "float32",
-    }
-    reason = next((reasons[each] for each in settings.rules.v0_where if reasons[each]), None)
+    before_ampere = gpu is not None and 0 < compute_capability(gpu) < _AMPERE
+    drafts = speculation is not None and speculation.method == "draft"
+    rows = (
+        ("capability", before_ampere, "compute capability below 8.0"),
+        ("fp8", unlike_hopper, "an fp8 cache on this GPU"),
+        ("fp8 but 10.0", unlike_hopper and settings.capability != _B200, "an fp8 cache on this GPU"),
+        ("draft", drafts, "a draft model"),
+        ("fp32", settings.model_dtype == "fp32", "float32"),
+    )
+    holding = {key: words for key, holds, words in rows if holds}
+    reason = next((holding[key] for key in settings.rules.v0_where if key in holding), None)
     if reason:
         raise UnsupportedError(
             f"vLLM {deployment.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
