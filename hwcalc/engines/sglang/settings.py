@@ -129,7 +129,7 @@ def words_of(model: ModelSpec) -> Mapping[str, str]:
 def context_tokens(model: ModelSpec) -> int:
     """The longest sequence as SGLang reads it (``get_context_length``); requests at once follow from it."""
     text, top = model.config.get("text_config"), model.config.get("model_type")
-    own: Mapping[str, Any] = text if isinstance(text, Mapping) else {} if top in _TEXT_ONLY_READ else model.config
+    own: Mapping[str, Any] = text if isinstance(text, Mapping) else {} if str(top) in _TEXT_ONLY_READ else model.config
     defaults = {"max_seq_len": _CLASS_LENGTHS.get(str(top)), "max_position_embeddings": model.max_position_embeddings}
     lengths = {**defaults, **own}
     longest = next((length for key in _LENGTHS if isinstance(length := lengths.get(key), int) and length > 0), _NO_LENGTH)
