@@ -24,7 +24,7 @@ from hwcalc.engines.stored import (
     bytes_of,
     words_of,
 )
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.model import Noted
 
 if TYPE_CHECKING:
@@ -77,31 +77,6 @@ class Deployment:
     def at(self, load: Load) -> Occupancy:
         """The deployment under a load, which is not checked yet. It has every answer about the load."""
         return self.engine.occupancy(self, load)
-
-    def cache(self, load: Load) -> int:
-        """Bytes that the cache of this load takes on the fullest GPU, as the engine rounds them."""
-        return self.at(load).needed_bytes
-
-    def parts(self, load: Load) -> tuple[BudgetPart, ...] | None:
-        """What the fullest GPU holds besides the cache of this load: weights, activations and overhead; ``None`` if that is unknown."""
-        budget = self.budget(load)
-        return None if budget is None else budget.parts
-
-    def budget(self, load: Load) -> Budget | None:
-        """The bytes that each GPU has left for the cache of this load: low, expected and high; ``None`` if that is unknown."""
-        return self.at(load).budget
-
-    def pool(self, load: Load, budget_bytes: int) -> PoolInfo | None:
-        """The pool that the engine makes of ``budget_bytes`` on each GPU; ``None`` if it has no pool."""
-        return self.at(load).pool(budget_bytes).value
-
-    def refusal(self, load: Load) -> KvplanError | None:
-        """The error with which the engine refuses this load, however much memory there is; ``None`` if it accepts it."""
-        try:
-            self.at(load).checked()
-        except KvplanError as error:
-            return error
-        return None
 
     def seen_as(self, setup: Setup, **more: Any) -> Self:
         """This deployment under another setup, such as that of one of its replicas; ``more`` is stored as known of it.

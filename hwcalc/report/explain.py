@@ -75,7 +75,7 @@ def explain_text(explanation: Explanation, view: View) -> str:
             elif isinstance(part, _Rows):
                 rows = []
                 for label, lines, source in part.rows:
-                    rows += [("" if number else label, line, "") for number, line in enumerate(lines)]
+                    rows.append((label, "\n".join(lines), ""))
                     rows += [("", f"source: {source}", "dim")] if source else []
                 out += hanging(rows)
             elif part.symbols:
