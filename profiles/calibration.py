@@ -210,7 +210,9 @@ def _keys(content: Any, path: Path, key: str, names: tuple[str, ...]) -> None:
 def _number(value: Any, *, whole: bool) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return isinstance(value, int) and 0 <= value <= _LARGEST if whole else math.isfinite(value) and 0 < value <= _LARGEST
+    if whole:
+        return isinstance(value, int) and 0 <= value <= _LARGEST
+    return math.isfinite(value) and 0 < value <= _LARGEST
 
 
 def _text(value: Any) -> bool:

@@ -230,7 +230,7 @@ def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int
 
 
 def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[int], *, growing: bool) -> dict[str, Any]:
-    """The same fields for heads that choose at random."""
+    """The fields of :class:`FreeBlocks` where each head keeps a random choice."""
     if kept > tokens:
         raise UsageError(f"kept is {kept:,} of {tokens:,} tokens.", hint="Keep no more than there are.")
     if shared:

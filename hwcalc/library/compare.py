@@ -322,6 +322,7 @@ def _unknown(errors: Iterable[tuple[Mapping[str, Any], KvplanError]], engines: t
 
 
 def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> Variant:
+    """The row of a comparison for one plan; ``base`` are the cache bytes with which it is compared."""
     request, cache, memory, fit = plan.request, plan.cache, plan.memory, plan.fit
     known: dict[str, Any] = {}
     if fit is not None:

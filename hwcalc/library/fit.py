@@ -314,33 +314,37 @@ class Search:
             needed_bytes=0 if whole is None else whole.needed_bytes,
             verdict=Verdict.FITS,
             whole=whole is not None,
-            finish=lambda: self._finished_known(one, row, found, whole, seq),
+            finish=lambda: (
+                self._finished_apart(one, row, found, seq) if whole is None else self._finished_whole(one, row, found, whole, seq)
+            ),
         )
 
-    def _finished_known(self, one: Candidate, row: IndexedModel, found: Quick, whole: Whole | None, seq: int) -> Runnable:
-        """The row of a model that lies on the GPU as a whole, or of which a part lies on the host."""
-        layers = found.layers(row)
-        if whole is None:
-            made = self._made(one, found.smallest(row), seq, row.parameters, row.active)
-            made = replace(made, all_layers=layers, weights_bytes=found.weights_bytes(row))
-            return self._whole_row(one, made) or made
+    def _finished_apart(self, candidate: Candidate, row: IndexedModel, index: Quick, seq: int) -> Runnable:
+        """The row of a model of which a part lies on the host."""
+        made = self._made(candidate, index.smallest(row), seq, row.parameters, row.active)
+        made = replace(made, all_layers=index.layers(row), weights_bytes=index.weights_bytes(row))
+        return self._whole_row(candidate, made) or made
+
+    def _finished_whole(self, candidate: Candidate, row: IndexedModel, index: Quick, placement: Whole, seq: int) -> Runnable:
+        """The row of a model that lies on the GPU as a whole."""
+        layers = index.layers(row)
         made = replace(
-            self._made(one, whole.weights, seq, row.parameters, row.active),
-            kv_dtype=found.dtypes.kv,
-            weights_bytes=whole.weights_bytes,
-            cache_bytes=whole.cache_bytes,
-            needed_bytes=whole.needed_bytes,
-            usable_bytes=found.usable_bytes,
-            headroom_bytes=found.usable_bytes - whole.needed_bytes,
+            self._made(candidate, placement.weights, seq, row.parameters, row.active),
+            kv_dtype=index.dtypes.kv,
+            weights_bytes=placement.weights_bytes,
+            cache_bytes=placement.cache_bytes,
+            needed_bytes=placement.needed_bytes,
+            usable_bytes=index.usable_bytes,
+            headroom_bytes=index.usable_bytes - placement.needed_bytes,
             gpu_layers=layers,
             all_layers=layers,
-            host_bytes=whole.host_bytes,
+            host_bytes=placement.host_bytes,
             host_experts=0,
         )
-        if not found.reads_as_planned(row, whole):
-            return self._whole_row(one, made) or made
-        speed, bound_by = found.speed(row, whole, seq)
-        return replace(made, max_seq=found.longest(row, whole, seq), decode_tokens_per_s_bound=speed, bound_by=bound_by)
+        if not index.reads_as_planned(row, placement):
+            return self._whole_row(candidate, made) or made
+        speed, bound_by = index.speed(row, placement, seq)
+        return replace(made, max_seq=index.longest(row, placement, seq), decode_tokens_per_s_bound=speed, bound_by=bound_by)
 
     def _hosted(self, one: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Found | None:
         """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""

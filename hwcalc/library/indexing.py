@@ -130,15 +130,22 @@ def _indexed_hparams(made: dict[str, Any]) -> Hparams:
 
 
 def _indexed_group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
+    """A group of tensors as the index has it: ``runs`` are pairs of first layer and end, ``words`` the role and the flags that are set."""
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.quantization.ggml import whole_name
 
     role, *said = words.split()
     flags: dict[str, Any] = dict.fromkeys(said, True)
+    if runs:
+        loaded_with = runs[0]
+    elif role == "layer":
+        # What stands outside the layers is loaded with the first, unless it is for input or output.
+        loaded_with = 0
+    else:
+        loaded_with = -1
     first = WeightTensor(
         name=whole_name(stem, runs[0] if runs else -1),
-        # What stands outside the layers is loaded with the first, unless it is for input or output.
-        layer=runs[0] if runs else 0 if role == "layer" else -1,
+        layer=loaded_with,
         type=type_,
         bytes=size,
         elements=elements,

@@ -163,6 +163,7 @@ def _of_attention(symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str
 
 
 def _of_layers(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
+    """Code and words of each reason, in the layers, why the often quoted formula is off."""
     layers, tokens, encoder = symbols["layers"], opened.tokens, opened.encoder_tokens
     short: Counter[int] = Counter()
     states = without = shared = full = cross = 0

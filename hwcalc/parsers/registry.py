@@ -50,7 +50,7 @@ def find_family(model_type: str | None) -> Family | None:
 
 
 def known_family(model_type: str | None) -> Family:
-    """The same, or :class:`~hwcalc.errors.UnknownArchitectureError`."""
+    """The family of a model type. Raises :class:`~hwcalc.errors.UnknownArchitectureError` for a type that no row has."""
     family = find_family(model_type)
     if family is None:
         raise UnknownArchitectureError(

@@ -114,18 +114,21 @@ class _Tries:
             self._seen[key] = None
         else:
             self._counted.add(key)
-            self.left -= self._is_done(change)
+            if self._is_computable(change):
+                self.left -= 1
 
     def _open(self, change: Change, *, counted: bool) -> Occupancy | None:
-        if (self.left <= 0 and not counted) or not self._is_done(change):
+        """The occupancy with this change, planned now; ``None`` as in :meth:`of`. A change that is ``counted`` has its place in the limit."""
+        if (self.left <= 0 and not counted) or not self._is_computable(change):
             return None
-        self.left -= not counted
+        if not counted:
+            self.left -= 1
         settings = {name: value for name, value in change.settings.items() if name not in _APART}
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.setup.options, **change.settings["engine_options"]}
         return solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
 
-    def _is_done(self, change: Change) -> bool:
+    def _is_computable(self, change: Change) -> bool:
         """Whether the GPU computes in the formats of this change."""
         settings, setup = change.settings, self.opened.setup
         # What the user already has on this GPU is the user's own choice.
@@ -224,6 +227,7 @@ class _Adviser:
                 self.tries.count(self.back | one)
 
     def advise(self, fewest: Layout | None) -> tuple[Try, ...]:
+        """The changes to show, cheapest first, at most :data:`MOST_LINES`. ``fewest`` is the layout of the fewest GPUs that hold the plan."""
         self._alone(fewest)
         if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
             self._together()
@@ -267,6 +271,7 @@ class _Adviser:
         return any(offer.sure and offer.change.rank == rank for offer in self.offers)
 
     def _tried(self, change: Change) -> Offer | None:
+        """The offer of this change; ``None`` if it does not fit. Where nothing is left to the host, one that probably fits is offered too."""
         changed = self.tries.of(change)
         if changed is None:
             return None
@@ -307,7 +312,7 @@ class _Adviser:
         planned = opened.load.batch
         found = []
         if planned > 1:
-            count = solve.largest(opened, "batch", planned - (not self.fits))
+            count = solve.largest(opened, "batch", planned if self.fits else planned - 1)
             if count and count != planned:
                 what = f"{count:,} at once instead of {planned:,}"
                 found.append(Change(cost=Cost.BATCH, what=what, settings={"batch": count}))

@@ -52,7 +52,7 @@ class PlanOption(Struct, frozen=True):
     of_budget: bool = False
     """Whether it changes only the memory that a GPU has left for the cache."""
     in_cache_if: str | None = None
-    """The trait of an engine (:class:`~hwcalc.engines.traits.Traits`) with which it changes the cache as well."""
+    """The name of an attribute of :class:`~hwcalc.engines.engine.Engine` (``drafts_in_cache``) with which it changes the cache as well."""
     reads_model: bool = False
     """Whether it says how models are read, and not what is planned."""
     group: str = "model"
@@ -454,11 +454,14 @@ def takes(options: Any) -> Callable[[F], F]:
     return spelled
 
 
-def with_policy(options: Mapping[str, Any], policy: "Chosen | None", axis: "Sequence[Chosen | None]") -> dict[str, Any]:
-    """The options of one plan of several that differ in their policy. A plan without a policy has no options of policies."""
+def with_policy(options: Mapping[str, Any], policy: "Chosen | None", policies: "Sequence[Chosen | None]") -> dict[str, Any]:
+    """The options of one variant where a list of policies is compared.
+
+    They are with its policy, or, for the variant without one, without the options that only policies have.
+    """
     if policy is not None:
         return {**options, "policy": policy}
-    return {name: value for name, value in options.items() if name not in OF_POLICY or not any(axis)}
+    return {name: value for name, value in options.items() if name not in OF_POLICY or not any(policies)}
 
 
 class Access(Record):

@@ -325,6 +325,7 @@ def _request_info(opened: Occupancy, stored: list[Stored]) -> result.RequestInfo
 
 
 def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> result.CacheInfo:
+    """The section of the plan on the cache: bytes of a token, of a sequence, of all, on a GPU, and what a step reads."""
     single, evicted = opened.single, opened.evicted
     of_single = stored if single is opened else stored_layers(single)
     if evicted is None or evicted.read is evicted.most:

@@ -122,24 +122,8 @@ def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1, step: int 
         whole = step * last_yes(lambda number: good(step * number), bound // step, max(1, guess // step))
         between = min(step - 1, bound - whole)
         return whole + last_yes(lambda number: good(whole + number), between) if between else whole
-    low, high, leap = 0, bound + 1, 1
     number = max(0, min(guess, bound))
-    upwards = number > 0 and good(number)
-    if upwards:
-        low = number
-    else:
-        high = max(1, number)
-    while low < bound if upwards else high > 1:
-        number = min(low + leap, bound) if upwards else max(high - leap, 0)
-        if not number:
-            break
-        if good(number):
-            low = number
-        else:
-            high = number
-        if low and high <= bound:
-            break
-        leap *= _LEAP
+    low, high = _leap_up(good, number, bound) if number > 0 and good(number) else _leap_down(good, max(1, number))
     while high - low > 1:
         middle = (low + high) // 2
         if good(middle):
@@ -147,6 +131,30 @@ def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1, step: int 
         else:
             high = middle
     return low
+
+
+def _leap_up(good: Callable[[int], bool], low: int, bound: int) -> tuple[int, int]:
+    """A good number and a larger one that is not, from the good number ``low`` up. What is beyond ``bound`` counts as not good."""
+    leap = 1
+    while low < bound:
+        number = min(low + leap, bound)
+        if not good(number):
+            return low, number
+        low = number
+        leap *= _LEAP
+    return low, bound + 1
+
+
+def _leap_down(good: Callable[[int], bool], high: int) -> tuple[int, int]:
+    """A good number, or 0, and a larger one that is not, from ``high`` down, which is not good, or 1."""
+    leap = 1
+    while high > leap:
+        number = high - leap
+        if good(number):
+            return number, high
+        high = number
+        leap *= _LEAP
+    return 0, high
 
 
 def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) -> Most:

@@ -265,7 +265,7 @@ def speed_bound(
 ) -> Noted[SpeedInfo]:
     """The bound on speed of what is asked of a model. Notes say what it leaves out.
 
-    ``shares`` are the weights of :func:`weight_shares` for the same model, weights and dtype, so that they are not counted again,
+    ``shares`` are the weights of :func:`~hwcalc.planner.speed_work.weight_shares` for the same model, weights and dtype, so that they are not counted again,
     or what a pass reads on each device, where an engine says it: what lies in host memory is read at its own bandwidth then.
     """
     places = tuple(one for one in shares or () if isinstance(one, DeviceReads))

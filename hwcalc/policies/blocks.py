@@ -185,9 +185,9 @@ def repacked(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
     """
     order = tuple(survivors)
     if not order or len(order) >= tokens:
-        return _behind(tokens, tuple(range(len(order))), block, dropped=0)
+        return _compacted(tokens, tuple(range(len(order))), block, dropped=0)
     # A dropped token stays in its slot only if all survivors stand before it.
-    return _behind(tokens, order, block, dropped=max(order) + 1 - len(order))
+    return _compacted(tokens, order, block, dropped=max(order) + 1 - len(order))
 
 
 def filled(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
@@ -203,11 +203,15 @@ def filled(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
     holes = (place for place in range(len(front)) if place not in stay)
     for hole, place in zip(holes, (place for place in survivors if place >= len(front)), strict=True):
         front[hole] = place
-    return _behind(tokens, tuple(front), block, dropped=0)
+    return _compacted(tokens, tuple(front), block, dropped=0)
 
 
-def _behind(tokens: int, front: tuple[int, ...], block: int, *, dropped: int) -> Compacted:
-    """``dropped`` are the slots of dropped tokens that change. Nothing here is as long as the sequence: there may be many heads of few."""
+def _compacted(tokens: int, front: tuple[int, ...], block: int, *, dropped: int) -> Compacted:
+    """The result of a compaction.
+
+    ``front`` lists, slot by slot, the place each survivor comes from; ``dropped`` is the number of slots of dropped tokens that change too.
+    Its cost grows with the survivors of a head, not with the sequence.
+    """
     moves, kept = sum(place != slot for slot, place in enumerate(front)), len(front)
     return Compacted(
         cache_len_after=kept,

@@ -385,6 +385,7 @@ def _of_policy(text: str, names: Iterable[str]) -> list[str]:
 
 
 def _of_value(option: PolicyOption, value: str) -> list[str]:
+    """The completions of a begun value: truth values of a flag, the default, or policies that fit inside."""
     inside = fitting_inside(option)
     if not inside:
         default = () if option.default is None else (f"{option.default}",)

@@ -85,7 +85,7 @@ def act_as_scorer(chosen: Chosen, state: State, setting: Setting) -> State:
 
 
 def more_than_sinks(chosen: Chosen, scored: Scored) -> None:
-    """Scoring needs a token behind the sinks."""
+    """Raise :class:`UsageError` unless a token is behind the sinks."""
     sinks = chosen["n_sink"]
     if scored.keys <= sinks:
         raise UsageError(
@@ -103,13 +103,13 @@ def _last_one(chosen: Chosen, ratio: float, tokens: int) -> int:
 
 
 def _prompt_only(chosen: Chosen, scored: Scored) -> None:
-    """Scoring needs the hidden states of all keys, which only a prefill has."""
+    """Raise :class:`UsageError` unless a whole prompt is scored: only a prefill has the hidden states of all keys."""
     if scored.decoding or scored.keys != scored.queries:
         raise UsageError(f"{chosen.policy.name} scores a whole prompt, and only that.", hint="Use another scorer, such as knorm.")
 
 
 def _between_sinks(chosen: Chosen, scored: Scored) -> None:
-    """Scoring needs a whole prompt, and a token between the first and the last ones."""
+    """Raise :class:`UsageError` unless a whole prompt is scored, with a token between the first and the last ones."""
     _prompt_only(chosen, scored)
     ends = chosen["sink_size_start"] + chosen["sink_size_end"]
     if scored.keys <= ends:
@@ -117,7 +117,7 @@ def _between_sinks(chosen: Chosen, scored: Scored) -> None:
 
 
 def _two_keys(chosen: Chosen, scored: Scored) -> None:
-    """The last token scores the others, so there must be one."""
+    """Raise :class:`UsageError` unless there are two tokens, of which the last scores the other."""
     if scored.keys < 2:
         raise UsageError(f"{chosen.policy.name} needs two tokens.", hint=_NO_LONGER_THAN)
     check_model_scores(chosen, scored)
@@ -226,7 +226,7 @@ _MEMORY: Final = "scores of the window: batch x heads x window_size x n, with a 
 
 
 def _check_window(chosen: Chosen, scored: Scored) -> None:
-    """There must be tokens before the window, and hidden states of all of it."""
+    """Raise :class:`UsageError` unless there are tokens before the window, and hidden states of all of it."""
     window = chosen["window_size"]
     if min(scored.keys, scored.queries) <= window:
         what = "hidden states at hand" if scored.decoding else "tokens"

@@ -72,6 +72,7 @@ def adaptive_mask(tokens: int, ratio: float, alpha: float, heads: int, protected
 
 
 def _adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
+    """The cache after Ada-KV: everything stored, and in each layer a share masked by a budget common to its heads."""
     ratio = chosen.ratio
     if ratio == 0:
         return state
@@ -173,7 +174,10 @@ def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
 
 
 def _dms_steps(chosen: Chosen, start: Start) -> Walk:
-    """Nothing goes; with ``decoding`` the one new token of a step is scored by itself."""
+    """The walk of decoding: it only grows, since masked tokens stay stored.
+
+    With ``decoding`` the one new token of a step is scored by itself, so it must be scorable; raises :class:`UsageError` otherwise.
+    """
     if chosen["decoding"] and start.steps:
         check_scores(chosen["press"], Scored(keys=1, queries=1, attention=""))
     return Growing(start=start)

@@ -271,6 +271,7 @@ def _steps(layers: Iterable[_AttentionLayer], opened: Occupancy, dtype: str, dev
 
 
 def _call(layer: _AttentionLayer, batch: int, tokens: int, dtype: str, device: Device) -> tuple[Any, Any, Any]:
+    """Query, keys and values of one call of attention, filled or at least taken. The values of a latent are a part of its keys."""
     query = device.empty((batch, layer.heads, 1, layer.key_width), dtype).fill_(1.0)
     keys = device.empty((batch, layer.kv_heads, tokens, layer.key_width), dtype).fill_(1.0)
     if layer.latent:

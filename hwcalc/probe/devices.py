@@ -275,7 +275,14 @@ def open_device(name: str | None, *, torch: Any = None) -> Device:
         raise UsageError(f"--device {shown(name, 40)} is not known.", hint="Allowed: cpu, cuda, cuda:0, mps.")
     torch = torch or load_torch()
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    word = "cuda" if match is None and cuda else "mps" if match is None and mps else "cpu" if match is None else match[0]
+    if match is not None:
+        word = match[0]
+    elif cuda:
+        word = "cuda"
+    elif mps:
+        word = "mps"
+    else:
+        word = "cpu"
     if word.startswith("cuda"):
         index = int(match[1]) if match is not None and match[1] else 0
         count = torch.cuda.device_count() if cuda else 0

@@ -270,7 +270,7 @@ class Cache:
             self.grown[number] = []
 
     def cut(self, number: int, stay: int, *, prompt: bool = False) -> None:
-        """Only ``stay`` tokens of each head are left, in tensors of their size; the old ones go when all new ones are there."""
+        """Keep only ``stay`` tokens of each head, in tensors of their size; the old ones go when all new ones are there."""
         with self.meter.aside():
             self.settle_marks(number)
             heads, of = self.heads[number], self.expected[number].shape[1]

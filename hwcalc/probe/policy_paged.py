@@ -65,13 +65,13 @@ class Paging:
         return int(self.pool.untyped_storage().nbytes())
 
     def slots(self, places: Any) -> Any:
-        """Where tokens lie, by the block table."""
+        """The slots of the pool in which tokens ``places`` lie."""
         table = self.torch.tensor(self.table, device=self.device.label)
         places = places.to(self.device.label)
         return table[places // self.block] * self.block + places % self.block
 
     def write(self, first: int, count: int) -> None:
-        """``count`` tokens more, the first of which is number ``first`` of the text; blocks are taken as they are needed."""
+        """Append ``count`` tokens, the first of which is number ``first`` of the text; blocks are taken as they are needed."""
         torch = self.torch
         while len(self.table) * self.block < self.length + count:
             self.table.append(self.free.pop())
@@ -84,7 +84,7 @@ class Paging:
         self.length += count
 
     def cut(self, places: Any, how: str) -> Cut:
-        """Only these places of each head stay; ``how`` says how they come to lie together. Blocks behind the last one go."""
+        """Keep only these places of each head; ``how`` says how they come to lie together. Blocks behind the last one go."""
         torch, stay = self.torch, places.shape[1]
         copies, order = [], places.clone()
         for head in range(self.layer.heads):

@@ -90,6 +90,7 @@ def _fp8(config: Mapping[str, Any]) -> Rule | None:
 
 
 def _gptq(config: Mapping[str, Any]) -> Rule | None:
+    """The rule of a GPTQ config: integers, by default in groups of 128; of the modules it names, and of the head if it says so."""
     rule = _integers(formats.GPTQ, config.get("bits"), config.get("group_size", 128))
     inside = config.get("modules_in_block_to_quantize")
     if rule is None or (inside is not None and not isinstance(inside, (list, tuple))):
@@ -237,6 +238,7 @@ def _group(group: Any, outer: str) -> tuple[WeightFormat, Sequence[str]] | None:
 
 
 def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | None:
+    """The format of one group of compressed-tensors; ``None`` if it is not known. ``outer`` is the name of the packing."""
     bits, kind, size = weights.get("num_bits"), weights.get("type", "int"), weights.get("group_size")
     strategy = weights.get("strategy")
     if not _is_size(bits):

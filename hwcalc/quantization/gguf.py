@@ -85,7 +85,7 @@ def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = N
 
 
 def file_groups(model: ModelSpec, name: str | None, *, imatrix: bool | None = None) -> tuple[tuple[Family, Typed], ...] | None:
-    """The same tensors, those of a family and type together."""
+    """The tensors of :func:`file_tensors`, grouped by family and type; ``None`` if unknown."""
     file = gguf_file(model)
     types = None if file is None else _types(file, name, imatrix=imatrix)
     return None if file is None or types is None else tuple((file.families[group.family], group) for group in types)

@@ -196,7 +196,10 @@ def _counted(
 
 
 def _more_bits(place: int, layers: int) -> bool:
-    """C++ divides towards zero, but only counts from 0 come here, and what lies before the first eighth is answered first."""
+    """Whether llama.cpp's ``use_more_bits`` holds for the tensor in ``place`` of ``layers``: the first and last eighth, every third between.
+
+    C++ divides towards zero, but only counts from 0 come here, and what lies before the first eighth is answered first.
+    """
     return place < layers // 8 or place >= 7 * layers // 8 or (place - layers // 8) % 3 == 2
 
 

@@ -96,7 +96,7 @@ def explain_text(explanation: Explanation, view: View) -> str:
 
 
 def explain_markdown(explanation: Explanation, view: View) -> str:
-    """The same with a heading for each part, and a list of its figures."""
+    """The explanation in Markdown, with a heading for each part, and a list of its figures."""
     plan = explanation.plan
     out = head_markdown(plan)
     for title, parts in _blocks(explanation):

@@ -105,7 +105,9 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> l
     out: list[Piece] = []
     for place, one in enumerate(tries):
         left = len(tries) - place
-        need = (1 if left > 1 else 0) if detail != "full" and place else -inf
+        # The first has no limit, nor has any in full; a later one leaves a line for how to see more, if it is not the last.
+        lines_for_more = 1 if left > 1 else 0
+        need = -inf if detail == "full" or place == 0 else lines_for_more
         # What a change gives takes long to find out: where the command alone has no room, nobody asks.
         lines = _command("try", advice_command(one), "")
         if room - height(lines, counted) >= need:

@@ -4,6 +4,11 @@ The order is explicit path, Hugging Face cache, catalog, Hub, so a model on this
 endpoint or a token, the Hub comes before the catalog. A name that is no id is taken for the only model here that it can mean, with a
 note; two are never guessed between. Every :class:`~hwcalc.model.RawModel` names its source. Remote code never
 runs.
+
+This module asks the sources in order (``request``: the question and its answers). ``local`` reads a path, a folder or a stream, ``document``
+any config document; ``caches`` is what is kept of the Hub here, ``built_in`` the catalog, ``ollama`` Ollama's store, ``gguf`` files of that
+format. ``hub`` reads from the Hub through ``hub_client``, the one module with a network, and ``weights`` the headers of safetensors files.
+``listing`` knows the names on this machine and what a short one means, ``nearest`` similar ones. ``refresh`` writes to the user's catalog.
 """
 
 from __future__ import annotations

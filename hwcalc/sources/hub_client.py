@@ -405,7 +405,7 @@ class Repository:
         return self.listed(self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT))
 
     def listed(self, reply: Reply) -> Listing | None:
-        """The same from an answer."""
+        """The list of files and the base model in the reply; ``None`` if it is a 404."""
         if reply.status == 404:
             return None
         if reply.status != 200:

@@ -319,7 +319,7 @@ def attention_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list
 
 
 def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
-    """The same for the MLP or the mixture of experts of each layer."""
+    """Blocks of one MLP or mixture of experts in each layer. ``layers`` is as in :func:`attention_blocks`."""
 
     def named(layer: K) -> tuple[tuple[str, Weighed]]:
         weights = weigh(layer)
@@ -394,7 +394,7 @@ def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 
 
 def mtp_copies(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """The same, where the checkpoint stores the embedding and the head again with each such layer."""
+    """The weights of a layer for multi-token prediction, where the checkpoint stores the embedding and the head again with each."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     copies = w.embedding("embed_tokens", vocab, hidden) + w.linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
     return mtp_shared(config, spec, layer) + copies

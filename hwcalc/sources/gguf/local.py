@@ -263,7 +263,7 @@ def from_open_file(stream: IO[bytes], start: bytes, name: str, *, source: str, l
 
 
 def _filled(read: Callable[[int], bytes | None], count: int) -> bytes:
-    """So many bytes, from a file or pipe that may give fewer at once; fewer only at its end."""
+    """``count`` bytes of a file or pipe; fewer only at its end."""
     whole = bytearray()
     while len(whole) < count and (data := read(count - len(whole)) or b""):
         whole += data
