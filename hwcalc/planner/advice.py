@@ -271,7 +271,10 @@ class _Adviser:
         return any(offer.sure and offer.change.rank == rank for offer in self.offers)
 
     def _tried(self, change: Change) -> Offer | None:
-        """The offer of this change; ``None`` if it does not fit. Where nothing is left to the host, one that probably fits is offered too."""
+        """The offer of this change; ``None`` if it does not fit.
+
+        To fit probably is enough where the plan does not fit and no part of it lies on the host.
+        """
         changed = self.tries.of(change)
         if changed is None:
             return None

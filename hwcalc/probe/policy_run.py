@@ -192,7 +192,7 @@ def _pages(one: _Scoring) -> tuple[Any, ...]:
     """As Quest: the least and the greatest key of each page, of all layers."""
     pages = ceil(one.tokens / one.option("chunk_size"))
     one.meter.restart()
-    # The meter takes the peak while they are there. They go before the return: pages are no scratch that a policy holds.
+    # All layers at once, which the meter sees in its peak; nothing needs them after that.
     held = [[one.zeros(layer.kv_heads, pages, layer.head_dim) for _ in range(2)] for layer in one.setting.layers]
     del held
     return ()
