@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.deployment import of_one, without_sharing
 from hwcalc.engines.stored import StoredTensor, bytes_of, rank_bytes_of
+from hwcalc.engines.subjects import without_policy
 from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.record import Record
 
@@ -63,8 +65,8 @@ def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
     Largest first; causes in the same words are added up. What a policy drops is one cause, and what sequences share is another; all others
     are those of as many sequences that share nothing and keep every token.
     """
-    whole, plain = opened.without_policy(), formulas.unshared
-    alone = whole.unshared
+    whole, plain = without_policy(opened), without_sharing(formulas)
+    alone = without_sharing(whole)
     bytes_by_cause = {} if whole is opened else {"dropped by the policy": request_bytes(opened) - request_bytes(whole)}
     extras = ((tensor.why or _OTHERWISE, tensor.bytes) for tensor in alone.extras)
     for words, added in (*_of_layers(alone, plain), *extras, *_of_ranks(alone)):
@@ -93,7 +95,7 @@ def growth_bytes(opened: Occupancy) -> int:
             return opened.stored_bytes
         return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
 
-    near, far = _farther(opened.single), _farther(opened.single, 2)
+    near, far = _farther(of_one(opened)), _farther(of_one(opened), 2)
     return round((held_bytes(far) - held_bytes(near)) / _STEP)
 
 

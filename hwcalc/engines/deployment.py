@@ -13,34 +13,31 @@ from hwcalc.engines.memory import is_measured
 from hwcalc.engines.models import encoder_length, has_classes, has_cross, model_classes
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.stored import (
-    NOTHING,
     Dtypes,
-    PagedGroup,
-    Run,
-    SharedBlocks,
+    InCommon,
     StoredTensor,
     Support,
     Together,
     bytes_of,
-    words_of,
+    of_stack,
 )
+from hwcalc.engines.subjects import Devices, PolicyRules, Reported
 from hwcalc.errors import UsageError
 from hwcalc.model import Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement, Saving
+    from hwcalc.engines.devices import ModelWeights, Saving
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget, BudgetPart
-    from hwcalc.engines.policies import CutLayers, Evicted
+    from hwcalc.engines.policies import Evicted
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.formulas import CacheTensor, DType, LayerKind, Stack
-    from hwcalc.formulas.tensor import Span
+    from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec, Note
-    from hwcalc.policies.base import Chosen, Setting
 
 T = TypeVar("T")
+AnyOccupancy = TypeVar("AnyOccupancy", bound="Occupancy")
 _MOST_KEPT: Final = 128
 """The most deployments that a model keeps. A plan that does not fit tries a few dozen."""
 _MISSING: Final[Any] = object()
@@ -99,7 +96,7 @@ class Deployment:
 
     @cached_property
     def closed_forms(self) -> dict[Load, MemoryForm | None]:
-        """The closed forms of :attr:`Occupancy.closed_form`, by a load of one token and one sequence."""
+        """The closed forms of :func:`kept_form`, by a load of one token and one sequence."""
         return {}
 
     @cached_property
@@ -163,14 +160,6 @@ class Deployment:
         """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
         return False
 
-    def policy_support(self, chosen: Chosen) -> Support:
-        """Whether the engine has this policy, and how, or what it would take."""
-        return Support(offered=False, how="")
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
-        return settings
-
 
 class Occupancy:
     """What a deployment holds under one load: every answer of the engine, each worked out once.
@@ -198,45 +187,10 @@ class Occupancy:
         """What the server is started with."""
         return self.deployment.setup
 
-    @property
-    def version(self) -> str:
-        """The version whose rules apply."""
-        return self.deployment.version
-
     @cached_property
     def request(self) -> Request:
         """Setup and load together."""
         return Request(setup=self.deployment.setup, load=self.load)
-
-    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of ``make``, which does not depend on the load: the deployment calls it once."""
-        return self.deployment.shared(key, make)
-
-    @property
-    def parallel(self) -> Parallel:
-        """The layout, which says whether replicas share experts."""
-        return self.deployment.parallel
-
-    @property
-    def plain_stack(self) -> Stack:
-        """The layers of the model as this engine reads the config."""
-        return self.deployment.plain_stack
-
-    def policy_support(self, chosen: Chosen) -> Support:
-        """As :meth:`Deployment.policy_support`."""
-        return self.deployment.policy_support(chosen)
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """As :meth:`Deployment.own_settings`."""
-        return self.deployment.own_settings(settings)
-
-    @property
-    def closed_form(self) -> MemoryForm | None:
-        """The memory of a GPU under every load that differs from this one in length and number of sequences alone; ``None`` if there is no form."""
-        forms, like = self.deployment.closed_forms, replace(self.load, seq=1, batch=1)
-        if like not in forms:
-            forms[like] = self.form()
-        return forms[like]
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -264,13 +218,13 @@ class Occupancy:
 
     def checked(self) -> Self:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
-        self.shared("kinds", self._check_kinds)
+        self.deployment.shared("kinds", lambda: _check_kinds(self))
         # The notes on defaults come first.
         self.told(self.deployment.dtypes)
         if self.load.encoder_seq is not None or has_cross(self.model):
             self.encoder_tokens  # noqa: B018
         self.check()
-        group, ep = self.parallel.group, self.parallel.ep
+        group, ep = self.deployment.parallel.group, self.deployment.parallel.ep
         if group % ep:
             raise UsageError(
                 f"ep {ep}: replicas of {self.engine.label} share no experts.", hint=f"Use: --ep {group}, or leave it out"
@@ -328,11 +282,12 @@ class Occupancy:
         if parallel.tp == parallel.dp == 1:
             return self.kind_tensors
         rules, replica = self.deployment.weight_rules(), self.replica
-        sharded = self.of_stack(
+        sharded = of_stack(
+            self,
             (self.engine.name, "shards", parallel.tp),
             lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
         )
-        return {kind: replica.shard_tensors(shard) for kind, shard in sharded.items()}
+        return {kind: replica.tensors(shard) for kind, shard in sharded.items()}
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
@@ -358,7 +313,7 @@ class Occupancy:
     @cached_property
     def weights(self) -> Noted[tuple[BudgetPart, ...] | None]:
         """The bytes of weights on the fullest GPU; ``None``, with a note, if they are unknown."""
-        return self.shared("weights", self.deployment.weight_parts)
+        return self.deployment.shared("weights", self.deployment.weight_parts)
 
     @cached_property
     def budget(self) -> Budget | None:
@@ -370,108 +325,18 @@ class Occupancy:
         raise NotImplementedError
 
     @cached_property
-    def fullest_stage(self) -> int:
-        """The pipeline stage whose ranks hold most; the first one if several hold as much."""
-        sizes = [sum(allocation.bytes for allocation in self.allocation(stage)) for stage in range(self.setup.parallel.pp)]
-        return sizes.index(max(sizes))
-
-    def store(self, tensor: CacheTensor, *, dtype: DType | None = None) -> StoredTensor:
-        """Store a tensor by the general rule: once per sequence, rows padded to whole blocks of the dtype, positions by the span.
-
-        ``dtype`` overrides the dtype of the role.
-        """
-        chosen = dtype or self.dtypes.roles[tensor.role]
-        kept = tensor.span.positions(self.tokens, self.encoder_tokens)
-        runs = self.runs(tensor.span, self.encoder_tokens) if self.together.unlike else ()
-        total = sum(run.positions for run in runs) if runs else self.batch * kept
-        position_bytes = tensor.bytes_per_position(chosen)
-        return StoredTensor(
-            name=tensor.name,
-            role=tensor.role,
-            axes=tensor.axes,
-            shape=tensor.shape,
-            dtype=chosen.name,
-            positions=kept,
-            span=tensor.span,
-            bytes=total * position_bytes,
-            rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
-            position_bytes=position_bytes,
-            runs=runs,
-        )
-
-    def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
-        """Store several tensors by the general rule."""
-        return tuple(self.store(tensor) for tensor in tensors)
-
-    def _check_kinds(self) -> None:
-        """Raise an error for a model without a class, and for a layer of the model, or of its draft, without a rule."""
-        engine, setup = self.engine, self.setup
-        self.deployment.check_class()
-        engine.refuse_kinds(self.plain_stack)
-        for draft in (setup.draft, setup.option_draft):
-            if draft is not None:
-                alone = self.request.changed(draft=None, option_draft=None, options={}, policy=None, sharing=UNSHARED)
-                engine.refuse_kinds(engine.unchecked(draft.as_built_by(engine.name), alone).plain_stack)
-
-    @cached_property
     def evicted(self) -> Evicted | None:
         """What the policy of the request leaves of the cache; ``None`` without a policy."""
-        policy, request = self.setup.policy, self.request
-        if policy is None:
+        if self.setup.policy is None:
             return None
-        from hwcalc.engines.policies import evicted_of
+        from hwcalc.engines.policies import evicted_under
 
-        # An engine without a pool takes a batch through one prefill.
-        together = 1 if self.engine.pooled else request.load.sequences
-        setting = replace(self._policy_setting, batch=request.load.sequences, together=together)
-        # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
-        ahead, plain = min(self.ahead, request.load.prompt_tokens), self.plain_stack
-        tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
-        evicted = self.shared(
-            ("evicted", tokens, prompt, ahead, together),
-            lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
-        )
-        return evicted.with_setting(setting)
-
-    @property
-    def _policy_setting(self) -> Setting:
-        """What the policy is told of the model; the batch is not known yet."""
-        return self.shared("policy setting", self._make_setting)
-
-    def _make_setting(self) -> Setting:
-        from hwcalc.engines.policies import shapes_of
-        from hwcalc.formulas.formats import FLOATS
-        from hwcalc.policies.base import Setting
-        from hwcalc.policies.outcome import kernel_for
-
-        policy, plain = self.setup.policy, self.plain_stack
-        assert policy is not None
-        return Setting(
-            layers=self.model.once((self.engine.name, "policy layers"), lambda: shapes_of(plain)),
-            depth=len(plain),
-            attention=kernel_for(policy.chosen, None),
-            rules=policy.rules,
-            element_bytes=FLOATS[self.deployment.weight_dtype()].bits // 8,
-            hidden_size=self.model.hidden_size,
-        )
+        return evicted_under(self)
 
     @property
     def stack(self) -> Stack:
         """The layers of the model, each with the tokens that the policy of the request leaves in it."""
-        return self.plain_stack if self.evicted is None else self.evicted.stack
-
-    @cached_property
-    def cut_layers(self) -> CutLayers | None:
-        """Bytes of the layers that the policy cuts, where they follow from those of a token."""
-        if self.setup.policy is None:
-            return None
-        from hwcalc.engines.policies import cut_layers
-
-        return cut_layers(self)
-
-    def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
-        return self.model.once(key, make) if self.evicted is None else make()
+        return self.deployment.plain_stack if self.evicted is None else self.evicted.stack
 
     def holding(self, counts: Mapping[int, int]) -> Self:
         """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
@@ -480,26 +345,25 @@ class Occupancy:
         other.__dict__["evicted"] = self.evicted.holding(counts)
         return other
 
-    def without_policy(self) -> Self:
-        """The occupancy without the policy: nothing is dropped."""
-        if self.setup.policy is None:
-            return self
-        return cast("Self", self.engine.unchecked(self.model, self.request.changed(policy=None)))
-
     @cached_property
     def sharing_support(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
         return Support(offered=False, how="every sequence is kept by itself")
 
     @property
-    def _shares(self) -> bool:
+    def shares(self) -> bool:
+        """Whether the engine keeps once what the planned sequences have in common."""
         sharing = self.load.sharing
         return sharing.asked and not sharing.apart and self.sharing_support.offered
+
+    def in_common(self) -> InCommon:
+        """What is kept once for several sequences, in tokens and, where the engine keeps whole blocks, in blocks."""
+        return InCommon(*self.together.common_tokens)
 
     @cached_property
     def together(self) -> Together:
         """The planned sequences, as the engine keeps them."""
-        request, sharing, shares = self.request, self.load.sharing, self._shares
+        request, sharing, shares = self.request, self.load.sharing, self.shares
         return Together(
             lengths=((request.load.seq, request.load.batch),)
             if request.load.lengths and self.deployment.pads()
@@ -529,26 +393,27 @@ class Occupancy:
         return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
 
     @property
-    def single(self) -> Self:
-        """The occupancy with a single sequence."""
-        return self.under(replace(self.load, batch=1, sharing=UNSHARED, lengths=()))
-
-    @property
-    def unshared(self) -> Self:
-        """The occupancy with sequences that share nothing."""
-        if not self._shares:
-            return self
-        return self.under(replace(self.load, sharing=replace(self.load.sharing, apart=True)))
-
-    @property
     def ahead(self) -> int:
         """Tokens of a prefix that the engine keeps once, on which no policy can act."""
-        return self.load.sharing.prefix if self._shares else 0
+        return self.load.sharing.prefix if self.shares else 0
 
-    def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
-        """The positions that a tensor with this span stores for all sequences, as runs with their numbers of copies."""
-        alike = NOTHING if self.evicted is None else self.evicted.alike
-        return self.together.runs(span, encoder_tokens, alike)
+    @property
+    def policies(self) -> PolicyRules:
+        """How the engine runs cache policies."""
+        return PolicyRules(self)
+
+    @property
+    def devices(self) -> Devices:
+        """Where layers lie, for an engine that leaves some to the host."""
+        return Devices(self)
+
+    def reported(self) -> Reported:
+        """What a plan reports of the settings in the engine's words."""
+        return Reported()
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
+        return settings
 
     def check(self) -> None:
         """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""
@@ -556,10 +421,6 @@ class Occupancy:
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         """The tensors that the engine stores for one layer of this kind. It is one of :attr:`kinds`."""
         raise NotImplementedError
-
-    def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
-        """The tensors that a tensor-parallel rank of a replica stores for this part of a layer."""
-        return self.tensors(shard)
 
     def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pool that the engine makes of ``budget_bytes`` on each GPU, in the figures of its own log; ``None`` if it has no pool."""
@@ -587,31 +448,12 @@ class Occupancy:
         """The most sequences that the engine runs at once, however much memory there is, and the option that says so; ``None`` is no limit."""
         return None
 
-    def most_tokens(self) -> int | None:
-        """The most tokens that an option of the engine allows a sequence, however much memory there is; ``None`` is no limit."""
-        return None
-
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        """The most tokens, up to ``bound``, that each planned sequence can have.
-
-        ``None`` if the engine has no direct answer; the caller then searches by trying lengths.
-        """
-        return None
-
     def savings(self, short_bytes: int) -> Iterable[Saving]:
         """Settings of this engine that take less memory of the planned GPU, and that both can do.
 
         ``short_bytes`` is what the fullest GPU lacks. The planner tries each, so that one that does not help may be among them.
         """
         return ()
-
-    def environment(self) -> tuple[str, ...]:
-        """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
-        return ()
-
-    def reported_settings(self) -> Mapping[str, int | str | bool]:
-        """The settings that a plan reports in the engine's words, where the engine rounds or fills in the request's; mostly none."""
-        return {}
 
     def curve(self) -> Curve | None:
         """The bytes of the cache at every length and number of sequences, in the normal form; ``None`` if there is none. No GPU is needed."""
@@ -624,54 +466,32 @@ class Occupancy:
         """
         return None
 
-    def placement(self) -> Placement | None:
-        """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""
-        return None
 
-    def reads(self) -> Noted[tuple[DeviceReads, ...]]:
-        """What a pass reads on each device, with notes; empty where all GPUs are alike and the weights are as published."""
-        return Noted(())
+def without_sharing(occupancy: AnyOccupancy) -> AnyOccupancy:
+    """The same sequences, of which each is kept by itself."""
+    load = occupancy.load
+    return occupancy.under(replace(load, sharing=replace(load.sharing, apart=True))) if occupancy.shares else occupancy
 
-    def lacking(self, end: str) -> str | None:
-        """The name of the memory, other than that of the fullest GPU, that is too small at this end of the estimates; ``None`` if none is."""
-        return None
 
-    def entire(self) -> Self:
-        """The occupancy with everything on the GPUs, where the engine would leave a part on the host by default."""
-        return self
+def of_one(occupancy: AnyOccupancy) -> AnyOccupancy:
+    """A single sequence of the same length."""
+    return occupancy.under(replace(occupancy.load, batch=1, sharing=UNSHARED, lengths=()))
 
-    def pinned(self) -> Self:
-        """The occupancy whose other lengths and batches keep every layer on the device that it has in this plan."""
-        return self
 
-    def fitting_length(self) -> Noted[int | None]:
-        """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
-        return Noted(None)
+def _check_kinds(occupancy: Occupancy) -> None:
+    """Raise an error for a model without a class, and for a layer of the model, or of its draft, without a rule."""
+    engine, setup = occupancy.engine, occupancy.setup
+    occupancy.deployment.check_class()
+    engine.refuse_kinds(occupancy.deployment.plain_stack)
+    for draft in (setup.draft, setup.option_draft):
+        if draft is not None:
+            alone = occupancy.request.changed(draft=None, option_draft=None, options={}, policy=None, sharing=UNSHARED)
+            engine.refuse_kinds(engine.unchecked(draft.as_built_by(engine.name), alone).deployment.plain_stack)
 
-    def prefill_bytes(self, stage: int) -> int:
-        """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
-        return int(self.replica.sized(seq=self.load.prompt_tokens).without_policy().needed_bytes)
 
-    def scored_at_once(self) -> tuple[int, int]:
-        """Prompts of a replica that one forward pass scores, and the tokens that it takes of them. By default the whole batch.
-
-        Where branches of a request fork from one prompt, it is read and scored once.
-        """
-        request, forks = self.request, self.together.forks
-        prompts = request.replica_requests if forks else request.replica_batch
-        return prompts, prompts * request.load.prompt_tokens
-
-    def paged_groups(self) -> tuple[PagedGroup, ...]:
-        """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
-        return ()
-
-    def shared_tokens(self) -> tuple[int, int]:
-        """Tokens that are kept once for all sequences, and once for the branches of a request; of the longest, before windows cut it."""
-        together = self.together
-        longest = together.lengths[0][0]
-        prefix = min(together.prefix, longest)
-        return prefix, max(prefix, min(together.prompt, longest)) if together.forks else prefix
-
-    def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
-        return ()
+def kept_form(occupancy: Occupancy) -> MemoryForm | None:
+    """The memory of a GPU under every load that differs in length and number of sequences alone; ``None`` if there is no form."""
+    forms, like = occupancy.deployment.closed_forms, replace(occupancy.load, seq=1, batch=1)
+    if like not in forms:
+        forms[like] = occupancy.form()
+    return forms[like]

@@ -15,6 +15,7 @@ from hwcalc.engines.models import plain_format
 from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.stored import allocations_of, bytes_of, fullest_rank_bytes, stage_groups, stage_spans
+from hwcalc.engines.subjects import LayerByLayer
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import runtime_profile
@@ -23,8 +24,10 @@ from hwcalc.units import parse_share
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget, BudgetPart
+    from hwcalc.engines.policies import CutLayers
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.formulas.hybrid import Group
 
 
@@ -94,6 +97,15 @@ class GeneralOccupancy(Occupancy):
     """What an engine holds by the general rules. A subclass needs at least :meth:`tensors`."""
 
     @cached_property
+    def cut_layers(self) -> CutLayers | None:
+        """Bytes of the layers that the policy cuts, where they follow from those of a token."""
+        if self.setup.policy is None:
+            return None
+        from hwcalc.engines.policies import cut_layers
+
+        return cut_layers(self)
+
+    @cached_property
     def needed_bytes(self) -> int:
         if self.cut_layers is None and self.setup.gpus == self.setup.parallel.dcp == 1:
             return self.stored_bytes
@@ -107,11 +119,9 @@ class GeneralOccupancy(Occupancy):
         """The layers on each GPU that differs, by kind; the fullest counts. By default those of each pipeline stage."""
         return stage_groups(self)
 
-    def prefill_bytes(self, stage: int) -> int:
-        """Bytes of the cache on a rank while the prompt is read: by default each layer is cut before the next layer begins."""
-        from hwcalc.engines.policies import stage_prefill_bytes
-
-        return stage_prefill_bytes(self, stage)
+    @property
+    def policies(self) -> PolicyRules:
+        return LayerByLayer(self)
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         return allocations_of(self, stage_spans(self)[stage])

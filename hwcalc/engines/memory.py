@@ -223,7 +223,7 @@ def forward(
     """
     from hwcalc.engines.forms import Pass
 
-    model, parallel, rules = opened.model, opened.parallel, opened.deployment.weight_rules()
+    model, parallel, rules = opened.model, opened.deployment.parallel, opened.deployment.weight_rules()
     copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
     hidden_copies, logit_bytes = (copies.low, copies.expected, copies.high), (logit.low, logit.expected, logit.high)
     width, hidden = model_width(rules, model, parallel), model.hidden_size or 0
@@ -445,7 +445,7 @@ def _beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     notes: list[Note] = []
     rules = opened.deployment.weight_rules()
     if request.setup.lora is not None:
-        adapters = lora_bytes_rank(model, request.setup.lora, opened.parallel, rules=rules)
+        adapters = lora_bytes_rank(model, request.setup.lora, opened.deployment.parallel, rules=rules)
         if adapters is None:
             notes.append(Note(code="lora-unknown", message=f"--lora is not counted: the layers of {model.id} are not known."))
         else:

@@ -26,11 +26,12 @@ from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, Effect, Extra, LayerShape, Setting, State
-from hwcalc.policies.outcome import MOST_STEPS, Beside, Course, after_prefill, beside_of, course_of, ends_of
+from hwcalc.policies.outcome import MOST_STEPS, Beside, Course, after_prefill, beside_of, course_of, ends_of, kernel_for
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.general import GeneralOccupancy
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.policies.counting import Ends
 
@@ -240,6 +241,42 @@ def evicted_of(
     )
 
 
+def evicted_under(occupancy: Occupancy) -> Evicted | None:
+    """What the policy of the request leaves of the cache; ``None`` without a policy."""
+    policy, request = occupancy.setup.policy, occupancy.request
+    if policy is None:
+        return None
+    # An engine without a pool takes a batch through one prefill.
+    together = 1 if occupancy.engine.pooled else request.load.sequences
+    setting = replace(
+        occupancy.deployment.shared("policy setting", lambda: _setting_of(occupancy)),
+        batch=request.load.sequences,
+        together=together,
+    )
+    # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
+    ahead, plain = min(occupancy.ahead, request.load.prompt_tokens), occupancy.deployment.plain_stack
+    tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
+    evicted = occupancy.deployment.shared(
+        ("evicted", tokens, prompt, ahead, together),
+        lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
+    )
+    return evicted.with_setting(setting)
+
+
+def _setting_of(occupancy: Occupancy) -> Setting:
+    """What the policy is told of the model; the batch is not known yet."""
+    policy, plain = occupancy.setup.policy, occupancy.deployment.plain_stack
+    assert policy is not None
+    return Setting(
+        layers=occupancy.model.once((occupancy.engine.name, "policy layers"), lambda: shapes_of(plain)),
+        depth=len(plain),
+        attention=kernel_for(policy.chosen, None),
+        rules=policy.rules,
+        element_bytes=FLOATS[occupancy.deployment.weight_dtype()].bits // 8,
+        hidden_size=occupancy.model.hidden_size,
+    )
+
+
 class CutLayers(Record):
     """Bytes of each layer on a tensor-parallel rank, as the policy leaves it at its longest, and the largest tensor that grows."""
 
@@ -247,7 +284,7 @@ class CutLayers(Record):
     largest: int
 
 
-def cut_layers(opened: Occupancy) -> CutLayers | None:
+def cut_layers(opened: GeneralOccupancy) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
     evicted, parallel = local.evicted, opened.setup.parallel
@@ -282,7 +319,7 @@ def cut_layers(opened: Occupancy) -> CutLayers | None:
     known: dict[int, tuple[int, int, int, int] | None] = {}
     sizes: list[int] = []
     largest = 0
-    layers = local.plain_stack.layers
+    layers = local.deployment.plain_stack.layers
     for number, first in enumerate(first_alike(local)):
         if first not in known:
             known[first] = by_token(layers[first])
@@ -301,7 +338,7 @@ def first_alike(opened: Occupancy) -> tuple[int, ...]:
 
     def numbers() -> tuple[int, ...]:
         found: dict[Layer, int] = {}
-        return tuple(found.setdefault(layer, number) for number, layer in enumerate(opened.plain_stack.layers))
+        return tuple(found.setdefault(layer, number) for number, layer in enumerate(opened.deployment.plain_stack.layers))
 
     return opened.model.once((opened.engine.name, "layers alike"), numbers)
 
@@ -371,7 +408,7 @@ def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
         peak = _beside(opened, span)
         if peak is None:
             continue
-        cache = opened.prefill_bytes(number) if device is None else 0
+        cache = opened.policies.prefill_bytes(number) if device is None else 0
         if cache + peak.prefill > scored + beside or not extras:
             scored, beside, extras = cache, peak.prefill, peak.extras
         held = max(held, peak.decoding)
@@ -379,7 +416,7 @@ def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
     if not opened.engine.splits_layers:
         weight_format = format_name(opened.setup.weights)
         element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
-        width = element_bytes * model_width(rules, model, opened.parallel)
+        width = element_bytes * model_width(rules, model, opened.deployment.parallel)
         low, expected, high = (tokens * width for tokens in opened.forward_tokens())
     cache = opened.needed_bytes if device is None else 0
     return Peaks(cache=cache, scored=scored, beside=beside, held=held, extras=extras, inner=(low, expected, high))
@@ -391,7 +428,7 @@ def _beside(opened: Occupancy, span: Layers) -> Beside | None:
     setting = _rank_setting(local, span)
     if evicted is None or not setting.layers:
         return None
-    at_once, longest = local.scored_at_once(), max(evicted.most.values(), default=0)
+    at_once, longest = local.policies.scored_at_once(), max(evicted.most.values(), default=0)
     return beside_of(evicted.chosen, setting, evicted.state, longest=longest, cuts=evicted.cuts, at_once=at_once)
 
 
@@ -402,7 +439,7 @@ def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
         opened.evicted.setting,
         opened.deployment.weight_rules(),
         opened.setup.parallel.tp,
-        opened.plain_stack,
+        opened.deployment.plain_stack,
     )
 
     def sharded() -> tuple[LayerShape, ...]:
@@ -422,13 +459,13 @@ def page_keys_bytes(opened: Occupancy, setting: Setting | None = None) -> int:
     evicted = opened.evicted
     assert evicted is not None
     if setting is None:
-        setting = replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1)
+        setting = replace(_rank_setting(opened, range(len(opened.deployment.plain_stack))), batch=1)
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
     return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
 
 
-def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
+def stage_prefill_bytes(opened: GeneralOccupancy, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.load.prompt_tokens)
     rules, tp, known = local.deployment.weight_rules(), local.setup.parallel.tp, {}
@@ -439,7 +476,7 @@ def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
             known[layer] = sum(rank_bytes_of(local, local.tensors(shard)) for shard in shards)
         return known[layer]
 
-    plain, alike = local.plain_stack.layers, first_alike(local)
+    plain, alike = local.deployment.plain_stack.layers, first_alike(local)
     each = {first: size(plain[first]) for first in set(alike)}
     whole = [each[first] for first in alike]
     cut = tuple(map(size, local.stack.layers)) if local.cut_layers is None else local.cut_layers.sizes

@@ -16,6 +16,7 @@ from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.setup import Load
 from hwcalc.engines.steps import Step, figure
+from hwcalc.engines.subjects import without_policy
 from hwcalc.formulas.arithmetic import either
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
@@ -135,7 +136,7 @@ class PooledDeployment(GeneralDeployment):
     @cached_property
     def block_bytes(self) -> int:
         """Bytes of a block on the fullest GPU: the cache of one sequence of one token, whatever a policy would drop of it."""
-        return self.at(Load(seq=1)).replica.without_policy().needed_bytes
+        return without_policy(self.at(Load(seq=1)).replica).needed_bytes
 
     @cached_property
     def block_pool(self) -> BlockPool | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
+from hwcalc.engines.subjects import LayerByLayer
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, Note, Noted
@@ -20,6 +21,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
+    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.policies.base import Chosen
 
 _DEFAULT_STATE_DTYPE = "fp32"
@@ -76,13 +78,21 @@ class ReferenceDeployment(GeneralDeployment):
     def sizes_by_token(self) -> bool:
         return True
 
-    def policy_support(self, chosen: Chosen) -> Support:
+
+class ReferencePolicies(LayerByLayer):
+    """Every policy."""
+
+    def support(self, chosen: Chosen) -> Support:
         """The formulas have every policy: they are what its own code leaves."""
         return Support(offered=True, how="the formulas: what the policy's own code leaves, in tensors that shrink with it.")
 
 
 class ReferenceOccupancy(GeneralOccupancy):
     """What must be kept, to the token."""
+
+    @property
+    def policies(self) -> PolicyRules:
+        return ReferencePolicies(self)
 
     @cached_property
     def sharing_support(self) -> Support:
@@ -91,7 +101,7 @@ class ReferenceOccupancy(GeneralOccupancy):
 
     def check(self) -> None:
         roles = self.dtypes.roles
-        for group in self.plain_stack.groups:
+        for group in self.deployment.plain_stack.groups:
             missing = [tensor.name for tensor in group.kind.tensors() if tensor.role not in roles]
             if missing:
                 raise UnsupportedError(
@@ -106,7 +116,7 @@ class ReferenceOccupancy(GeneralOccupancy):
             )
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return self.store_all(kind.tensors())
+        return store_all(self, kind.tensors())
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""

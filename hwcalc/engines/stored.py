@@ -9,10 +9,10 @@ By the general rule, which ranks and pipeline stages follow here, each layer has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 
@@ -28,6 +28,9 @@ from hwcalc.profiles.dtypes import find_dtype
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas.hybrid import Group
+    from hwcalc.formulas.tensor import CacheTensor
+
+T = TypeVar("T")
 
 
 class Dtypes(Record):
@@ -142,6 +145,13 @@ class Together(Record):
         """Copies of the prompt of a request: one on each replica that has a branch of it."""
         return min(self.branches, self.scattered)
 
+    @property
+    def common_tokens(self) -> tuple[int, int]:
+        """Tokens that all sequences have in common, and those that the branches of a request have, as far as they are kept once."""
+        longest = self.lengths[0][0]
+        prefix = min(self.prefix, longest)
+        return prefix, max(prefix, min(self.prompt, longest)) if self.forks else prefix
+
     def runs(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> tuple[Run, ...]:
         """The positions of one tensor. ``alike`` says how many of the tokens that a policy leaves all branches of a request share."""
         if isinstance(span, Encoder):
@@ -232,6 +242,16 @@ class SharedBlocks(Record):
     copied: int
     total: int
     steps: tuple[Step, ...] = ()
+
+
+class InCommon(Struct, frozen=True):
+    """What is kept once: ``prefix`` tokens for all sequences, and ``prompt`` for the branches of a request; of the longest, before windows
+    cut it. ``blocks`` are those of each group of layers, where the engine keeps what is alike in whole blocks.
+    """
+
+    prefix: int
+    prompt: int
+    blocks: tuple[SharedBlocks, ...] = ()
 
 
 def blocks_in_common(kind: str, block_size: int, held: Held, together: Together, *, ranks: int = 1) -> SharedBlocks:
@@ -342,6 +362,51 @@ DEALT = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
 
 
+def store(occupancy: Occupancy, tensor: CacheTensor, *, dtype: DType | None = None) -> StoredTensor:
+    """Store a tensor by the general rule: once per sequence, rows padded to whole blocks of the dtype, positions by the span.
+
+    ``dtype`` overrides the dtype of the role.
+    """
+    chosen = dtype or occupancy.dtypes.roles[tensor.role]
+    kept = tensor.span.positions(occupancy.tokens, occupancy.encoder_tokens)
+    runs: tuple[Run, ...] = ()
+    if occupancy.together.unlike:
+        alike = NOTHING if occupancy.evicted is None else occupancy.evicted.alike
+        runs = occupancy.together.runs(tensor.span, occupancy.encoder_tokens, alike)
+    total = sum(run.positions for run in runs) if runs else occupancy.batch * kept
+    position_bytes = tensor.bytes_per_position(chosen)
+    return StoredTensor(
+        name=tensor.name,
+        role=tensor.role,
+        axes=tensor.axes,
+        shape=tensor.shape,
+        dtype=chosen.name,
+        positions=kept,
+        span=tensor.span,
+        bytes=total * position_bytes,
+        rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
+        position_bytes=position_bytes,
+        runs=runs,
+    )
+
+
+def store_all(occupancy: Occupancy, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
+    """Store several tensors by the general rule."""
+    return tuple(store(occupancy, tensor) for tensor in tensors)
+
+
+def of_stack(occupancy: Occupancy, key: Hashable, make: Callable[[], T]) -> T:
+    """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
+    return occupancy.model.once(key, make) if occupancy.evicted is None else make()
+
+
+def fullest_stage(occupancy: Occupancy) -> int:
+    """The pipeline stage whose ranks hold most; the first one if several hold as much."""
+    stages = range(occupancy.setup.parallel.pp)
+    sizes = [sum(allocation.bytes for allocation in occupancy.allocation(stage)) for stage in stages]
+    return sizes.index(max(sizes))
+
+
 def fullest_rank_bytes(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> int:
     """Bytes of cache on the fullest of ``gpus``: its shard of each of its layers, for the sequences of its replica.
 
@@ -358,12 +423,12 @@ def stage_groups(opened: Occupancy) -> tuple[tuple[Group, ...], ...]:
     if len(spans) == 1:
         return (stack.groups,)
     key = (opened.engine.name, "groups of stages", len(spans))
-    return opened.of_stack(key, lambda: tuple(map(stack.groups_of, spans)))
+    return of_stack(opened, key, lambda: tuple(map(stack.groups_of, spans)))
 
 
 def stage_spans(opened: Occupancy) -> tuple[range, ...]:
     """The layers of each pipeline stage. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
-    stages, layers = opened.setup.parallel.pp, len(opened.plain_stack)
+    stages, layers = opened.setup.parallel.pp, len(opened.deployment.plain_stack)
     if stages > layers:
         raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
     return (range(layers),) if stages == 1 else tuple(opened.deployment.weight_rules().spans(layers, stages))

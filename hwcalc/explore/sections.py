@@ -169,7 +169,7 @@ def _answers(
         opened = open_request(model, seq=lengths[-1], **given)
     except KvplanError as error:
         return text(sentence(error))
-    support = opened.policy_support(given["policy"])
+    support = opened.policies.support(given["policy"])
     if not support.offered:
         return text(support.how)
     columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "refused")}

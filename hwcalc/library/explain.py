@@ -203,7 +203,7 @@ def _kind(
     kind = None if layer is None else KINDS.get(layer.kind)
     dims = {} if layer is None else layer.dims
     keeps = "What the engine keeps beside the layers."
-    source = f"the code of {opened.engine.label} {opened.version}".rstrip()
+    source = f"the code of {opened.engine.label} {opened.deployment.version}".rstrip()
     return KindExplanation(
         kind="model" if layer is None else layer.kind,
         title=beside_title(tensors) if layer is None else kind_title(layer.kind),

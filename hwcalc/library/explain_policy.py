@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.deployment import of_one, without_sharing
 from hwcalc.engines.steps import Number, value_of
 from hwcalc.engines.stored import bytes_of
+from hwcalc.engines.subjects import without_policy
 from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, plain_figure, shown
@@ -35,7 +37,7 @@ def stored_formula(field: str, size: int, info: PolicyInfo, opened: Occupancy) -
     if evicted is None or not info.layers:
         return "", {}
     moments: dict[str, Callable[[], Occupancy]] = {
-        "full_bytes": opened.without_policy,
+        "full_bytes": lambda: without_policy(opened),
         "prefill_bytes": lambda: opened.sized(seq=info.prompt).holding(evicted.behind_prompt),
         "most_bytes": lambda: opened,
         "last_bytes": lambda: opened.holding(evicted.last),
@@ -60,13 +62,13 @@ def _in_blocks(at: Occupancy, info: PolicyInfo, *, peak: bool) -> Iterator[Worke
     values |= {"batch": batch, "bytes_of_block": ranks * sum(group.block_bytes for group in cut), "other_layers": others}
     more = " + other_layers" if others else ""
     yield f"batch x {_factor(counted)} x bytes_of_block{more}", values
-    together = [group for group in at.shared_blocks() if at.ahead and group.shared]
+    together = [group for group in at.in_common().blocks if at.ahead and group.shared]
     if len(together) == len(cut) == 1 and not peak:
         once = f"copies x shared_blocks + batch x ({counted} - shared_blocks)"
         yield f"({once}) x bytes_of_block{more}", {**values, "copies": together[0].copies, "shared_blocks": together[0].shared}
     if not peak:
         return
-    chunked = {group.prompt_tokens for group in at.paged_groups()} - {None}
+    chunked = {group.prompt_tokens for group in at.policies.paged_groups()} - {None}
     name, tokens = "prompt", info.prompt
     if chunked and min(at.tokens, max(one for one in chunked if one is not None)) != tokens:
         name, tokens = "prompt_in_blocks", min(at.tokens, max(one for one in chunked if one is not None))
@@ -74,7 +76,7 @@ def _in_blocks(at: Occupancy, info: PolicyInfo, *, peak: bool) -> Iterator[Worke
     values = {**values, name: tokens}
     yield f"batch x {whole} x bytes_of_block{more}", values
     # A policy that cuts in the step behind has those of two steps.
-    scored, _ = at.scored_at_once()
+    scored, _ = at.policies.scored_at_once()
     for prompts in dict.fromkeys((scored, 2 * scored)):
         formula = f"(prompts x {whole} + (batch - prompts) x {_factor(counted)}) x bytes_of_block{more}"
         yield formula, {**values, "prompts": prompts}
@@ -106,7 +108,7 @@ def _in_cells(at: Occupancy, info: PolicyInfo, field: str) -> Iterator[Worked]:
     more = " + other_layers" if whole != stored else ""
     padded = "tokens_kept" if count is None else "max(prompt, tokens_kept)"
     together = "batch x tokens_kept" if count is None else "(batch x tokens_kept + prompts x max(0, prompt - tokens_kept))"
-    scored, _ = at.scored_at_once()
+    scored, _ = at.policies.scored_at_once()
     for tokens in lengths:
         apart: Mapping[str, Number] = {**values, "tokens_kept": tokens, "bytes_of_cell": stored // (each * at.batch)}
         yield f"batch x {_CELLS.format(tokens=padded)} x bytes_of_cell{more}", dict(apart)
@@ -248,7 +250,7 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Occupancy) -> Iterator[Expla
     other = info.full_bytes - whole
     # What remains is other layers alone where nothing is copied, padded to a common block, or shared.
     acted = sum(len(group.layers) for group in info.layers)
-    plain = plan.sharing is None and (not other or (acted < len(opened.plain_stack) and not plan.cache.groups))
+    plain = plan.sharing is None and (not other or (acted < len(opened.deployment.plain_stack) and not plan.cache.groups))
     for words, field, count in moments:
         if count in ("kept", "last") and not info.output:
             continue
@@ -311,7 +313,7 @@ def _sizes(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[di
     layers, tp = evicted.setting.layers, opened.setup.parallel.tp
     longest = max((group.most for group in info.layers), default=0)
     # A pass of a prefill need not have all prompts.
-    (scored, rows), every = opened.replica.scored_at_once(), opened.replica.batch
+    (scored, rows), every = opened.replica.policies.scored_at_once(), opened.replica.batch
     first = _SCORED if scored < every else "batch"
     for tokens, name, sequences in ((info.prompt, first, scored), (info.prompt, "batch", every), (longest, "batch", every)):
         yield {
@@ -445,14 +447,14 @@ def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
         figures.append(plain_figure(name, f"sharing.{field}", result, formula, values, unit=unit, definition=known, checked=True))
 
     # All sequences by themselves: as many times one of them, or one of each length.
-    lengths, branches = opened.unshared.together.lengths, opened.together.branches
+    lengths, branches = without_sharing(opened).together.lengths, opened.together.branches
     parts: list[str] = []
     values: dict[str, int] = {}
     count = "sequences" if len(lengths) == 1 else "sequences_alike"
     for number, (tokens, requests) in enumerate(lengths if len(lengths) <= _LENGTHS else ()):
         names = [f"{name}_{number}" if number else name for name in (count, "bytes_of_sequence")]
         parts.append(" x ".join(names))
-        values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
+        values |= dict(zip(names, (requests * branches, of_one(opened).sized(seq=tokens).stored_bytes), strict=True))
     add("cache without sharing", "unshared_bytes", " + ".join(parts), values)
     add("saved", "saved_bytes", "unshared - shared", {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes})
     if info.padded_tokens:

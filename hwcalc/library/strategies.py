@@ -148,7 +148,7 @@ def _answer(setting: ways.Setting, fill: Fraction | None) -> Strategies:
         kvplan_version=__version__,
         model=opened.model.id,
         engine=opened.engine.name,
-        engine_version=opened.version or None,
+        engine_version=opened.deployment.version or None,
         gpu=None if gpu is None else gpu.id,
         seq=lengths.seq,
         batch=lengths.batch,

@@ -516,7 +516,7 @@ class _Adviser:
         """The most sequences of the planned length that fit; for a plan of one sequence, the most tokens of it."""
         end = "low" if sure else "expected"
         # As the plan of the line counts: with the layers where it puts them.
-        opened = opened.pinned()
+        opened = opened.devices.pinned()
         if self.opened.load.batch > 1:
             return solve.largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings

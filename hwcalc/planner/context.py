@@ -136,7 +136,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         request, chosen = best_weights(engine, model, roomy, node if free else None)
         request, notes = request.changed(seq=seq), [*notes, *chosen]
     if shortens:
-        fitting = engine.open(model, request).fitting_length()
+        fitting = engine.open(model, request).devices.fitting_length()
         if fitting.value is not None:
             request = request.changed(seq=fitting.value)
             notes = [*(note for note in notes if note not in seq_notes), *fitting.notes]

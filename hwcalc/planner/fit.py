@@ -77,9 +77,9 @@ def plan_fit(opened: Occupancy, line: CommandLine | None, search: Search | None)
     verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end) for end, left in ends.items()))
     most, sure_most = (_UNKNOWN, _UNKNOWN) if search is None else search.most(opened)
     longest, sure_longest = (_UNKNOWN, _UNKNOWN) if search is None else search.longest(opened)
-    placement = None if budget is None else opened.placement()
+    placement = None if budget is None else opened.devices.placement()
     # What fits in part can still fit as a whole: more GPUs and advice are for that.
-    entire = opened if budget is None else opened.entire()
+    entire = opened if budget is None else opened.devices.entire()
     wanted = verdict if entire is opened else solve.verdict_of(entire)
     fewest, sure_fewest = (None, None) if search is None else search.fewest(entire, wanted)
     return pool, FitInfo(
@@ -124,8 +124,8 @@ def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits
         return ""
     if most.limiting not in _MEMORY:
         return f"{most.limiting} lets {most.value * opened.load.sharing.branches:,} sequences run at once, not {opened.batch:,}"
-    placement = opened.placement()
-    if placement is not None and short <= 0 and opened.lacking("expected") is not None:
+    placement = opened.devices.placement()
+    if placement is not None and short <= 0 and opened.devices.lacking("expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
     where = " on the fullest GPU" if placement is None or placement.gpus else ""
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"

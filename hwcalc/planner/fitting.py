@@ -95,7 +95,7 @@ def _openable(
     """The choices among the formats ``names`` that the engine runs. The errors for the other formats are added to ``refused``."""
     for name in names:
         try:
-            opened = engine.open(model, request.changed(weights=name)).entire()
+            opened = engine.open(model, request.changed(weights=name)).devices.entire()
             parts, budget = opened.weights.value, opened.budget
         except KvplanError as error:
             if refused is not None:
@@ -212,7 +212,7 @@ class Hosting(Record):
             whole = largest_that_fits(self.engine, model, self.request(model, None), node_of(self.gpu))
             named = whole.setup.weights
         else:
-            whole = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).entire()
+            whole = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).devices.entire()
         fitted = _judged(whole)
         return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
 
@@ -226,7 +226,7 @@ def _judged(opened: Occupancy) -> Fitted:
     budget = opened.budget
     if budget is None:
         raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
-    placement = opened.placement()
+    placement = opened.devices.placement()
     return Fitted(
         opened=opened,
         verdict=solve.verdict_of(opened),

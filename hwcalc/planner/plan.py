@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Occupancy, of_one, without_sharing
 from hwcalc.engines.memory import Section
 from hwcalc.engines.models import has_cross
 from hwcalc.engines.setup import UNSHARED
@@ -121,7 +121,7 @@ def plan_memory(
             total_bytes=None if weights.bytes is None else weights.bytes + cache_bytes,
             per_gpu=result.PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total),
         )
-    placement = opened.placement()
+    placement = opened.devices.placement()
     if placement is not None:
         return _placed(placement, weights, cache, budget)
     activations, overhead = _beside(budget, opened.setup.gpus)
@@ -309,7 +309,7 @@ def _request_info(opened: Occupancy, stored: list[Stored]) -> result.RequestInfo
     shown = {
         **{name: values[name] for name in result.RequestInfo.__struct_fields__ if name in values},
         "engine": opened.engine.name,
-        "engine_version": opened.version or None,
+        "engine_version": opened.deployment.version or None,
         "encoder_seq": opened.encoder_tokens if has_cross(opened.model) else None,
         "kv_dtype": opened.dtypes.kv,
         "state_dtype": opened.dtypes.state if has_states else None,
@@ -318,19 +318,19 @@ def _request_info(opened: Occupancy, stored: list[Stored]) -> result.RequestInfo
         "draft": None if setup.draft is None else setup.draft.id,
         "options": dict(setup.options),
         "lengths": opened.load.lengths,
-        "environment": opened.environment(),
-        "settings": dict(opened.reported_settings()),
+        "environment": opened.reported().environment,
+        "settings": dict(opened.reported().settings),
     }
     return result.RequestInfo(**shown)
 
 
 def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> result.CacheInfo:
     """The section of the plan on the cache: bytes of a token, of a sequence, of all, on a GPU, and what a step reads."""
-    single, evicted = opened.single, opened.evicted
+    single, apart, evicted = of_one(opened), without_sharing(opened), opened.evicted
     of_single = stored if single is opened else stored_layers(single)
     if evicted is None or evicted.read is evicted.most:
         # Each sequence reads what it has in common with others for itself.
-        read = _read_bytes(stored if opened.unshared is opened else stored_layers(opened.unshared))
+        read = _read_bytes(stored if apart is opened else stored_layers(apart))
     else:
         from hwcalc.engines.policies import page_keys_bytes
 
@@ -433,7 +433,7 @@ def _warnings(opened: Occupancy, fit: result.FitInfo | None, policy: PolicyInfo 
     longest, seq, out = opened.model.max_position_embeddings, opened.load.seq, []
     if longest is not None and seq > longest:
         message = f"{seq:,} tokens is more than the model's maximum of {longest:,}."
-        variables = " ".join(opened.environment())
+        variables = " ".join(opened.reported().environment)
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
     if policy is not None:

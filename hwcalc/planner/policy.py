@@ -11,6 +11,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.policies import Evicted, peaks_of
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.engines.stored import PagedGroup
+from hwcalc.engines.subjects import without_policy
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
@@ -48,7 +49,7 @@ def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
 
     It is ``None`` if the cache has no blocks, or nothing is dropped.
     """
-    asked, groups, ahead = opened.setup.policy, opened.paged_groups(), evicted.ahead
+    asked, groups, ahead = opened.setup.policy, opened.policies.paged_groups(), evicted.ahead
     if asked is None or not groups:
         return None
     cuts = [_largest_cut(opened, evicted, asked.chosen, group) for group in groups]
@@ -188,7 +189,7 @@ def cache_definition(opened: Occupancy, evicted: Evicted) -> Definition:
     assert asked is not None
     if not evicted.ends:
         return opened.engine.definition
-    if not opened.policy_support(chosen).offered:
+    if not opened.policies.support(chosen).offered:
         return Definition.ASSUMED
     if not evicted.is_exact:
         return Definition.ESTIMATE
@@ -201,8 +202,8 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     """The section of a plan on its policy: the tokens that each layer keeps, the bytes, and what the policy costs."""
     asked, lows = opened.setup.policy, evicted.lows
     assert asked is not None
-    support = opened.policy_support(asked.chosen)
-    plain = opened.without_policy()
+    support = opened.policies.support(asked.chosen)
+    plain = without_policy(opened)
     peaks = peaks_of(opened)
     prompt = opened.sized(seq=opened.load.prompt_tokens)
     most = opened.stored_bytes
@@ -233,7 +234,7 @@ def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
         masked_pairs=None if masked is None else masked.high,
         masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,
-        full_prefill_peak_bytes=max(map(plain.prefill_bytes, range(opened.setup.parallel.pp))),
+        full_prefill_peak_bytes=max(map(plain.policies.prefill_bytes, range(opened.setup.parallel.pp))),
         loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,

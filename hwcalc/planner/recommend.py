@@ -220,7 +220,7 @@ def recommend_model(
     wishes = wishes or Wishes()
     refuse_auto(options.get("weights"), "recommend")
     opened = open_request(model, **options)
-    search = _Search(opened.entire(), wishes)
+    search = _Search(opened.devices.entire(), wishes)
     matches = sorted(search.all(candidates), key=lambda match: match.rank)
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
@@ -238,7 +238,7 @@ def recommend_model(
         model=model.id,
         revision=model.revision,
         engine=opened.engine.name,
-        engine_version=opened.version or None,
+        engine_version=opened.deployment.version or None,
         seq=opened.tokens,
         batch=opened.load.batch,
         kv_dtype=shown[0].request.kv_dtype if shown else opened.dtypes.kv,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Occupancy, without_sharing
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.setup import Request
 from hwcalc.engines.steps import Step, figure
@@ -49,8 +49,8 @@ def check_sharing(engine: Engine, request: Request) -> None:
 def sharing_info(opened: Occupancy) -> SharingInfo:
     """The section of a plan on shared tokens: how many tokens sequences have in common, and the bytes that this saves."""
     load, together, support = opened.load, opened.together, opened.sharing_support
-    sharing, unshared, groups = load.sharing, opened.unshared.stored_bytes, opened.shared_blocks()
-    prefix, prompt = opened.shared_tokens()
+    sharing, unshared, common = load.sharing, without_sharing(opened).stored_bytes, opened.in_common()
+    prefix, prompt, groups = common.prefix, common.prompt, common.blocks
     blocks = {name: sum(getattr(group, name) for group in groups) if groups else None for name in _BLOCKS}
     low_bytes, padded = None, 0
     if sharing.beams > 1 and opened.setup.policy is None and together.prompt:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Occupancy, kept_form
 from hwcalc.engines.memory import Section
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import Role
@@ -81,7 +81,7 @@ def holds_in(occupancy: Occupancy, size: int, end: str = "expected") -> bool:
     limit = occupancy.most_sequences()
     if limit is not None and occupancy.batch > limit[0]:
         return False
-    if occupancy.lacking(end) is not None:
+    if occupancy.devices.lacking(end) is not None:
         return False
     return all(occupancy.changed(seq=crest).holds(size) for crest in _crests(occupancy)) and occupancy.holds(size)
 
@@ -105,7 +105,7 @@ def _crests(occupancy: Occupancy) -> Iterator[int]:
 
 def closed_form(occupancy: Occupancy) -> MemoryForm | None:
     """The memory of the planned GPU at every length and for every number of sequences; ``None`` if the engine has no form of such loads."""
-    form = occupancy.pinned().closed_form
+    form = kept_form(occupancy.devices.pinned())
     return None if form is None else replace(form, model_tokens=occupancy.model.max_position_embeddings)
 
 
@@ -162,7 +162,7 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
 
     ``end`` is that of the budget, and ``at_most`` an upper bound on the answer.
     """
-    occupancy = occupancy.pinned()
+    occupancy = occupancy.devices.pinned()
     model_length = occupancy.model.max_position_embeddings
     bound = UNLIMITED if model_length is None else max(model_length, occupancy.tokens)
     limit = occupancy.most_sequences()
@@ -170,7 +170,7 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
         return Most(value=0, limiting="weights")
     if limit is not None and occupancy.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
-    most_tokens = occupancy.most_tokens()
+    most_tokens = occupancy.devices.most_tokens()
     value = _largest(occupancy, "seq", end, min(bound, at_most, bound if most_tokens is None else most_tokens))
     if value == bound:
         beyond = model_length is not None and bound > model_length
@@ -183,7 +183,7 @@ def most(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) 
 
     ``end`` is that of the budget, and ``at_most`` an upper bound on the answer.
     """
-    occupancy = occupancy.pinned()
+    occupancy = occupancy.devices.pinned()
     limit = occupancy.most_sequences()
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0] // occupancy.load.sharing.branches)
     size = budget_bytes(occupancy, end)
@@ -254,7 +254,7 @@ def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
     """
     if occupancy.engine.splits_layers and occupancy.setup.parallel.dp > 1:
         return None
-    form = occupancy.closed_form
+    form = kept_form(occupancy)
     return None if form is None or (name == "batch" and occupancy.tokens < form.least_tokens) else form
 
 
@@ -307,7 +307,7 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
     """
     if occupancy.engine.splits_layers:
         with suppress(KvplanError):
-            lacking = occupancy.changed(**{name: value + 1}).lacking(end)
+            lacking = occupancy.changed(**{name: value + 1}).devices.lacking(end)
             if lacking is not None:
                 return lacking
     if value or occupancy.setup.hardware.kv_memory is not None:
@@ -363,7 +363,7 @@ def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_la
             placed = tried(opened, **{**asdict(one), "dcp": 1})
             if placed is not None and opened.engine.splits_layers:
                 try:
-                    placed = placed.entire()
+                    placed = placed.devices.entire()
                 except KvplanError:
                     placed = None
             if placed is not None:

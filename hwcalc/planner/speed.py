@@ -374,5 +374,5 @@ def bound_of(opened: Occupancy) -> SpeedInfo | None:
     gpu = opened.setup.hardware.gpu
     if gpu is None:
         return None
-    shares = opened.told(opened.reads()) or None
+    shares = opened.told(opened.devices.reads()) or None
     return opened.told(speed_bound(opened.model, gpu, workload_of(opened), shares))

@@ -87,7 +87,7 @@ class Passes(Record):
 
 def passes_of(opened: Occupancy) -> Passes | None:
     """The layers of a decode step and of a prompt; ``None`` if both are the layers of the model at the length of the sequence."""
-    evicted, plain, expands = opened.evicted, opened.plain_stack, opened.deployment.expands_latents()
+    evicted, plain, expands = opened.evicted, opened.deployment.plain_stack, opened.deployment.expands_latents()
 
     def as_stored(stack: Stack) -> Stack:
         """The layers as the engine stores them: latents as keys and values of every head, if the engine expands them."""
@@ -323,7 +323,7 @@ def workload_of(opened: Occupancy) -> Workload:
         weights=format_name(opened.setup.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
         dtype=opened.deployment.weight_dtype(),
-        parallel=opened.parallel,
+        parallel=opened.deployment.parallel,
         passes=passes_of(opened),
     )
 

@@ -148,7 +148,7 @@ def engine_strategy(setting: Setting) -> Strategy | None:
     if engine.definition is Definition.EXACT:
         return None
     full, host = opened.needed_bytes, max(0, opened.stored_bytes - opened.needed_bytes)
-    label = f"{engine.label} {opened.version}".rstrip()
+    label = f"{engine.label} {opened.deployment.version}".rstrip()
     held, wasted, steps = None, None, [step("full_bytes", "", full)]
     # Of random lengths, or of very many, the engine is not asked what it holds now.
     known = opened.deployment.preallocates() or (lengths.uniform is None and len(lengths.now) <= MOST_LENGTHS)

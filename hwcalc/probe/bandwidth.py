@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import ITEM_BYTES
+from hwcalc.engines.stored import fullest_stage
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
@@ -125,7 +126,7 @@ def measure_bandwidth(
             f"{free or 0:,} bytes are free on {device.label}, less a reserve of {reserve:,} too few to measure with.",
             hint="Free some, or leave less alone: --reserve 0",
         )
-    allocations = opened.allocation(opened.fullest_stage)
+    allocations = opened.allocation(fullest_stage(opened))
     if not allocations:
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
     gpu = opened.setup.hardware.gpu if gpu is None else gpu
@@ -289,7 +290,7 @@ def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
     """The attention layers of the fullest stage, as sharded for one tensor-parallel rank."""
     request, layers = opened.request, opened.model.stack_for(opened.engine.name).layers
     rules = opened.deployment.weight_rules()
-    stage = rules.spans(len(layers), request.setup.parallel.pp)[opened.fullest_stage]
+    stage = rules.spans(len(layers), request.setup.parallel.pp)[fullest_stage(opened)]
     out = []
     for kind in (rules.shard(opened.model, kind, request.setup.parallel.tp) for number in stage for kind in layers[number]):
         if isinstance(kind, LatentAttention):

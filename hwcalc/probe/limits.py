@@ -13,6 +13,7 @@ from typing import Final
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Allocation
+from hwcalc.engines.stored import fullest_stage
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
@@ -143,7 +144,7 @@ def _layout(
     """
     try:
         changed = opened.changed(**change)
-        tensors = changed.allocation(changed.fullest_stage)
+        tensors = changed.allocation(fullest_stage(changed))
     except KvplanError:
         return (), None
     size = sum(one.bytes for one in tensors)

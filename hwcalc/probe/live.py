@@ -160,7 +160,7 @@ def _run(
     opened = _open(spec, result, seq=prompt + decode, batch=batch, encoder=encoder)
     result = replace(
         result,
-        engine_version=opened.version,
+        engine_version=opened.deployment.version,
         batch=batch,
         prompt_tokens=prompt,
         decode_tokens=decode,

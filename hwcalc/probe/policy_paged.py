@@ -237,7 +237,7 @@ def pages_for_real(
     asked, output = opened.setup.policy, opened.tokens - opened.load.prompt_tokens
     assert asked is not None
     steps = min(output, _MOST_STEPS)
-    groups = [_group(opened, evicted, group, steps) for group in opened.paged_groups()]
+    groups = [_group(opened, evicted, group, steps) for group in opened.policies.paged_groups()]
     growing = output > 0
     told = planned_blocks(planned)
     figures = [

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import UNSHARED
+from hwcalc.engines.stored import fullest_stage
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
@@ -254,7 +255,7 @@ def run_policy(
         usable = min(usable, _CPU_BYTES)
     until = monotonic() + seconds
     try:
-        if not opened.paged_groups():
+        if not opened.policies.paged_groups():
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
         elif info.blocks is None:
             raise UnsupportedError(
@@ -315,7 +316,7 @@ def _contiguous(
 
 def _fitting(opened: Occupancy, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:
     """As many sequences as fit with all layers; if not one does, the first layers of one."""
-    stage = opened.fullest_stage
+    stage = fullest_stage(opened)
     if scale is not None:
         plan = plan_of(opened, evicted, opened.batch, stage)
         usable = min(usable, int(scale * sizes_of(plan, tuple(plan.layers), []).cutting))
@@ -373,7 +374,7 @@ def _figures(opened: Occupancy, part: _Part, measured: Measured, info: PolicyInf
 
 def planned_figures(opened: Occupancy, info: PolicyInfo) -> dict[str, float]:
     """What the plan itself says of the figures that must be met exactly, by their names."""
-    if opened.paged_groups():
+    if opened.policies.paged_groups():
         return {} if info.blocks is None else planned_blocks(info.blocks)
-    whole = {} if opened.setup.gpus > 1 else {WHOLE: opened.prefill_bytes(0)}
+    whole = {} if opened.setup.gpus > 1 else {WHOLE: opened.policies.prefill_bytes(0)}
     return {**whole, BEHIND: info.prefill_bytes, MOST: info.most_bytes, END: info.last_bytes}

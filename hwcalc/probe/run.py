@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Allocation
+from hwcalc.engines.stored import fullest_stage
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
@@ -149,7 +150,7 @@ def probe(
     world = world_of(environment)
     notes = [*opened.model.notes, *opened.notes]
     if world is None:
-        stage = opened.fullest_stage
+        stage = fullest_stage(opened)
         device = open_device(options.device, torch=torch)
         if gpus > 1:
             where = f" (pipeline stage {stage})" if parallel.pp > 1 else ""
@@ -424,7 +425,7 @@ def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[
         model=opened.model.id,
         model_type=opened.model.model_type,
         engine=opened.engine.name,
-        engine_version=opened.version or None,
+        engine_version=opened.deployment.version or None,
         definition="measured",
         seq=request.load.seq,
         batch=request.load.batch,

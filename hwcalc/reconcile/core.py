@@ -205,7 +205,7 @@ def reconcile(
         kvplan_version=__version__,
         model=spec.id,
         engine=read.dialect.engine,
-        engine_version=occupancy.version or None,
+        engine_version=occupancy.deployment.version or None,
         dialect=read.dialect.name,
         log=log_name(log),
         lines=read.lines,
@@ -379,7 +379,7 @@ def _calibrate(dialect: Dialect, log: str, occupancy: Occupancy) -> Saved:
             hint='vLLM states them in "Actual usage is ..." and "non_torch_memory takes ...".',
         )
     tokens, rows = dialect.batch_shape(occupancy)
-    version = f" {occupancy.version}" if occupancy.version else ""
+    version = f" {occupancy.deployment.version}" if occupancy.deployment.version else ""
     source = f"{dialect.engine}{version}, {brief(Path(log).name, 80)}"
     reading = Measurement(
         values=values,

@@ -270,7 +270,7 @@ def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
     row: dict[str, Any] = {
         "model": opened.model.id,
         "engine": opened.engine.name,
-        "engine_version": opened.version or None,
+        "engine_version": opened.deployment.version or None,
         "dtype": opened.dtypes.kv,
         "gpu": gpu if form is None or hardware.gpu is None else hardware.gpu.id,
         "gpus": None if form is None else setup.gpus,

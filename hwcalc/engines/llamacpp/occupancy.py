@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.devices import Placement
 from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.llamacpp.devices import LlamacppDevices
 from hwcalc.engines.llamacpp.layers import ON_HOST
-from hwcalc.engines.llamacpp.layout import Layout, budget_beside, reads_of
+from hwcalc.engines.llamacpp.layout import Layout, budget_beside
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
 from hwcalc.engines.llamacpp.tensors import repacked_note
 from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
+from hwcalc.engines.subjects import Reported, without_policy
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.formats import FLOATS
@@ -32,13 +33,13 @@ from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.devices import DeviceReads, Saving
+    from hwcalc.engines.devices import Saving
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.llamacpp.engine import LlamacppDeployment
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import Support
-    from hwcalc.policies.base import Chosen
+    from hwcalc.engines.subjects import PolicyRules
 
 
 def _check_model(occupancy: LlamacppOccupancy) -> None:
@@ -195,7 +196,7 @@ class LlamacppOccupancy(GeneralOccupancy):
     def uncut(self) -> Self:
         """The occupancy for layers on which the policy does not act: without the policy, if context shift carries it out."""
         kept = self.evicted is None or self.unshifted is None
-        return self if kept else self.without_policy()
+        return self if kept else without_policy(self)
 
     def check(self) -> None:
         self.settings  # noqa: B018 - refuses more sequences than a context may have
@@ -230,10 +231,6 @@ class LlamacppOccupancy(GeneralOccupancy):
             limits.append((max(request.replica_batch, one.n_ctx_asked // request.load.seq), "n_ctx"))
         most, name = min(limits)
         return request.setup.parallel.dp * most, name
-
-    def most_tokens(self) -> int | None:
-        """The most tokens of a sequence with ``n_ctx``, where the length does not depend on the memory; else ``None``."""
-        return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
 
     @property
     def _follows_load(self) -> bool:
@@ -285,32 +282,17 @@ class LlamacppOccupancy(GeneralOccupancy):
             )
         )
 
-    def scored_at_once(self) -> tuple[int, int]:
-        """The number of prompts in one batch of ``n_ubatch``, and the number of rows of scores.
+    @property
+    def policies(self) -> PolicyRules:
+        from hwcalc.engines.llamacpp.policies import LlamacppPolicies
 
-        In one buffer for all sequences, each token has scores of the cells of all of them.
-        """
-        settings, batch = self.settings, self.request.replica_batch
-        prompt = max(1, self.load.prompt_tokens - self.ahead)
-        rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
-        return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
+        return LlamacppPolicies(self)
 
-    def prefill_bytes(self, stage: int) -> int:
-        """Bytes of the cache after the prompt: those of all cells, which a context has from the start."""
-        return self.needed_bytes
+    @property
+    def devices(self) -> LlamacppDevices:
+        return LlamacppDevices(self)
 
-    @cached_property
-    def sharing_support(self) -> Support:
-        from hwcalc.engines.llamacpp.policies import sharing_support
-
-        return sharing_support(self)
-
-    def policy_support(self, chosen: Chosen) -> Support:
-        from hwcalc.engines.llamacpp.policies import support
-
-        return support(self, chosen)
-
-    def reported_settings(self) -> Mapping[str, int | str | bool]:
+    def reported(self) -> Reported:
         """The settings by the names that llama.cpp's log has for them when a context is made."""
         from hwcalc.engines.llamacpp.command import cache_type
 
@@ -318,7 +300,13 @@ class LlamacppOccupancy(GeneralOccupancy):
         one = self.settings
         attention = "auto" if one.flash_attn_asked is None else "on" if one.flash_attn_asked else "off"
         types = {"type_k": cache_type(one.type_k.name), "type_v": cache_type(one.type_v.name)}
-        return {**{name: getattr(one, name) for name in names}, "flash_attn": attention, **types}
+        return Reported({**{name: getattr(one, name) for name in names}, "flash_attn": attention, **types})
+
+    @cached_property
+    def sharing_support(self) -> Support:
+        from hwcalc.engines.llamacpp.policies import sharing_support
+
+        return sharing_support(self)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.llamacpp.policies import savings
@@ -342,9 +330,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         blocks = self.layout.assignment.blocks
         numbers = (number for number, device in enumerate(blocks) if device == stage)
         return allocations_of(self, numbers, extras=bool(blocks) and blocks[-1] == stage)
-
-    def placement(self) -> Placement | None:
-        return self.layout.placement if self.deployment.knows_devices else None
 
     def _plan_budget(self) -> Noted[Budget | None]:
         deployment = self.deployment
@@ -375,65 +360,10 @@ class LlamacppOccupancy(GeneralOccupancy):
         )
         return (Note(code="host-memory-unknown", message=message),)
 
-    def reads(self) -> Noted[tuple[DeviceReads, ...]]:
-        return reads_of(self)
-
-    def lacking(self, end: str) -> str | None:
-        if not self.deployment.knows_devices or not self.deployment.gpus or self.setup.hardware.kv_memory is not None:
-            return None
-        room, layout = self.deployment.rooms[end], self.layout
-        others = [gpu for gpu in layout.main if gpu != layout.fullest]
-        if room is not None and not layout.hold(others, room, end):
-            return "cache"
-        return None if layout.host_holds(end) else "host memory"
-
-    def entire(self) -> Self:
-        # Without a GPU it is asked for hardware that is still to be found.
-        if self.setup.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
-            return self
-        if self.deployment.options.n_gpu_layers is not None:
-            return self
-        entire: Any = self.engine.open(self.model, self.request.changed(options={**self.setup.options, "n_gpu_layers": "all"}))
-        return cast("Self", entire)
-
-    def pinned(self) -> Self:
-        deployment = self.deployment
-        if deployment.pinned is not None or deployment.gpu is None or deployment.options.n_gpu_layers is not None:
-            return self
-        return self._pinned
-
     @cached_property
-    def _pinned(self) -> Self:
+    def pinned(self) -> Self:
+        """The same load, whose other lengths and batches keep every layer on the device that it has under this one."""
         return type(self)(self.deployment.pinned_at(self.layout.runs), self.load)
-
-    def fitting_length(self) -> Noted[int | None]:
-        """The longest context, in steps of ``CELLS`` tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
-        options, hardware = self.deployment.options, self.setup.hardware
-        deployment = self.deployment
-        context = deployment.context
-        if hardware.kv_memory is not None or deployment.weighed is None or context.n_ctx is not None or not context.server:
-            return Noted(None)
-        entire = self.entire()
-        if entire.surely_fits:
-            return Noted(None)
-        shortest = min(options.shortest, self.tokens)
-        low, high = shortest // CELLS, self.tokens // CELLS
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if entire.sized(seq=middle * CELLS).surely_fits else (low, middle)
-        tokens = max(shortest, low * CELLS)
-        if tokens >= self.tokens:
-            return Noted(None)
-        how = (
-            ("until all layers fit on the GPU" if deployment.gpus else "until everything fits")
-            if tokens > shortest
-            else f"to {shortest:,} before it leaves layers to the host"
-        )
-        message = (
-            f"Planned for {tokens:,} of the model's {self.tokens:,} tokens: llama.cpp shortens a context that is not asked for, {how}. "
-            "Set it with --seq."
-        )
-        return Noted(tokens, (Note(code="shorter-context", message=message),))
 
     @property
     def surely_fits(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
+from hwcalc.engines.llamacpp.devices import LlamacppDevices
 from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
@@ -202,10 +203,35 @@ class OllamaDeployment(LlamacppDeployment):
         return sum(len(group.blocks) * group.first.bytes for group in self.weight_groups or () if not group.first.copy)
 
 
+class OllamaDevices(LlamacppDevices):
+    """Ollama chooses the length of a context by the memory of all GPUs."""
+
+    occupancy: OllamaOccupancy
+
+    def fitting_length(self) -> Noted[int | None]:
+        """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
+        vram, most = self.occupancy.deployment.vram_bytes, self.occupancy.hparams.n_ctx_train
+        tokens = default_context(vram, most)
+        own_context = _parameter(self.occupancy.model, "num_ctx")
+        if own_context is not None:
+            tokens = min(own_context, most or own_context)
+            message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
+            return Noted(tokens, (Note(code="ollama-context", message=message),))
+        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(TIERS))
+        by_tier = f"{DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
+        why = "the model was trained for no more" if tokens == most else by_tier
+        message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
+        return Noted(tokens, (Note(code="ollama-context", message=message),))
+
+
 class OllamaOccupancy(LlamacppOccupancy):
     """What Ollama's llama-server holds under a load."""
 
     deployment: OllamaDeployment
+
+    @property
+    def devices(self) -> OllamaDevices:
+        return OllamaDevices(self)
 
     def beyond(self, tokens: int) -> Self:
         return type(self)(self.deployment.uncut(), replace(self.load, seq=tokens))
@@ -230,21 +256,6 @@ class OllamaOccupancy(LlamacppOccupancy):
         if self.hparams.n_ctx_train and self.tokens > self.hparams.n_ctx_train:
             message = f"Ollama cuts num_ctx to the {self.hparams.n_ctx_train:,} tokens that the model was trained for."
             self.tell(Note(code="context-cut", message=message))
-
-    def fitting_length(self) -> Noted[int | None]:
-        """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
-        vram, most = self.deployment.vram_bytes, self.hparams.n_ctx_train
-        tokens = default_context(vram, most)
-        own_context = _parameter(self.model, "num_ctx")
-        if own_context is not None:
-            tokens = min(own_context, most or own_context)
-            message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
-            return Noted(tokens, (Note(code="ollama-context", message=message),))
-        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(TIERS))
-        by_tier = f"{DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
-        why = "the model was trained for no more" if tokens == most else by_tier
-        message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
-        return Noted(tokens, (Note(code="ollama-context", message=message),))
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings that Ollama has settings for."""

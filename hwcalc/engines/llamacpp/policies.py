@@ -25,6 +25,7 @@ from hwcalc.engines.devices import Cost, Saving, host_holds
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.options import is_on
 from hwcalc.engines.stored import Support
+from hwcalc.engines.subjects import WholePrompts
 from hwcalc.policies.base import Effect
 from hwcalc.units import GIB
 
@@ -61,6 +62,26 @@ def unshifted(occupancy: LlamacppOccupancy) -> str | None:
         way_out = "" if cuts_prompts else ". Use: --engine-option swa_full=true"
         return f"layers with a window have fewer cells, and such a context cannot shift{way_out}"
     return None
+
+
+class LlamacppPolicies(WholePrompts):
+    """A context has all its cells from the start; context shift is all that frees any."""
+
+    occupancy: LlamacppOccupancy
+
+    def support(self, chosen: Chosen) -> Support:
+        return support(self.occupancy, chosen)
+
+    def scored_at_once(self) -> tuple[int, int]:
+        """The number of prompts in one batch of ``n_ubatch``, and the number of rows of scores.
+
+        In one buffer for all sequences, each token has scores of the cells of all of them.
+        """
+        occupancy = self.occupancy
+        settings, batch = occupancy.settings, occupancy.request.replica_batch
+        prompt = max(1, occupancy.load.prompt_tokens - occupancy.ahead)
+        rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
+        return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
 
 
 def support(occupancy: LlamacppOccupancy, chosen: Chosen) -> Support:

@@ -11,7 +11,7 @@ pytorch/paging/block_manager; src/turbomind/models/llama/{BlockManager,SequenceM
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -40,13 +40,14 @@ from hwcalc.engines.stored import (
     Blocks,
     Dtypes,
     Held,
+    InCommon,
     OwnRule,
-    SharedBlocks,
     StoredTensor,
     Support,
     blocks_in_common,
     held_blocks,
 )
+from hwcalc.engines.subjects import LayerByLayer, Reported
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import larger, mapped
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, Term
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.policies.base import Chosen
 
 _OLDEST_GPU: Final = 70
@@ -202,10 +204,6 @@ class LmdeployDeployment(PooledDeployment):
     def deals_experts(self) -> bool:
         return True
 
-    def policy_support(self, chosen: Chosen) -> Support:
-        how = "LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
-        return Support(offered=False, how=how)
-
     def _remarks(self) -> Iterator[Note]:
         settings, options = self.settings, self.setup.options
         if self.setup.hardware.gpu is None:
@@ -224,6 +222,14 @@ class LmdeployDeployment(PooledDeployment):
             yield Note(code="state-checkpoints", message=message)
         if self.setup.parallel.dp > 1:
             yield Note(code="per-replica", message=f"The pool is that of one of {self.setup.parallel.dp} replicas.")
+
+
+class LmdeployPolicies(LayerByLayer):
+    """LMDeploy has none."""
+
+    def support(self, chosen: Chosen) -> Support:
+        how = "LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
+        return Support(offered=False, how=how)
 
 
 class LmdeployOccupancy(PooledOccupancy):
@@ -426,14 +432,29 @@ class LmdeployOccupancy(PooledOccupancy):
             return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
         return Support(offered=False, how=how)
 
-    def shared_tokens(self) -> tuple[int, int]:
+    def in_common(self) -> InCommon:
+        """The blocks are those of all layers, which have one table."""
         together, size = self.together, self.block_pool.block_size
         prefix = self.blocks_found(together.prefix) * size
-        return prefix, max(prefix, self.blocks_found(together.prompt) * size) if together.forks else prefix
+        prompt = max(prefix, self.blocks_found(together.prompt) * size) if together.forks else prefix
+        return InCommon(prefix, prompt, (blocks_in_common("attention", size, self.held, together),))
 
-    def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        """The blocks of all layers, which have one table."""
-        return (blocks_in_common("attention", self.block_pool.block_size, self.held, self.together),)
+    @property
+    def policies(self) -> PolicyRules:
+        return LmdeployPolicies(self)
+
+    def reported(self) -> Reported:
+        settings = self.deployment.settings
+        words: dict[str, int | str | bool] = {
+            "backend": settings.backend,
+            "quant_policy": settings.form.policy,
+            "block_size": settings.block_size,
+            "max_batches": settings.max_batch_size,
+            "window_size": settings.window or -1,
+        }
+        if settings.slots:
+            words["num_state_caches"] = settings.slots
+        return Reported(words, (_FP32_STATES,) if settings.slots and settings.state_dtype == "fp32" else ())
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """The savings to advise: fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
@@ -452,21 +473,6 @@ class LmdeployOccupancy(PooledOccupancy):
         if computes_fp8(gpu):
             yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
         yield Saving(Cost.FEW_BITS, "a checkpoint in awq", {"weights": "awq"})
-
-    def reported_settings(self) -> Mapping[str, int | str | bool]:
-        settings = self.deployment.settings
-        words: dict[str, int | str | bool] = {
-            "backend": settings.backend,
-            "quant_policy": settings.form.policy,
-            "block_size": settings.block_size,
-            "max_batches": settings.max_batch_size,
-            "window_size": settings.window or -1,
-        }
-        return words | ({"num_state_caches": settings.slots} if settings.slots else {})
-
-    def environment(self) -> tuple[str, ...]:
-        settings = self.deployment.settings
-        return (_FP32_STATES,) if settings.slots and settings.state_dtype == "fp32" else ()
 
     def _blocks(self, piece: Piece) -> StoredTensor:
         """A piece of the blocks of one layer."""

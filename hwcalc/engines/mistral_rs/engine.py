@@ -44,6 +44,7 @@ from hwcalc.engines.options import (
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, stage_groups
+from hwcalc.engines.subjects import without_policy
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,
@@ -192,7 +193,7 @@ class MistralDeployment(PooledDeployment):
     @cached_property
     def stages(self) -> tuple[tuple[int, int], ...]:
         """Two sums for each pipeline stage of a paged cache: bytes of a block, and bytes of all slots of recurrent states."""
-        tp, shortest = self.setup.parallel.tp, self.at(Load(seq=1)).replica.without_policy()
+        tp, shortest = self.setup.parallel.tp, without_policy(self.at(Load(seq=1)).replica)
         pages: dict[LayerKind, int] = {}
         states: dict[LayerKind, int] = {}
         for group in self.plain_stack.groups:
@@ -306,10 +307,6 @@ class MistralOccupancy(PooledOccupancy):
         """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
         return RULES[type(kind)](kind, self, ranks)
 
-    def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
-        """The tensors of a layer on one rank; pages that the layer does not use are as narrow as the others of the rank."""
-        return self.tensors(shard, self.setup.parallel.tp)
-
     @cached_property
     def needed_bytes(self) -> int:
         pool, unlike = self.deployment.block_pool, self.unlike_blocks
@@ -388,7 +385,7 @@ class MistralOccupancy(PooledOccupancy):
 
     def _remarks(self) -> Iterator[Note]:
         settings = self.deployment.settings
-        kinds: set[type[LayerKind]] = {type(group.kind) for group in self.plain_stack.groups}
+        kinds: set[type[LayerKind]] = {type(group.kind) for group in self.deployment.plain_stack.groups}
         if self.setup.hardware.gpu is None:
             yield Note(code="assumed-cuda", message="Planned as with CUDA, where PagedAttention is on. Name the GPU with --gpu.")
         if settings.paged and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
@@ -396,14 +393,14 @@ class MistralOccupancy(PooledOccupancy):
                 "PagedAttention keeps every token of windowed layers: the pool is counted as if all layers were full attention."
             )
             yield Note(code="window-not-honoured", message=message)
-        if any(is_state(group.kind) for group in self.plain_stack.groups):
+        if any(is_state(group.kind) for group in self.deployment.plain_stack.groups):
             use = "reserved for max_seqs and one to pad" if settings.paged else "in use"
             message = f"States have 9 at the start, {self.slots:,} {use}, whether sequences run or not."
             yield Note(code="state-slots", message=message)
         if not settings.paged and "prefix_cache_n" not in self.setup.options:
             message = "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."
             yield Note(code="kept-prefixes", message=message)
-        if settings.paged and self.plain_stack is not self.model.stack_for("mistral-rs"):
+        if settings.paged and self.deployment.plain_stack is not self.model.stack_for("mistral-rs"):
             message = "Layers that read the cache of an earlier one have pages too, which nothing uses."
             yield Note(code="pages-for-shared", message=message)
         if settings.paged and self.setup.parallel.tp * self.setup.parallel.pp > 1 and self.setup.hardware.gpu is not None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.pooled import Pages
 from hwcalc.engines.rank_weights import Rank, Rules
+from hwcalc.engines.stored import store, store_all
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -170,7 +171,7 @@ def _kept(tensors: Iterable[CacheTensor], occupancy: MistralOccupancy, *, rotate
     settings = occupancy.deployment.settings
     whole, rotates = Pages(settings.block_size if settings.paged else GROWTH), rotates and not settings.paged
     spans = ((one, Rotating(one.span.numbers[0]) if rotates and not isinstance(one.span, Full) else whole) for one in tensors)
-    return occupancy.store_all(replace(tensor, span=span) for tensor, span in spans)
+    return store_all(occupancy, (replace(tensor, span=span) for tensor, span in spans))
 
 
 def _attention(kind: AttentionKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
@@ -204,7 +205,7 @@ def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[S
         size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
         rule, why = f"{number:,} x {size:,} B: slots of the pool of states", f"state x {number:,} slots"
         more = {"bytes": number * size, "position_bytes": number * size, "once": True, "rule": rule, "why": why}
-        stored.append(replace(occupancy.store(tensor), **more))
+        stored.append(replace(store(occupancy, tensor), **more))
     return (*stored, *_shared(kind, occupancy, ranks))
 
 
@@ -216,7 +217,7 @@ def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[C
     # Layers with a state have no pages where they would have no use; nor have they without a config that names a class.
     if is_state(kind) and (model.architecture is None or "attention_pages" in words_of(model)):
         return ()
-    shape = next((group.kind for group in occupancy.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
+    shape = next((group.kind for group in occupancy.deployment.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
     if shape is None:
         return ()
     part, span = shard(model, shape, ranks), Pages(occupancy.deployment.settings.block_size)
@@ -225,7 +226,7 @@ def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[C
 
 def _shared(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
-    return tuple(replace(tensor, why="unused pages") for tensor in occupancy.store_all(_unused(kind, occupancy, ranks)))
+    return tuple(replace(tensor, why="unused pages") for tensor in store_all(occupancy, _unused(kind, occupancy, ranks)))
 
 
 RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(

@@ -167,7 +167,7 @@ def predicted(occupancy: MistralOccupancy) -> Scores | None:
     """What the loader of text models predicts for activations; ``None`` for models that see pictures."""
     if "text" not in words_of(occupancy.model):
         return None
-    heads = max(getattr(group.kind, "num_attention_heads", 0) for group in occupancy.plain_stack.groups)
+    heads = max(getattr(group.kind, "num_attention_heads", 0) for group in occupancy.deployment.plain_stack.groups)
     return Scores(heads=heads, element_bytes=occupancy.deployment.model_format.block_bytes)
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.models import NO_CLASS, ModelClass, model_classes
 from hwcalc.engines.rank_weights import Rank, Rules, Sharding
-from hwcalc.engines.stored import StoredTensor
+from hwcalc.engines.stored import StoredTensor, store, store_all
 from hwcalc.formulas import (
     CacheTensor,
     ChunkedAttention,
@@ -313,7 +313,7 @@ class Bits(NamedTuple):
 
 
 def _kept(tensors: Iterable[CacheTensor], span: Pieces, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
-    stored = occupancy.store_all(replace(tensor, span=span) for tensor in tensors)
+    stored = store_all(occupancy, (replace(tensor, span=span) for tensor in tensors))
     return stored if span.has_stairs else tuple(replace(one, position_bytes=None) for one in stored)
 
 
@@ -345,7 +345,7 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, occupancy: MlxOccupancy)
     out: list[StoredTensor] = []
     for tensor in tensors:
         width = tensor.shape[-1]
-        plain = occupancy.store(replace(tensor, span=Grown(*occupancy.pieces)))
+        plain = store(occupancy, replace(tensor, span=Grown(*occupancy.pieces)))
         scale_bytes = occupancy.dtypes.roles[tensor.role].block_bytes
         # 128 numbers of 4 bits in groups of 64 with scales of 2 bytes are 64 bytes and 4; biases take as much as scales.
         data, scales = width * bits.bits // 8, width // bits.group * scale_bytes
@@ -392,7 +392,7 @@ def _indexer(kind: SparseIndexer, occupancy: MlxOccupancy) -> tuple[StoredTensor
 
 
 def _state(kind: LayerKind, occupancy: MlxOccupancy) -> tuple[StoredTensor, ...]:
-    return occupancy.store_all(kind.tensors())
+    return store_all(occupancy, kind.tensors())
 
 
 RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(

@@ -42,7 +42,8 @@ from hwcalc.engines.sglang.settings import (
     words_of,
 )
 from hwcalc.engines.steps import Step
-from hwcalc.engines.stored import Dtypes, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
+from hwcalc.engines.stored import Dtypes, InCommon, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
+from hwcalc.engines.subjects import Reported, WholePrompts
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.pools import PoolCurve
+    from hwcalc.engines.subjects import PolicyRules
 
 _MOST_REQUESTS: Final = 4096
 _DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
@@ -271,7 +273,8 @@ class SglangOccupancy(GeneralOccupancy):
         if not together.unlike:
             whole = together.branches * sum(requests * each.places for each, _, requests in sizes)
             return Demand(self.batch, whole, windows)
-        prefix, prompt = self.shared_tokens()
+        common = self.in_common()
+        prefix, prompt = common.prefix, common.prompt
         whole = prefix * together.copies
         for each, tokens, requests in sizes:
             own_prefix, own_prompt = min(prefix, tokens), min(prompt, tokens)
@@ -310,7 +313,7 @@ class SglangOccupancy(GeneralOccupancy):
         replica, deployment = self.replica, self.deployment
         if replica.load.is_alike:
             return deployment.curve.needed_bytes(self.tokens, replica.batch)
-        stack, stages = self.plain_stack, stage_spans(len(self.plain_stack), self.settings.pp)
+        stack, stages = self.deployment.plain_stack, stage_spans(len(self.deployment.plain_stack), self.settings.pp)
         tensors = replica.kind_tensors
         sizes = (sum(group.count * bytes_of(tensors[group.kind]) for group in stack.groups_of(stage)) for stage in stages)
         return deployment.pool_rules.least(replica.held, max(sizes) // self.settings.tp)
@@ -430,7 +433,7 @@ class SglangOccupancy(GeneralOccupancy):
                 Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
             ]
             return tuple(buffer for buffer in buffers if buffer.bytes)
-        layout, layers, buffers = deployment.layout, self.plain_stack.layers, list[Allocation]()
+        layout, layers, buffers = deployment.layout, self.deployment.plain_stack.layers, list[Allocation]()
         for number in stage_spans(len(layers), self.settings.pp)[stage]:
             name = f"layers.{number}."
             for kind in layers[number]:
@@ -440,10 +443,6 @@ class SglangOccupancy(GeneralOccupancy):
                 buffers.append(buffer_of(name + "conv_state", number, "bf16", slots, conv))
                 buffers.append(buffer_of(name + "recurrent_state", number, self.dtypes.state, slots, state))
         return tuple(buffer for buffer in buffers if buffer.bytes)
-
-    def prefill_bytes(self, stage: int) -> int:
-        """Prompts lie in the pools from the start."""
-        return self.needed_bytes
 
     def most_sequences(self) -> tuple[int, str]:
         settings = self.settings
@@ -500,11 +499,6 @@ class SglangOccupancy(GeneralOccupancy):
         chunk = self.settings.chunk
         return chunk, chunk, chunk
 
-    def reported_settings(self) -> Mapping[str, int | str | bool]:
-        """As SGLang's log names them."""
-        settings = self.settings
-        return {"page_size": settings.page_size, "chunked_prefill_size": settings.chunk}
-
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """A smaller pool of windows, states without copies, and formats of eight bits."""
         settings, deployment = self.settings, self.deployment
@@ -527,11 +521,19 @@ class SglangOccupancy(GeneralOccupancy):
             return Support(offered=False, how=how)
         return Support(offered=True, how=f"the radix cache: common tokens are kept once, in pages of {self.settings.page_size:,}")
 
-    def shared_tokens(self) -> tuple[int, int]:
+    def in_common(self) -> InCommon:
         """Whole pages of what is alike."""
-        prefix, prompt = super().shared_tokens()
         page = self.settings.page_size
-        return prefix // page * page, prompt // page * page
+        prefix, prompt = self.together.common_tokens
+        return InCommon(prefix // page * page, prompt // page * page)
+
+    @property
+    def policies(self) -> PolicyRules:
+        return WholePrompts(self)
+
+    def reported(self) -> Reported:
+        """As SGLang's log names them."""
+        return Reported({"page_size": self.settings.page_size, "chunked_prefill_size": self.settings.chunk})
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""

@@ -23,8 +23,8 @@ from hwcalc.engines.stored import (
     Blocks,
     Dtypes,
     Held,
+    InCommon,
     OwnRule,
-    SharedBlocks,
     StoredTensor,
     Support,
     beside_layers,
@@ -32,6 +32,7 @@ from hwcalc.engines.stored import (
     check_heads,
     held_blocks,
 )
+from hwcalc.engines.subjects import Reported
 from hwcalc.engines.tensorrt_llm.layout import RULES, Layout, Piece, Stage
 from hwcalc.engines.tensorrt_llm.pool import Needs, plan_pool
 from hwcalc.engines.tensorrt_llm.settings import (
@@ -216,7 +217,7 @@ class TensorrtOccupancy(GeneralOccupancy):
     def check(self) -> None:
         deployment = self.deployment
         check_supported(self.model, self.setup)
-        for group in self.plain_stack.groups:
+        for group in self.deployment.plain_stack.groups:
             check_heads("TensorRT-LLM", group.kind, self.settings.tp)
         has_states = any(piece.state for pieces in self.pieces.values() for piece in pieces)
         # A model without a named class may be any.
@@ -412,15 +413,15 @@ class TensorrtOccupancy(GeneralOccupancy):
         how = "block reuse is off; it takes --engine-option enable_block_reuse=true"
         return Support(offered=False, how=how)
 
-    def shared_tokens(self) -> tuple[int, int]:
-        size = self.settings.block
-        prefix, prompt = super().shared_tokens()
-        return prefix // size * size, max(prefix, prompt) // size * size
-
-    def shared_blocks(self) -> tuple[SharedBlocks, ...]:
+    def in_common(self) -> InCommon:
+        size, together = self.settings.block, self.together
         kinds = {window: "full" if window is None else "window" for window in self.layout.windows}
-        size = self.settings.block
-        return tuple(blocks_in_common(kind, size, self.held(window), self.together) for window, kind in kinds.items())
+        blocks = (blocks_in_common(kind, size, self.held(window), together) for window, kind in kinds.items())
+        prefix, prompt = together.common_tokens
+        return InCommon(prefix // size * size, max(prefix, prompt) // size * size, tuple(blocks))
+
+    def reported(self) -> Reported:
+        return Reported({"tokens_per_block": self.settings.block, "manager": "v2" if self.settings.v2 else "v1"})
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """What takes less memory of a GPU. Weights are as published: TensorRT-LLM makes none while loading."""
@@ -437,10 +438,6 @@ class TensorrtOccupancy(GeneralOccupancy):
         yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
         if computes_fp4(gpu):
             yield Saving(Cost.FEW_CACHE_BITS, "nvfp4 cache", {"dtype": "nvfp4"})
-
-    def reported_settings(self) -> Mapping[str, int | str | bool]:
-        settings = self.settings
-        return {"tokens_per_block": settings.block, "manager": "v2" if settings.v2 else "v1"}
 
 
 class TensorrtLlm(GeneralEngine):

@@ -37,7 +37,7 @@ from hwcalc.engines.options import (
 )
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,
@@ -320,7 +320,7 @@ class TgiOccupancy(PooledOccupancy):
             return super()._plan_budget()
         # The cache of a draft is as long as the planned sequences; all else is the same under every load: the warm-up has one long prompt.
         key = ("budget", self.setup.parallel.dp)
-        return self._warm_budget() if self.setup.draft is not None else self.shared(key, self._warm_budget)
+        return self._warm_budget() if self.setup.draft is not None else self.deployment.shared(key, self._warm_budget)
 
     def _warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""
@@ -445,7 +445,7 @@ def check_layers(deployment: TgiDeployment) -> None:
 def _attention(kind: AttentionKind, occupancy: TgiOccupancy) -> tuple[StoredTensor, ...]:
     """Every token of every layer, whatever its window; values are as wide as keys."""
     tensors = key_value_tensors(kind.num_key_value_heads, kind.head_dim, kind.head_dim, occupancy.deployment.pages)
-    return occupancy.store_all(tensors)
+    return store_all(occupancy, tensors)
 
 
 def _latent(kind: LatentAttention, occupancy: TgiOccupancy) -> tuple[StoredTensor, ...]:
@@ -456,7 +456,7 @@ def _latent(kind: LatentAttention, occupancy: TgiOccupancy) -> tuple[StoredTenso
     width = max(_NOPE + _ROPE, kind.v_head_dim)
     axes = ("num_attention_heads", "max(qk_nope_head_dim + qk_rope_head_dim, v_head_dim)")
     tensors = key_value_tensors(kind.num_attention_heads, width, width, occupancy.deployment.pages)
-    stored = occupancy.store_all(replace(tensor, axes=axes) for tensor in tensors)
+    stored = store_all(occupancy, (replace(tensor, axes=axes) for tensor in tensors))
     if (kind.qk_nope_head_dim, kind.qk_rope_head_dim) == (_NOPE, _ROPE) or occupancy.together.unlike:
         return stored
     words = f"{kind.num_attention_heads:,} x {width:,}"
@@ -470,7 +470,7 @@ def _mamba(kind: Mamba1, occupancy: TgiOccupancy) -> tuple[StoredTensor, ...]:
     """States of a batch: all columns of the convolution, in the model's dtype."""
     conv, *rest = kind.tensors()
     columns = replace(conv, shape=(*conv.shape, kind.d_conv), axes=(*conv.axes, "d_conv"), span=Once())
-    return occupancy.store_all((columns, *rest))
+    return store_all(occupancy, (columns, *rest))
 
 
 RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(

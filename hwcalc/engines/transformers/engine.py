@@ -32,7 +32,8 @@ from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccu
 from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
-from hwcalc.engines.stored import Dtypes, StoredTensor, Support, fullest_rank_bytes
+from hwcalc.engines.stored import Dtypes, StoredTensor, Support, fullest_rank_bytes, of_stack, store
+from hwcalc.engines.subjects import LayerByLayer, PolicyRules
 from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
@@ -172,9 +173,16 @@ class TransformersDeployment(GeneralDeployment):
     def sizes_by_token(self) -> bool:
         return cache_class(self) == "dynamic"
 
-    def policy_support(self, chosen: Chosen) -> Support:
+
+class TransformersPolicies(LayerByLayer):
+    """What kvpress does with the caches of transformers."""
+
+    occupancy: TransformersOccupancy
+
+    def support(self, chosen: Chosen) -> Support:
         """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
-        policy, cache, model_type = self.setup.policy, cache_class(self), self.model.model_type
+        deployment = self.occupancy.deployment
+        policy, cache, model_type = deployment.setup.policy, cache_class(deployment), deployment.model.model_type
         elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)
         if elsewhere is not None:
             how = f"{elsewhere}."
@@ -182,7 +190,7 @@ class TransformersDeployment(GeneralDeployment):
             how = f"{_KVPRESS} does not have it: it would be a press of your own."
         elif any(one.get("budget") is not None for one in chosen.whole) or (policy is not None and policy.rules != KVPRESS):
             how = f"{_KVPRESS} has it by its own rules alone: give a ratio, without --policy-rules."
-        elif (version_numbers(self.version) or ()) >= _TOO_NEW:
+        elif (version_numbers(deployment.version) or ()) >= _TOO_NEW:
             how = f"{_KVPRESS} has it, for transformers 4.56 to {_NEWEST} alone: --engine transformers@{_NEWEST}."
         elif cache == "static":
             how = "A static cache holds all of its positions whatever is dropped: --engine-option cache=dynamic."
@@ -194,6 +202,23 @@ class TransformersDeployment(GeneralDeployment):
             again = ": what is left of a layer is quantised again" if cache == "quantized" else ""
             return Support(offered=True, how=f"{_KVPRESS}, {chosen.policy.press}{again}.")
         return Support(offered=False, how=how)
+
+    def prefill_bytes(self, stage: int) -> int:
+        """Bytes of the cache while the prompt is read: a static or offloaded one is not cut by layer, a quantised layer is unpacked to be cut."""
+        occupancy = self.occupancy
+        cache = cache_class(occupancy)
+        if cache == "static":
+            return occupancy.needed_bytes
+        if cache == "offloaded":
+            return PolicyRules.prefill_bytes(self, stage)
+        by_layer = super().prefill_bytes(stage)
+        if cache != "quantized" or occupancy.evicted is None:
+            return by_layer
+        # A policy unpacks keys and values of a layer of the prompt to cut it (kvpress 0.5.5, dequantize_layer).
+        dtype, rules, tp = occupancy.dtypes.roles[Role.KEY], occupancy.deployment.weight_rules(), occupancy.setup.parallel.tp
+        shards = (rules.shard(occupancy.model, group.kind, tp) for group in occupancy.deployment.plain_stack.groups)
+        largest = max(sum(tensor.bytes_per_position(dtype) for tensor in shard.tensors()) for shard in shards)
+        return by_layer + occupancy.request.replica_batch * occupancy.load.prompt_tokens * largest
 
 
 class TransformersOccupancy(GeneralOccupancy):
@@ -220,7 +245,7 @@ class TransformersOccupancy(GeneralOccupancy):
                 raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
         if "max_cache_len" in options and cache != "static":
             raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
-        kinds = {type(group.kind) for group in self.plain_stack.groups}
+        kinds = {type(group.kind) for group in self.deployment.plain_stack.groups}
         if cache == "quantized":
             self._check_quantized(kinds)
         uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention}
@@ -247,11 +272,11 @@ class TransformersOccupancy(GeneralOccupancy):
                 hint="Use: --engine-option cache=dynamic",
             )
         if options.backend == "fp8":
-            if (version_numbers(self.version) or ()) < _FP8_SINCE:
-                what = f"transformers {self.version} has no fp8 backend."
+            if (version_numbers(self.deployment.version) or ()) < _FP8_SINCE:
+                what = f"transformers {self.deployment.version} has no fp8 backend."
                 raise UsageError(what, hint="Use: --engine transformers@5.22 or newer")
             return
-        waiting, dtype, groups = options.residual_length - 1, self.dtypes.roles[Role.KEY], self.plain_stack.groups
+        waiting, dtype, groups = options.residual_length - 1, self.dtypes.roles[Role.KEY], self.deployment.plain_stack.groups
         per_token = sum(group.count * tensor.bytes_per_position(dtype) for group in groups for tensor in group.kind.tensors())
         size = self.batch * waiting * per_token
         message = (
@@ -278,7 +303,7 @@ class TransformersOccupancy(GeneralOccupancy):
             "ngram_token_ids": (counts.get(formulas.ShortConvolution, 0), Fixed(context_tokens)),
         }
         return tuple(
-            self.store(CacheTensor(name=name, shape=(width,), axes=("ids",), role=Role.STATE, span=span), dtype=_INT64)
+            store(self, CacheTensor(name=name, shape=(width,), axes=("ids",), role=Role.STATE, span=span), dtype=_INT64)
             for name, (width, span) in records.items()
             if width
         )
@@ -293,30 +318,17 @@ class TransformersOccupancy(GeneralOccupancy):
         """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
         if cache_class(self) != "offloaded":
             return super().gpu_groups()
-        return self.of_stack((self.engine.name, "groups on the GPU"), lambda: layers.groups_on_gpu(self.stack))
-
-    def prefill_bytes(self, stage: int) -> int:
-        """Bytes of the cache while the prompt is read: a static or offloaded one is not cut by layer, a quantised layer is unpacked to be cut."""
-        from hwcalc.engines.policies import stage_prefill_bytes
-
-        cache = cache_class(self)
-        if cache == "static":
-            return self.needed_bytes
-        if cache == "offloaded":
-            return Occupancy.prefill_bytes(self, stage)
-        if cache != "quantized" or self.evicted is None:
-            return stage_prefill_bytes(self, stage)
-        # A policy unpacks keys and values of a layer of the prompt to cut it (kvpress 0.5.5, dequantize_layer).
-        dtype, rules, tp = self.dtypes.roles[Role.KEY], self.deployment.weight_rules(), self.setup.parallel.tp
-        shards = (rules.shard(self.model, group.kind, tp) for group in self.plain_stack.groups)
-        largest = max(sum(tensor.bytes_per_position(dtype) for tensor in shard.tensors()) for shard in shards)
-        return stage_prefill_bytes(self, stage) + self.request.replica_batch * self.load.prompt_tokens * largest
+        return of_stack(self, (self.engine.name, "groups on the GPU"), lambda: layers.groups_on_gpu(self.stack))
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
             message = "an offloaded cache lies in host memory, and which two layers are on the device changes all the time."
             raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")
         return super().allocation(stage)
+
+    @property
+    def policies(self) -> PolicyRules:
+        return TransformersPolicies(self)
 
     @cached_property
     def sharing_support(self) -> Support:
@@ -348,7 +360,7 @@ class TransformersOccupancy(GeneralOccupancy):
         cut = self.cut_layers
         largest = max((tensor.bytes for tensor in joined), default=0) if cut is None else cut.largest
         key = ("cache growth", self.load.encoder_seq)
-        growth = None if self.evicted is not None else self.shared(key, lambda: growing(self, joined))
+        growth = None if self.evicted is not None else self.deployment.shared(key, lambda: growing(self, joined))
         grows = None if growth is None else (Constant.of(0), growth, growth)
         source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
         return (BudgetPart.of("cache growth", Section.ACTIVATIONS, (0, largest, largest), source, grows=grows),)

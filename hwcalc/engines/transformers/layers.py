@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hwcalc import formulas
 from hwcalc.engines.options import integer_option
-from hwcalc.engines.stored import StoredTensor
+from hwcalc.engines.stored import StoredTensor, store, store_all
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, CompressedAttention, Layer, LayerKind, Role, Span, Stack
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
@@ -67,7 +67,7 @@ Tensors = tuple[CacheTensor, ...]
 
 
 def _plain(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    return opened.store_all(kind.tensors())
+    return store_all(opened, kind.tensors())
 
 
 def _growing(tensors: Tensors, opened: TransformersOccupancy, window: int | None = None) -> tuple[StoredTensor, ...]:
@@ -79,13 +79,13 @@ def _growing(tensors: Tensors, opened: TransformersOccupancy, window: int | None
     length = room_tokens(opened)
     if cache_class(opened) != "static":
         # A layer without a window keeps what its tensors say: every token, or what a policy leaves.
-        return opened.store_all(tensors if window is None else (replace(tensor, span=Window(window - 1)) for tensor in tensors))
+        return store_all(opened, tensors if window is None else (replace(tensor, span=Window(window - 1)) for tensor in tensors))
     if length is not None and opened.tokens > length:
         raise UsageError(f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq.")
     span: Span = Full() if window is None else Window(window)
     if length is not None:
         span = Fixed(length if window is None else min(window, length))
-    return opened.store_all(replace(tensor, span=span) for tensor in tensors)
+    return store_all(opened, (replace(tensor, span=span) for tensor in tensors))
 
 
 def _full(kind: formulas.FullAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
@@ -93,7 +93,7 @@ def _full(kind: formulas.FullAttention, opened: TransformersOccupancy) -> tuple[
 
 
 def _latent(kind: formulas.LatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
-    latent = (version_numbers(opened.version) or ()) >= LATENT_SINCE
+    latent = (version_numbers(opened.deployment.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
 
 
@@ -106,10 +106,11 @@ def _indexer(kind: formulas.SparseIndexer, opened: TransformersOccupancy) -> tup
 
 def _whole_kernel(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     """The states of a layer: LinearAttentionLayer keeps all columns of the convolution's kernel, one more than it needs."""
-    return opened.store_all(
+    wider = (
         replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor
         for tensor in kind.tensors()
     )
+    return store_all(opened, wider)
 
 
 def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
@@ -119,18 +120,18 @@ def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tup
         tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
         return _growing(tensors, opened, kind.window)
     window, compressed = kind.tensors()[:2]
-    out = [opened.store(replace(window, span=Window(kind.window - 1)), dtype=dtype), opened.store(compressed, dtype=dtype)]
+    out = [store(opened, replace(window, span=Window(kind.window - 1)), dtype=dtype), store(opened, compressed, dtype=dtype)]
     halves = 2 if kind.overlap else 1
     widths = {"compressor": kind.head_dim}
     if kind.index_head_dim is not None:
         widths["indexer"] = kind.index_head_dim
-        out.append(opened.store(kind.tensors()[4], dtype=dtype))
+        out.append(store(opened, kind.tensors()[4], dtype=dtype))
     # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
     rest, overlap = Remainder(kind.compress_ratio), Latest(kind.compress_ratio)
 
     def store_slots(name: str, width: int, span: Span) -> StoredTensor:
         tensor = CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
-        return opened.store(tensor, dtype=dtype)
+        return store(opened, tensor, dtype=dtype)
 
     for name, width in widths.items():
         for part in ("value", "gate"):

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.options import is_auto
-from hwcalc.engines.stored import Blocks, Dtypes, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
+from hwcalc.engines.stored import Blocks, Dtypes, InCommon, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
+from hwcalc.engines.subjects import Reported
 from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
-from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, longest_start, plan_curve, plan_form, plan_pool
+from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, plan_curve, plan_form, plan_pool
 from hwcalc.engines.vllm.rules import REPLICAS_SINCE, since
 from hwcalc.engines.vllm.settings import LONGER, VllmSettings, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Setup
-    from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
+    from hwcalc.engines.stored import Held, Support
+    from hwcalc.engines.subjects import PolicyRules
     from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
-    from hwcalc.policies.base import Chosen
 
 
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
@@ -155,9 +156,6 @@ class VllmDeployment(Deployment):
     def deals_experts(self) -> bool:
         return planned_version(self.version) >= since(REPLICAS_SINCE)
 
-    def policy_support(self, chosen: Chosen) -> Support:
-        return policies.policy_support(self, chosen)
-
 
 class VllmOccupancy(Occupancy):
     """A load on vLLM: the blocks that it takes of the pool, and the pool that a budget gives."""
@@ -271,18 +269,23 @@ class VllmOccupancy(Occupancy):
     def sharing_support(self) -> Support:
         return policies.sharing_support(self.settings, self.request)
 
-    def shared_tokens(self) -> tuple[int, int]:
-        together = self.together
+    def in_common(self) -> InCommon:
+        """The blocks are those of each group, as a plan reports them: of the longest sequence."""
+        together, dcp = self.together, self.layout.limits.dcp
         hits = policies.hits_of(self.layout, self.settings, together.prefix, together.prompt)
-        return hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix
-
-    def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        """The blocks of each group, as a plan reports them: of the longest sequence."""
-        dcp = self.layout.limits.dcp
-        return tuple(
-            blocks_in_common(group.form, group.specs[0].block_size, self.held_in(group), self.together, ranks=dcp)
+        blocks = (
+            blocks_in_common(group.form, group.specs[0].block_size, self.held_in(group), together, ranks=dcp)
             for group in self.held.groups
         )
+        return InCommon(hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix, tuple(blocks))
+
+    @property
+    def policies(self) -> PolicyRules:
+        return policies.VllmPolicies(self)
+
+    def reported(self) -> Reported:
+        accepted = longest_accepted(self.model, self.settings.rules)
+        return Reported(environment=(LONGER,) if accepted is not None and self.tokens > accepted else ())
 
     def check(self) -> None:
         deployment = self.deployment
@@ -386,18 +389,6 @@ class VllmOccupancy(Occupancy):
     def most_sequences(self) -> tuple[int, str]:
         return self.settings.sequences * self.setup.parallel.dp, LIMITED_BY
 
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        """The longest sequences whose blocks the pool has, where a longer one leaves as much for the pool; ``None`` elsewhere."""
-        pool, settings = self.deployment.block_pool, self.settings
-        by_prompt = settings.rules.engine == "V0" and "max_num_batched_tokens" not in self.setup.options
-        if pool is None or by_prompt or self.evicted is not None or self.together.unlike:
-            return None
-        each = pool.scheduler_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
-        length = longest(self.deployment.blocks_of, each, bound)
-        if not self.deployment.checks_blocks:
-            length = longest_start(self.layout, settings, budget_bytes, length)
-        return length if self.deployment.settings.for_length(length, self.setup) == settings else None
-
     def curve(self) -> Curve | None:
         return self.deployment.curve if self._is_plain else None
 
@@ -419,19 +410,6 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def groups(self) -> tuple[PoolGroup, ...]:
         return group_infos(self.held, self.tokens)
-
-    def prefill_bytes(self, stage: int) -> int:
-        """Prompts that are read lie in the blocks of the pool, which the plan counts; all stages have as many blocks."""
-        return self.needed_bytes
-
-    def scored_at_once(self) -> tuple[int, int]:
-        """The prompts that end in one batch, which begins with the rest of one."""
-        batch, tokens = self.request.replica_batch, self.settings.batched_tokens
-        prompt = max(1, self.load.prompt_tokens - self.ahead)
-        return min(batch, policies.prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
-
-    def paged_groups(self) -> tuple[PagedGroup, ...]:
-        return () if self.evicted is None else policies.paged_groups(self, self.evicted)
 
     def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         settings, layout = self.settings, self.layout
@@ -469,7 +447,3 @@ class VllmOccupancy(Occupancy):
         if key not in known:
             known[key] = plan_budget(self, sequences=settings.sequences, batched_tokens=settings.batched_tokens, policy=policy)
         return known[key]
-
-    def environment(self) -> tuple[str, ...]:
-        accepted = longest_accepted(self.model, self.settings.rules)
-        return (LONGER,) if accepted is not None and self.tokens > accepted else ()

@@ -70,7 +70,7 @@ def plan_budget(
     ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
     ``policy`` is what a cache policy takes to score prompts.
     """
-    model, setup, version, options = occupancy.model, occupancy.setup, occupancy.version, occupancy.setup.options
+    model, setup, version, options = occupancy.model, occupancy.setup, occupancy.deployment.version, occupancy.setup.options
     speculation = occupancy.deployment.settings.speculation
     memory_and_weights, notes = loaded(occupancy)
     if memory_and_weights is None:
@@ -116,7 +116,7 @@ def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -
 
     request = occupancy.request
     return ProfileRun(
-        version=occupancy.version,
+        version=occupancy.deployment.version,
         parallel=request.setup.parallel,
         seq=request.load.seq,
         tokens=batched_tokens,
@@ -468,7 +468,7 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     parts = () if occupancy.budget is None else occupancy.budget.parts
 
     def runs(name: str) -> bool:
-        return runs_weights(name, occupancy.version, capability) and (name != "nvfp4" or capability >= _BLACKWELL)
+        return runs_weights(name, occupancy.deployment.version, capability) and (name != "nvfp4" or capability >= _BLACKWELL)
 
     if settings.sequences > replica_batch:
         # Fewer sequences free a part of the activations, as long as a batch has as many tokens.

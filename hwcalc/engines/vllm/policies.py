@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from hwcalc.engines.options import is_on
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import PagedGroup, Support
+from hwcalc.engines.subjects import PolicyRules
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.specs import CrossSpec, FullSpec, StateSpec, WindowSpec
@@ -71,6 +72,29 @@ def chunked_tokens(chosen: Chosen, prompt: int, chunk: int) -> int:
     budget: int = chosen["kv_budget"] + (prompt if chosen["prefill_outside_budget"] else 0)
     trigger: int = budget + chosen["divide_length"]
     return min(prompt + 1, max(trigger - 1, budget + chunk) + chunk)
+
+
+class VllmPolicies(PolicyRules):
+    """The plug-in runs a few policies. Prompts lie in the blocks of the pool from the start."""
+
+    occupancy: VllmOccupancy
+
+    def support(self, chosen: Chosen) -> Support:
+        return policy_support(self.occupancy.deployment, chosen)
+
+    def prefill_bytes(self, stage: int) -> int:
+        """Prompts that are read lie in the blocks of the pool, which the plan counts; all stages have as many blocks."""
+        return self.occupancy.needed_bytes
+
+    def scored_at_once(self) -> tuple[int, int]:
+        """The prompts that end in one batch, which begins with the rest of one."""
+        occupancy = self.occupancy
+        batch, tokens = occupancy.request.replica_batch, occupancy.settings.batched_tokens
+        prompt = max(1, occupancy.load.prompt_tokens - occupancy.ahead)
+        return min(batch, prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
+
+    def paged_groups(self) -> tuple[PagedGroup, ...]:
+        return () if self.occupancy.evicted is None else paged_groups(self.occupancy, self.occupancy.evicted)
 
 
 def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
@@ -134,7 +158,7 @@ class PromptPeak(Record):
 
 def cut_members(occupancy: VllmOccupancy, group: BlockGroup, evicted: Evicted) -> list[tuple[int, FullSpec, int]]:
     """The caches of a group that a policy cuts, by number, with their specs and layers."""
-    caches, kinds, cut = occupancy.layout.caches, occupancy.plain_stack.groups, []
+    caches, kinds, cut = occupancy.layout.caches, occupancy.deployment.plain_stack.groups, []
     for member, spec in zip(group.members, group.specs, strict=True):
         cache = caches[member]
         acted = cache.layer in evicted.most and cache.kind >= 0 and kinds[cache.kind].kind.acts_by_token
@@ -248,7 +272,7 @@ def paged_groups(occupancy: VllmOccupancy, evicted: Evicted) -> tuple[PagedGroup
 
 def renumbered(occupancy: VllmOccupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
     """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
-    plain, cut, caches = occupancy.plain_stack, evicted.stack, occupancy.layout.caches
+    plain, cut, caches = occupancy.deployment.plain_stack, evicted.stack, occupancy.layout.caches
     numbers = {group.kind: number for number, group in enumerate(cut.groups)}
     known: dict[tuple[int, int], int] = {}
     for layer, kind in dict.fromkeys((each.layer, each.kind) for each in caches if each.kind >= 0):

@@ -270,9 +270,9 @@ class LlamacppLog(Dialect):
             notes.append(Note(code="other-engine", message=message))
         cells = facts.number("n_ctx")
         if cells is not None and cells % CELLS:
-            message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {occupancy.version}."
+            message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {occupancy.deployment.version}."
             notes.append(Note(code="older-build", message=message))
-        placement = occupancy.placement()
+        placement = occupancy.devices.placement()
         if placement is not None and placement.gpus:
             rows += _devices(facts, placement, tolerance)
             memory, meaning = device_memory(occupancy), "memory of the GPU that programs see"

@@ -140,7 +140,7 @@ def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -
     from hwcalc.engines.sglang.layout import SWA
 
     rows: list[Row] = []
-    groups, page = occupancy.plain_stack.groups, occupancy.settings.page_size
+    groups, page = occupancy.deployment.plain_stack.groups, occupancy.settings.page_size
     layout = occupancy.deployment.layout
     for prefix, word in (("", ""), ("swa_", "window ")) if occupancy.settings.pp == 1 else ():
         tokens = facts.number(f"{prefix}held")

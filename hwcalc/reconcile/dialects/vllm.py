@@ -414,7 +414,7 @@ class VllmLog(Dialect):
 
         facts = self.facts
         out: dict[str, int] = {}
-        estimated = graphs_subtracted(occupancy.version) and "graphs_estimated_bytes" in facts
+        estimated = graphs_subtracted(occupancy.deployment.version) and "graphs_estimated_bytes" in facts
         graphs = "graphs_estimated_bytes" if estimated else "graphs_bytes"
         stated = {"non_torch_bytes": "non_torch_bytes", "activation_bytes": "activation_bytes", "graphs_bytes": graphs}
         for value, name in stated.items():

@@ -11,6 +11,7 @@ import pytest
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import ITEM_BYTES, Allocation
+from hwcalc.engines.stored import fullest_stage
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
@@ -56,7 +57,7 @@ def test_stages_and_shards() -> None:
     assert [len(first), len(last)] == [6, 4]
     assert {one.layer for one in first} == {0, 1, 2}
     assert first[0].shape == (3, 2, 100, 16)
-    assert context.fullest_stage == 0
+    assert fullest_stage(context) == 0
     assert total(first) == context.needed_bytes
 
 

@@ -77,7 +77,7 @@ def planned(engine: str, kind: type[LayerKind]) -> tuple[Occupancy, LayerKind]:
     full = example(FullAttention)
     for model in (toy(full, example(kind)), toy(example(kind), example(kind)), *catalog().get(kind.name, ())):
         one = opened(engine, model)
-        found = () if one is None else [group.kind for group in one.plain_stack.groups if type(group.kind) is kind]
+        found = () if one is None else [group.kind for group in one.deployment.plain_stack.groups if type(group.kind) is kind]
         if one is not None and found:
             return one, found[0]
     raise AssertionError(f"{engine} plans no model with {kind.name}")
@@ -138,7 +138,7 @@ def _keeps_all(engine: str, model: ModelSpec, kind: type[LayerKind]) -> bool | N
         one = opened(engine, model, seq)
         if one is None:
             return None
-        own = [layer for layer in one.plain_stack.groups if type(layer.kind) is kind]
+        own = [layer for layer in one.deployment.plain_stack.groups if type(layer.kind) is kind]
         if not own:
             return True
         sizes.append(sum(bytes_of(one.kind_tensors[group.kind]) for group in own))

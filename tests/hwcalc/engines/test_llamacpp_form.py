@@ -138,7 +138,7 @@ def test_a_form_has_the_bytes_of_every_device() -> None:
 
 def compare(form: MemoryForm | None, opened: Occupancy) -> None:
     """The fullest GPU by cache and parts, all GPUs together, and what is lacking at each end."""
-    placement = opened.placement()
+    placement = opened.devices.placement()
     assert form is not None
     assert placement is not None
     assert opened.budget is not None
@@ -149,7 +149,7 @@ def compare(form: MemoryForm | None, opened: Occupancy) -> None:
         assert form.left(*size, end) == getattr(opened.budget, end)
         parts = sum(getattr(part, OPPOSITE[end]) for part in fullest.parts)
         assert form.parts_bytes(*size, OPPOSITE[end]) == fullest.weights_bytes + parts
-        held = opened.lacking(end) is None and opened.holds(getattr(opened.budget, end))
+        held = opened.devices.lacking(end) is None and opened.holds(getattr(opened.budget, end))
         assert form.holds(*size, end) == held, (opened.model.id, opened.request, end)
 
 
@@ -205,7 +205,7 @@ def test_a_form_places_layers_as_the_engine_does() -> None:
 
 def compare_devices(form: MemoryForm, opened: Occupancy) -> int | None:
     """All that a row of a sweep says; the layers on GPUs."""
-    placement, size = opened.placement(), (opened.tokens, opened.batch)
+    placement, size = opened.devices.placement(), (opened.tokens, opened.batch)
     assert placement is not None
     fullest = placement.devices[placement.fullest]
     assert form.devices_bytes(*size) == sum(share.needed() for share in placement.devices)

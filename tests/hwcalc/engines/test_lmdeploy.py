@@ -118,7 +118,7 @@ def test_states_of_all_slots() -> None:
     assert opened(GDN, options={"max_batch_size": 8, "backend": "turbomind"}).deployment.settings.slots == 8
     wide = opened(GDN, options={"fp32_mamba_ssm_dtype": "true"})
     assert wide.deployment.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
-    assert wide.environment() == ("LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1",)
+    assert wide.reported().environment == ("LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1",)
     assert (
         pool(made, made.block_pool.state_bytes).message == "No enough gpu memory for state cache. Please reduce max_batch_size."
     )
@@ -271,4 +271,4 @@ def test_versions() -> None:
     assert {engine.version(text) for text in (None, "0.14", "0.14.0")} == {"0.14"}
     with pytest.raises(UnknownNameError):
         engine.version("0.9")
-    assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).version == "0.14"
+    assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).deployment.version == "0.14"

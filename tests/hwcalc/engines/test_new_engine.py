@@ -20,7 +20,7 @@ from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import EngineOption, integer_option
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor, store_all
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.model import Definition, Noted
 from hwcalc.planner.context import open_request
@@ -43,7 +43,7 @@ class ToyOccupancy(GeneralOccupancy):
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         copies = range(int(self.setup.options.get("copies", COPIES.default)))
-        return self.store_all(replace(one, name=f"{one.name}_{copy}") for copy in copies for one in kind.tensors())
+        return store_all(self, (replace(one, name=f"{one.name}_{copy}") for copy in copies for one in kind.tensors()))
 
 
 class Toy(GeneralEngine):

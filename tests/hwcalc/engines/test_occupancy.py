@@ -138,7 +138,7 @@ def test_what_is_said_without_the_rules_of_weights_is_what_they_say(name: str, e
     found = opened(load_model(name), engine=engine, seq=1000)
     if found is None:
         return
-    rules, layers = found.deployment.weight_rules(), len(found.plain_stack)
+    rules, layers = found.deployment.weight_rules(), len(found.deployment.plain_stack)
 
     assert tuple(rules.spans(layers, 1)) == stage_spans(found)
     if isinstance(found.engine, GeneralEngine):

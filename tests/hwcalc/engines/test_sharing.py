@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import plan
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Occupancy, without_sharing
 from hwcalc.engines.stored import Blocks, held_blocks
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.errors import UsageError
@@ -307,4 +307,4 @@ def test_nothing_in_common_is_planned_once(options: dict[str, Any]) -> None:
     """Sequences by themselves are the planned ones already: no second request is opened for them."""
     opened = _opened(QWEN, seq=40, **{"engine": "vllm", **options})
 
-    assert opened.unshared is opened
+    assert without_sharing(opened) is opened

@@ -50,7 +50,7 @@ def default_batches(gpu: str | None, version: str, seq: int = 8192) -> tuple[int
 def budget(name: str, gpu: str | Gpu, *, sequences: int = 256, batched_tokens: int = 2048, **fields: Any) -> Budget:
     """The budget, which must not be None. V0 has its own batches."""
     made = request(name, gpu, **fields)
-    if runs_v0(made.version):
+    if runs_v0(made.deployment.version):
         sequences, batched_tokens = made.settings.sequences, made.settings.batched_tokens
     planned = plan_budget(made, sequences=sequences, batched_tokens=batched_tokens).value
     assert planned is not None

@@ -319,7 +319,7 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         "multiplies_yarn",
         "0.30",
         "moonshotai/Kimi-K2-Thinking",
-        lambda plan, _: list(plan.environment()),
+        lambda plan, _: list(plan.reported().environment),
         (["VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"], []),
         seq=4096 * 32 + 1,
     ),

@@ -21,7 +21,7 @@ def _all_blocks(context: VllmOccupancy, _: PoolInfo) -> int:
 
 def _copies(context: VllmOccupancy, _: PoolInfo) -> dict[str, int]:
     """How often the shared blocks lie in the pool, by kind of layers."""
-    return {group.kind: group.copies if group.shared else 0 for group in context.shared_blocks()}
+    return {group.kind: group.copies if group.shared else 0 for group in context.in_common().blocks}
 
 
 _PARTED: Final[dict[str, Any]] = {"seq": 86, "prompt": 70}

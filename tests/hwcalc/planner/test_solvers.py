@@ -165,7 +165,7 @@ def fits(opened: Occupancy, **change: int) -> bool:
         needed = made.needed_bytes
     except KvplanError:
         return False
-    return needed <= size and (request.setup.hardware.gpu is None or made.lacking("expected") is None)
+    return needed <= size and (request.setup.hardware.gpu is None or made.devices.lacking("expected") is None)
 
 
 def on_the_way(opened: Occupancy, batch: int) -> bool:
@@ -241,7 +241,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
         except KvplanError:
             continue
         opened = opened.engine.unchecked(opened.model, opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
-        opened = opened.entire()
+        opened = opened.devices.entire()
         every = {layout: fits(opened, **asdict(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]
         fewest, certain_fewest = solve.fewest_gpus(opened, most_gpus=4)
