@@ -287,7 +287,7 @@ class Occupancy:
             (self.engine.name, "shards", parallel.tp),
             lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
         )
-        return {kind: replica.tensors(shard) for kind, shard in sharded.items()}
+        return {kind: replica.shard_tensors(shard) for kind, shard in sharded.items()}
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
@@ -421,6 +421,10 @@ class Occupancy:
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         """The tensors that the engine stores for one layer of this kind. It is one of :attr:`kinds`."""
         raise NotImplementedError
+
+    def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
+        """The tensors that a tensor-parallel rank of a replica stores for this part of a layer."""
+        return self.tensors(shard)
 
     def pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The pool that the engine makes of ``budget_bytes`` on each GPU, in the figures of its own log; ``None`` if it has no pool."""

@@ -307,6 +307,10 @@ class MistralOccupancy(PooledOccupancy):
         """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
         return RULES[type(kind)](kind, self, ranks)
 
+    def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
+        """The tensors of a layer on one rank; pages that the layer does not use are as narrow as the others of the rank."""
+        return self.tensors(shard, self.setup.parallel.tp)
+
     @cached_property
     def needed_bytes(self) -> int:
         pool, unlike = self.deployment.block_pool, self.unlike_blocks
