@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.setup import Setup
     from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
     from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
@@ -61,13 +60,6 @@ class VllmDeployment(Deployment):
     def block_pool(self) -> BlockPool | None:
         """The rule by which vLLM makes blocks of a budget; ``None`` if no layer has a cache."""
         return BlockPool.of(self.layout, self.settings.override)
-
-    def seen_as(self, setup: Setup, **more: Any) -> Self:
-        other = super().seen_as(setup, **more)
-        # These follow from replicas and hardware, and the settings and the layout do not.
-        for name in ("budgets", "form"):
-            vars(other).pop(name, None)
-        return other
 
     @cached_property
     def checks_blocks(self) -> bool:
@@ -349,7 +341,7 @@ class VllmOccupancy(Occupancy):
         ):
             if size:
                 extras.append(beside_layers(name, ranks * size, f"{self._of_all(counted)}: {words}", words))
-        peak, replicas = self.prompt_peak, self.setup.parallel.dp
+        peak, replicas = self.prompt_peak, self.request.replicas
         if peak is not None:
             each, fuller = divmod(self.batch, replicas)
             many, more = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas)), peak.blocks - self.blocks
