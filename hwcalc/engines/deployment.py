@@ -165,9 +165,11 @@ class Occupancy:
     :attr:`notes` collects what the engine assumed.
     """
 
-    def __init__(self, deployment: Deployment, load: Load) -> None:
+    def __init__(self, deployment: Deployment, load: Load, counts: Mapping[int, int] | None = None) -> None:
+        """``counts`` are the tokens of each layer on which the policy acts, at another moment than the one that is planned."""
         self.deployment = deployment
         self.load = load
+        self.counts = counts
         self.collected: list[Note] = []
 
     @property
@@ -404,7 +406,7 @@ class Occupancy:
 
         # An engine without a pool takes a batch through one prefill.
         together = 1 if self.engine.pooled else request.load.sequences
-        setting = replace(self._policy_setting, batch=request.load.sequences, together=together)
+        setting = replace(self._policy_setting, together=together)
         # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
         ahead, plain = min(self.ahead, request.load.prompt_tokens), self.plain_stack
         tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
@@ -412,7 +414,7 @@ class Occupancy:
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
         )
-        return evicted.with_setting(setting)
+        return evicted if self.counts is None else evicted.holding(self.counts)
 
     @property
     def _policy_setting(self) -> Setting:
@@ -456,10 +458,7 @@ class Occupancy:
 
     def holding(self, counts: Mapping[int, int]) -> Self:
         """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
-        assert self.evicted is not None
-        other = type(self)(self.deployment, self.load)
-        other.__dict__["evicted"] = self.evicted.holding(counts)
-        return other
+        return type(self)(self.deployment, self.load, counts)
 
     def without_policy(self) -> Self:
         """The occupancy without the policy: nothing is dropped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -174,13 +174,8 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def prompt_peak(self) -> PromptPeak | None:
         """What a request holds under a policy while its prompt is read, where that is more."""
-        return None if self.setup.policy is None else policies.prompt_peak(self)
-
-    def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
-        """The occupancy after the prompts have been read, with ``counts`` tokens in each layer on which the policy acts."""
-        other: VllmOccupancy = super().holding(counts)
-        vars(other)["prompt_peak"] = None
-        return other
+        # Layers have other numbers of tokens than the planned ones after all prompts have been read.
+        return None if self.setup.policy is None or self.counts is not None else policies.prompt_peak(self)
 
     @cached_property
     def blocks(self) -> int:
