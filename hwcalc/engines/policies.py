@@ -103,7 +103,7 @@ class Evicted(Record):
     """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
 
     ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.
-    ``plain`` are the layers without the policy.
+    ``plain`` are the layers without the policy, and ``setting`` is that of a single sequence.
     """
 
     chosen: Chosen
@@ -203,14 +203,6 @@ class Evicted(Record):
         """What the policy leaves, with ``counts`` as the most tokens of each layer."""
         return replace(self, most=counts)
 
-    def with_setting(self, setting: Setting) -> Evicted:
-        """The same outcome for another batch."""
-        if setting == self.setting:
-            return self
-        other = replace(self, setting=setting)
-        vars(other).update({name: value for name, value in vars(self).items() if name in ("stack", "read", "alike")})
-        return other
-
 
 def evicted_of(
     chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0, state: State | None = None
@@ -248,11 +240,7 @@ def evicted_under(occupancy: Occupancy) -> Evicted | None:
         return None
     # An engine without a pool takes a batch through one prefill.
     together = 1 if occupancy.engine.pooled else request.load.sequences
-    setting = replace(
-        occupancy.deployment.shared("policy setting", lambda: _setting_of(occupancy)),
-        batch=request.load.sequences,
-        together=together,
-    )
+    setting = replace(occupancy.deployment.shared("policy setting", lambda: _setting_of(occupancy)), together=together)
     # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
     ahead, plain = min(occupancy.ahead, request.load.prompt_tokens), occupancy.deployment.plain_stack
     tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
@@ -260,7 +248,7 @@ def evicted_under(occupancy: Occupancy) -> Evicted | None:
         ("evicted", tokens, prompt, ahead, together),
         lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
     )
-    return evicted.with_setting(setting)
+    return evicted if occupancy.counts is None else evicted.holding(occupancy.counts)
 
 
 def _setting_of(occupancy: Occupancy) -> Setting:
