@@ -51,21 +51,17 @@ def step(name: str, formula: str, result: Ends | None = None, /, *, unit: str = 
     >>> one.expected, one.high, [(term.name, term.expected) for term in one.terms]
     (12, 15, [('rows', 4), ('width', 3)])
     """
-    ends = {name: value if isinstance(value, tuple) else (value,) * 3 for name, value in terms.items()}
+    listed = [
+        Term(name=name, low=value[0], expected=value[1], high=value[2])
+        if isinstance(value, tuple)
+        else Term(name=name, low=value, expected=value, high=value)
+        for name, value in terms.items()
+    ]
     if result is None:
         rule = _rule(formula)
-        low, expected, high = (rule({name: value[end] for name, value in ends.items()}) for end in range(3))
-    else:
-        low, expected, high = result if isinstance(result, tuple) else (result,) * 3
-    return Step(
-        name=name,
-        unit=unit,
-        formula=formula,
-        terms=tuple([Term(name=name, low=value[0], expected=value[1], high=value[2]) for name, value in ends.items()]),
-        low=low,
-        expected=expected,
-        high=high,
-    )
+        result = tuple([rule({term.name: getattr(term, end) for term in listed}) for end in ("low", "expected", "high")])
+    low, expected, high = result if isinstance(result, tuple) else (result, result, result)
+    return Step(name=name, unit=unit, formula=formula, terms=tuple(listed), low=low, expected=expected, high=high)
 
 
 def figure(

@@ -32,6 +32,7 @@ _SETTLED: Final = frozenset(
 )
 """Options from which other values of a request follow. Any other one reaches the engine under its own name."""
 _CARRIED: Final = SETTINGS - _SETTLED
+_OF_RECORDS: Final = _CARRIED | _SETTLED
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384
 """The tokens for which ``--weights auto`` leaves memory where the user names no length and the engine shortens the context by itself."""
@@ -121,7 +122,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         # The one object that most requests have is told apart at once.
         "sharing": UNSHARED if sharing == UNSHARED else sharing,
         "lengths": asked.lengths or (),
-        "others": {name: value for name, value in asked.values.items() if name not in _CARRIED | _SETTLED},
+        "others": {name: value for name, value in asked.values.items() if name not in _OF_RECORDS},
     }
     request = Request.of(**values)
     if request.load.sharing.asked or request.load.lengths:

@@ -327,7 +327,8 @@ def _request_info(opened: Occupancy, stored: list[Stored]) -> result.RequestInfo
 def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> result.CacheInfo:
     """The section of the plan on the cache: bytes of a token, of a sequence, of all, on a GPU, and what a step reads."""
     single, apart, evicted = of_one(opened), without_sharing(opened), opened.evicted
-    of_single = stored if single is opened else stored_layers(single)
+    has_states = any(tensor.role in FIXED_ROLES for _, _, _, tensor in stored)
+    of_single = stored if single is opened or not has_states else stored_layers(single)
     if evicted is None or evicted.read is evicted.most:
         # Each sequence reads what it has in common with others for itself.
         read = _read_bytes(stored if apart is opened else stored_layers(apart))

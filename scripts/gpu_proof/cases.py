@@ -8,6 +8,7 @@ from typing import Final
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Allocation
+from hwcalc.engines.stored import fullest_stage
 from hwcalc.errors import KvplanError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
@@ -72,7 +73,7 @@ class TooLargeError(KvplanError):
 
 def allocations(opened: Occupancy) -> tuple[Allocation, ...]:
     """The tensors of the fullest rank."""
-    return opened.allocation(opened.fullest_stage)
+    return opened.allocation(fullest_stage(opened))
 
 
 def longest(name: str, engine: str, dtype: str, most_bytes: int, settings: AllocatorSettings) -> Occupancy:

@@ -58,13 +58,14 @@ def _compared(case: str, opened: Occupancy, rank: RankResult, device: Device, **
     ]
     compared = {figure.name for figure in figures if figure.is_judged}
     missing = [name for name in _COUNTERS if device.kind == "cuda" and name not in compared]
+    version = opened.deployment.version
     why = rank.message or (f"not compared: {', '.join(missing)}" if missing else "")
     record = judged(
         case,
         *figures,
         why=why,
         model=opened.model.id,
-        engine=f"{opened.engine.name}@{opened.version}" if opened.version else opened.engine.name,
+        engine=f"{opened.engine.name}@{version}" if version else opened.engine.name,
         dtype=opened.dtypes.kv,
         seq=opened.load.seq,
         batch=opened.load.batch,

@@ -355,6 +355,11 @@ class VllmOccupancy(Occupancy):
         return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
     @cached_property
+    def stored_bytes(self) -> int:
+        # The bytes of all tensors add up to whole blocks.
+        return self.deployment.curve.total_bytes(self.tokens, self.batch) if self._is_plain else super().stored_bytes
+
+    @cached_property
     def needed_bytes(self) -> int:
         return self.blocks_for(self.request.replica_requests) * max(self.layout.stage_bytes, default=0)
 
