@@ -365,12 +365,13 @@ def best_layout(
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
     them by the expected value. Experts that the engine does not cut evenly are dealt out whole. ``replica`` is the fewest GPUs that have
-    memory for a copy of the weights; replicas that share experts can have fewer.
+    memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer.
     """
     likely: Found | None = None
-    deals = opened.deployment.deals_experts() and has_experts(opened.model)
+    shares = opened.deployment.deals_experts()
+    deals = shares and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
-        if layout.tp * layout.pp < replica and not deals:
+        if layout.tp * layout.pp < replica and not shares:
             continue
         dealt = replace(layout, ep=layout.tp * layout.dp)
         for one in (layout, dealt) if deals and layout.ep < dealt.ep else (layout,):
