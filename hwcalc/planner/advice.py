@@ -500,12 +500,17 @@ class _Adviser:
         return {} if same else asdict(occupancy.setup.parallel)
 
     def _gain(self, offer: Offer) -> str:
-        """How many more sequences or tokens fit: both numbers for certain, or both by the expected value if the change only probably fits."""
+        """How many sequences or tokens fit with the change, and how many without it, both for certain.
+
+        A change that only probably fits has its expected number alone, so that no screen compares with two different numbers.
+        """
         if offer.sure not in self._before:
             self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
         before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.load.batch > 1 else "up to {} tokens"
+            if not offer.sure:
+                return what.format(f"{held:,}")
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"

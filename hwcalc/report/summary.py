@@ -227,9 +227,10 @@ def verdict(plan: Plan) -> str:
     if fit.fits:
         return f"{words}: {engine} will start{required}"
     if plan.pool.fits:
-        held = fit.max_batch or fit.expected_max_batch or 0
-        start = "will start" if fit.max_batch else "will probably start"
-        return f"{words}: {engine} {start}{required}, but holds {held:,} of {plan.request.batch:,} {_each(plan.request)}s at once"
+        what = f"of {plan.request.batch:,} {_each(plan.request)}s"
+        if fit.max_batch:
+            return f"{words}: {engine} will start{required}, but holds {fit.max_batch:,} {what} at once"
+        return f"{words}: {engine} will probably start{required}, but holds none {what} for certain"
     return f"{words}: {engine} will not start"
 
 
@@ -262,10 +263,12 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     out = [("error", clean(plan.reason))] if plan.reason else []
     out += _budget_lines(plan, fit)
     if fit.max_batch is not None and fit.gpu is not None:
-        long = f" of {plan.request.seq:,} tokens"
+        long = f" of {plan.request.seq:,} tokens" if not plan.request.lengths else " of these lengths, as many of each"
         out.append(("at once", _most(fit.max_batch, fit.expected_max_batch, each, long, fit.limiting)))
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
         whom = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} {each}s"
+        if plan.request.lengths:
+            whom = f" for the longest of {plan.request.batch:,} {each}s, shorter ones as they are"
         out.append(("longest", _most(fit.max_seq, fit.expected_max_seq, "token", whom, fit.limiting_seq)))
     if (fewest := _fewest(fit)) and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits):
         out.append(("fewest", fewest))
@@ -371,7 +374,8 @@ def first_lines(plan: Plan, *, full: bool = False) -> tuple[list[tuple[str, str]
     # The cache of all sequences, of one, and of a token. Where ranks keep copies, the first two have these too.
     sizes = [human_bytes(cache.total_bytes)]
     sizes += [f"{human_bytes(cache.copied_bytes)} of it copies on {plan.request.tp:,} ranks"] if cache.copied_bytes else []
-    sizes += [f"{human_bytes(cache.bytes_per_sequence)} a sequence"] if plan.request.batch > 1 else []
+    which = f"a sequence of {plan.request.seq:,} tokens" if plan.request.lengths else "a sequence"
+    sizes += [f"{human_bytes(cache.bytes_per_sequence)} {which}"] if plan.request.batch > 1 else []
     sizes += [f"{human_bytes(cache.bytes_per_token)} a token"] if cache.bytes_per_token else []
     whole = [("needs", _needs(plan, plan.fit)), *([("host", host)] if host else []), ("cache", ", ".join(sizes))]
     # Why it does not fit comes first.

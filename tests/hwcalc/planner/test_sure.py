@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import pytest
@@ -85,3 +86,33 @@ def test_what_limits_is_the_largest_part() -> None:
     assert fit.budget.requested_bytes > weights
     assert fit.budget.expected < 0
     assert (fit.limiting, fit.limiting_seq) == ("weights", "weights")
+
+
+def test_unlike_lengths_are_said_of_their_mix(capsys: Capture) -> None:
+    """20 requests each of 2,048, 4,096 and 32,768 tokens: nothing is said of 60 sequences of the longest length."""
+    asked = ("--engine", "vllm", "--gpu", "h100", "--lengths", "2k,4k,32k", "--batch", "60", "--brief")
+    out = run(capsys, "meta-llama/Llama-3.1-8B", *asked)[1]
+
+    # 32,768 tokens of 131,072 B.
+    assert "4.00 GiB a sequence of 32,768 tokens" in out
+    assert "sequences of these lengths, as many of each" in out
+    assert "for the longest of 60 sequences, shorter ones as they are" in out
+    assert "for each of 60 sequences" not in out
+
+
+def test_a_screen_compares_with_the_sure_number_alone(capsys: Capture) -> None:
+    """The verdict, the limits and what helps begin with what is certain; a change that only probably fits is compared with nothing."""
+    out = run(capsys, "Qwen/Qwen3-32B", "--engine", "vllm", "--gpu", "h100", "--seq", "32k", "--batch", "8", "--brief")[1]
+
+    assert "vLLM will probably start, but holds none of 8 sequences for certain" in out
+    assert "at once  0 sequences of 32,768 tokens for certain, 1 expected" in out
+    assert set(re.findall(r"instead of (\d+)", out)) == {"0", "32"}
+
+
+def test_what_only_probably_helps_has_one_number(capsys: Capture) -> None:
+    """The change that probably fits is no second thing to compare with."""
+    words = ("--engine", "vllm", "--gpu", "h100", "--gpus", "4", "--seq", "32k", "--concurrency", "20", "--brief")
+    out = run(capsys, "meta-llama/Llama-3.3-70B-Instruct", *words)[1]
+
+    assert "fp8 weights; holds 20; probably fits" in out
+    assert set(re.findall(r"holds \d+ instead of (\d+)", out)) == {"13"}
