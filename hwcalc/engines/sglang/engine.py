@@ -34,6 +34,7 @@ from hwcalc.engines.sglang.settings import (
     OPTIONS,
     SWITCHES,
     SglangSettings,
+    cuts_prompts,
     eagle_of,
     is_blackwell,
     is_compressed,
@@ -242,7 +243,11 @@ class SglangDeployment(GeneralDeployment):
             )
             yield Note(code="one-scale-layout", message=message)
         if settings.dp > 1:
-            yield Note(code="per-replica", message=f"The pool is that of one of {settings.dp} replicas of attention.")
+            message = (
+                f"The pool is that of one of {settings.dp} replicas of attention. SGLang's own --tp counts the ranks of all of them: "
+                f"this plan is its --tp {settings.tp * settings.dp} --dp {settings.dp}."
+            )
+            yield Note(code="per-replica", message=message)
 
 
 class SglangOccupancy(GeneralOccupancy):
@@ -503,7 +508,8 @@ class SglangOccupancy(GeneralOccupancy):
     def reported_settings(self) -> Mapping[str, int | str | bool]:
         """As SGLang's log names them."""
         settings = self.settings
-        return {"page_size": settings.page_size, "chunked_prefill_size": settings.chunk}
+        chunk = settings.chunk if cuts_prompts(self.setup) else -1
+        return {"page_size": settings.page_size, "chunked_prefill_size": chunk}
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """A smaller pool of windows, states without copies, and formats of eight bits."""

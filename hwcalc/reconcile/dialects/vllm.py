@@ -30,6 +30,7 @@ from hwcalc.reconcile.facts import (
     PrintedNumber,
     Range,
     Row,
+    add_device,
     compared,
     device_memory,
     named_budget,
@@ -185,8 +186,8 @@ _COUNTS: Final = (
     ("stored_tokens", "maximum number of tokens that can be stored in KV cache", "tokens"),
     ("blocks", "exceeds available Mamba cache blocks", "blocks"),
     ("max_num_batched_tokens", "Chunked prefill is enabled with max_num_batched_tokens", "tokens"),
-    ("num_gpu_blocks_override", "num_gpu_blocks_override", "blocks"),
 )
+_SIZES_OF_POOL: Final = "Available KV cache memory"
 _SHARES: Final = (
     ("Desired GPU memory utilization is", False),
     ("desired GPU memory utilization", False),
@@ -198,7 +199,7 @@ _POOL: Final = ("available_bytes", "blocks", "tokens", "needed_bytes", "stored_t
 _LONGEST_MESSAGE: Final = 8192
 """Only lines with a configuration are longer."""
 _WORDS: Final = (
-    *(name for _, names in _SIZES for name in names), *(word for _, word in _SIZES_BEFORE), *(word for _, word, _ in _COUNTS),
+    *(name for _, names in _SIZES for name in names), *(word for _, word in _SIZES_BEFORE), *(word for _, word, _ in _COUNTS), "num_gpu_blocks_override",
     "blocks:", "Maximum concurrency for", "Padding mamba page size by", "Graph capturing finished", "Free memory on device",
     "esired GPU memory utilization", "gpu_memory_utilization", "KV cache is needed", "No available memory for the cache blocks",
     "max seq len", "synchronous scheduling is", "num_gpu_blocks is:", "GDN prefill kernel",
@@ -235,6 +236,12 @@ class VllmLog(Dialect):
             read_arguments(self.facts, text)
             return
         self.facts.text = text = text[:_LONGEST_MESSAGE]
+        if "device_name=" in text:
+            add_device(self.facts, text)
+        if "WSL is detected" in text:
+            self.facts.add("wsl", 1)
+        if "[rocm.py:" in text:
+            self.facts.add("rocm", 1)
         first = min((place for word in _WORDS if (place := text.find(word)) >= 0), default=-1)
         if first >= 0:
             self._message(text, _rank(text, first))
@@ -246,8 +253,14 @@ class VllmLog(Dialect):
             facts.add_bytes(name, next((size for size in sizes if size is not None and size.unit), None), rank=rank)
         for name, wording in _SIZES_BEFORE:
             facts.add_bytes(name, number_before(text, wording), rank=rank)
+        if _SIZES_OF_POOL in text:
+            # What follows is counted anew.
+            facts.forget(("tokens", "concurrency"), rank)
         for name, wording, unit in _COUNTS:
-            facts.add_count(name, number_after(text, wording), unit, rank=rank)
+            if name != "tokens":
+                facts.add_count(name, number_after(text, wording), unit, rank=rank)
+        self._override(text)
+        self._tokens(text, rank)
         self._blocks(text, rank)
         self._concurrency(text, rank)
         self._device(text, rank)
@@ -282,6 +295,21 @@ class VllmLog(Dialect):
             half = 0.5 / 10 ** max(2, printed.decimals)
             self.facts.add(name, float(printed.value), unit, low=printed.value - half, high=printed.value + half, rank=rank)
 
+    def _override(self, text: str) -> None:
+        """Read the number of blocks with which a user replaces the planned one.
+
+        ``Overriding num_gpu_blocks=0 with num_gpu_blocks_override=512`` is vLLM's own: it profiles CUDA graphs with so few blocks.
+        """
+        replaced = number_after(text, "Overriding num_gpu_blocks=")
+        if replaced is None or replaced.digits > 0:
+            self.facts.add_count("num_gpu_blocks_override", number_after(text, "num_gpu_blocks_override"), "blocks")
+
+    def _tokens(self, text: str, rank: str | None) -> None:
+        """Read ``GPU KV cache size: 3,644,816 tokens``. One process may print a line for each rank: the least counts."""
+        printed, old = number_after(text, "GPU KV cache size"), self.facts.of("tokens", rank)
+        if printed is not None and (old is None or isinstance(old.value, str) or printed.digits <= old.value):
+            self.facts.add_count("tokens", printed, "tokens", rank=rank)
+
     def _blocks(self, text: str, rank: str | None) -> None:
         """Read ``# GPU blocks: 1952, # CPU blocks: 2048``; the name of the device varies."""
         place = text.find("blocks:")
@@ -298,7 +326,9 @@ class VllmLog(Dialect):
         if length is None or length.decimals or length.digits <= 0:
             return
         printed = number_after(text, "tokens per request", length.end - len(" tokens") if length.unit else length.end)
-        if printed is not None and printed.unit == "x":
+        old = self.facts.of("concurrency", rank)
+        least = old is None or isinstance(old.value, str) or (printed is not None and printed.value <= old.value)
+        if printed is not None and printed.unit == "x" and least:
             self._decimal("concurrency", printed, "x", rank)
             self.facts.add("concurrency_tokens", length.digits, "tokens", rank=rank)
 
