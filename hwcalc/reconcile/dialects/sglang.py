@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.memory import Section
 from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.formulas import Role
@@ -178,7 +180,10 @@ class SglangLog(Dialect):
 
         facts, device = self.facts, self.facts.word("arg_device") or "cuda"
         weights = total(part for part in occupancy.weights.value or () if part.section is Section.WEIGHTS)
-        meaning = "weights of the fullest rank"
+        meaning = "weights of the fullest rank, and what loading allocates beside them"
+        if weights is not None:
+            # The log's figure is what the device has less.
+            weights = replace(weights, high=weights.high + _BESIDE_MIB * MIB)
         rows = compared("weights", facts.largest("weights_bytes"), weights, tolerance, "estimate", meaning)
         notes: list[Note] = []
         own = device == "cuda"
@@ -256,8 +261,6 @@ def _budget(facts: Facts, occupancy: SglangOccupancy) -> tuple[list[int], str, s
 
 def _budget_of_loading(facts: Facts, occupancy: SglangOccupancy) -> list[int] | None:
     """What is free after loading, less the share of what was free before that stays free. Both are the least of all processes."""
-    from hwcalc.engines.sglang.settings import shows_images
-
     begin, end, share = facts.smallest("begin_bytes"), facts.smallest("end_bytes"), occupancy.settings.fraction
     if begin is None or end is None or share is None or "arg_mem_fraction_static" not in facts:
         return None
@@ -265,12 +268,13 @@ def _budget_of_loading(facts: Facts, occupancy: SglangOccupancy) -> list[int] | 
     for first, second in (("value", "value"), ("high", "low"), ("low", "high")):
         before, after = (int(getattr(fact, name) or 0) for fact, name in ((begin, first), (end, second)))
         sizes.append(after - round(before * (1 - share)))
-    # Releases since 2026 keep memory for embeddings of images.
-    kept = _IMAGES_MIB * MIB if shows_images(occupancy.model) else 0
-    return [sizes[0], sizes[1] - kept, sizes[2]]
+    return [sizes[0], sizes[1] - _BETWEEN_MIB * MIB, sizes[2]]
 
 
-_IMAGES_MIB: Final = 100
+_BETWEEN_MIB: Final = 100
+"""The most that is taken between loading and sizing the pools: 20 to 100 MiB in public logs, and 100 MB for embeddings of images."""
+_BESIDE_MIB: Final = 512
+"""The most that a device has less than the weights after loading: blocks of the allocator, kernels, 0.1 to 0.5 GiB in public logs."""
 
 
 def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -> list[Row]:

@@ -40,6 +40,7 @@ from hwcalc.reconcile.facts import (
     spread,
     total,
 )
+from hwcalc.units import MIB
 
 NUMBERS: Final[Mapping[str, str]] = {
     "max_model_len": "max_model_len", "max_seq_len": "max_model_len", "tensor_parallel_size": "tensor_parallel_size",
@@ -90,6 +91,8 @@ def read_arguments(facts: Facts, text: str) -> None:
     for name, fact in WORDS.items():
         set_word(facts, fact, _word(text, name))
     _speculation(facts, text)
+    if "pooler_config=PoolerConfig(" in text or "runner_type='pooling'" in text:
+        facts.add("pooling", 1)
     version = _VERSION.search(text)
     if version is not None:
         facts.add("version", ".".join(str(int(part)) for part in version[1].split(".")))
@@ -405,8 +408,12 @@ class VllmLog(Dialect):
     def compare(self, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         facts, budget = self.facts, named_budget(occupancy)
-        rows = [*_equation(facts, occupancy, budget, tolerance), *_layout_rows(facts, occupancy)]
-        notes: list[Note] = []
+        equation, notes = _equation(facts, occupancy, budget, tolerance), list[Note]()
+        if "pooling" in facts:
+            equation = [row for row in equation if row.definition == "profile"]
+            message = "The log is of a model that embeds, without head and sampler: kvplan plans models that generate, so only the pool is compared."
+            notes.append(Note(code="other-task", message=message))
+        rows = [*equation, *_layout_rows(facts, occupancy)]
         if facts.word("engine_core") == "v0" and occupancy.settings.rules.engine != "V0":
             message = (
                 "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
@@ -485,6 +492,8 @@ def _rank(text: str, before: int) -> str | None:
     return f"{name} {'' if digits is None else digits[0]}"
 
 
+_BESIDE_ON_ROCM: Final = 512 * MIB
+"""The most that loading takes beside the weights: blocks of the allocator and kernels."""
 _WEIGHTS: Final = ("rotary table",)
 """Overheads that vLLM allocates while it loads the model, and counts as weights."""
 _MOST_BLOCKS: Final = 2**40
@@ -531,11 +540,19 @@ def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tol
     known = any(part.section is Section.WEIGHTS for part in parts)
     weights = [part for part in parts if part.section is Section.WEIGHTS or part.name in _WEIGHTS] if known else []
     definition = "exact" if all(part.low == part.expected == part.high for part in weights) else "estimate"
-    meaning = "weights of the fullest rank, and the tables made beside them"
-    row("weights", facts.largest("weights_bytes"), total(weights), definition, meaning)
+    meaning, held = "weights of the fullest rank, and the tables made beside them", total(weights)
+    if held is not None and "rocm" in facts:
+        # There it is what the device has less, with what lies outside of torch.
+        held, definition = replace(held, high=held.high + _BESIDE_ON_ROCM), "estimate"
+    row("weights", facts.largest("weights_bytes"), held, definition, meaning)
     if budget is None:
         return rows
     memory = device_memory(occupancy)
+    gpu, more = occupancy.setup.hardware.gpu, 0
+    if memory is not None and "wsl" in facts and gpu is not None and gpu.memory_total_mib is not None:
+        # Windows tells programs of all of the memory.
+        more = max(0, gpu.memory_total_mib * MIB - memory.high)
+        memory = replace(memory, high=memory.high + more)
     row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
     asked = spread(budget.requested_bytes)
     if memory is not None and budget.total_bytes:
@@ -565,7 +582,7 @@ def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tol
     captured = facts.largest("graphs_estimated_bytes") or facts.largest("graphs_bytes")
     row("CUDA graphs", captured, graphs, "estimate", "the pool of CUDA graphs, as vLLM estimates it beforehand")
     expected, low, high = _clipped(budget)
-    left = Range(low=low, expected=expected, high=high)
+    left = Range(low=low, expected=expected, high=high + round(more * (budget.requested_bytes / budget.total_bytes if more else 0)))
     row("available", _budget_fact(facts), left, "estimate", "what the equation leaves for the cache")
     return rows
 
