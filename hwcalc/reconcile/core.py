@@ -193,7 +193,7 @@ def reconcile(
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
     if model is None:
         read = _read(log, chosen)
-        spec, keywords = load_request(_model_of(read.dialect.facts), asked)
+        spec, keywords = _load_own(read.dialect.facts, asked)
     else:
         spec, keywords = load_request(model, asked)
         read = _read(log, chosen)
@@ -346,29 +346,45 @@ def _gpu_of(facts: Facts) -> str | None:
     return None if gpu is None else gpu.id
 
 
-def _model_of(facts: Facts) -> str:
-    """The model that the log names: an id, or the last part of a path that is the name of one model of the catalog.
+def _load_own(facts: Facts, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
+    """Load the model that the log names, or the one that it is a quantized copy of, where its own files cannot be read."""
+    own, base = _models_of(facts)
+    try:
+        return load_request(own or base, asked)
+    except KvplanError:
+        if own is None or base is None:
+            raise
+        return load_request(base, asked)
 
-    Raises :class:`~hwcalc.errors.LogError` if it names none.
+
+def _models_of(facts: Facts) -> tuple[str | None, str | None]:
+    """The id of the log's model, and that of the model in the catalog that it is a copy of by its name; ``None`` for an unknown one.
+
+    Raises :class:`~hwcalc.errors.LogError` if both are.
     """
     from hwcalc.profiles.catalog import is_model_id, list_models
+    from hwcalc.quantization.planned import named_format
 
     name = (facts.word("model") or "").replace("\\", "/").rstrip("/")
     hint = "Name it: kvplan reconcile MODEL --log FILE"
     if not name:
         raise LogError("the log does not name its model.", hint=hint)
     cached = re.search(r"models--([A-Za-z0-9_.-]{1,96}?)--([A-Za-z0-9_.-]{1,96})(?:/|$)", name)
-    if cached is not None:
-        return f"{cached[1]}/{cached[2]}"
-    known, last = list_models(), name.rpartition("/")[2].lower()
-    if name in known:
-        return name
-    found = [one for one in known if one.rpartition("/")[2].lower() == last]
-    if len(found) == 1:
-        return found[0]
-    if is_model_id(name):
-        return name
-    raise LogError(f"the log's model is {brief(name, 80)}, which is a path of its own machine.", hint=hint)
+    name = name if cached is None else f"{cached[1]}/{cached[2]}"
+    last, known = name.rpartition("/")[2].lower(), list_models()
+    bases: dict[str, list[str]] = {}
+    for one in known:
+        short = one.rpartition("/")[2].lower()
+        rest = last[len(short) :] if last.startswith(short) else "?"
+        word = named_format(rest[1:]) if rest[:1] in ("-", "_", ".") else None
+        if not rest or (word is not None and rest[1:].startswith(word[0])):
+            bases.setdefault(short, []).append(one)
+    longest = bases[max(bases, key=len)] if bases else []
+    base = longest[0] if len(longest) == 1 else None
+    own = name if is_model_id(name) else None
+    if own is None and base is None:
+        raise LogError(f"the log's model is {brief(name, 80)}, whose config is on a machine of its own.", hint=hint)
+    return own, base
 
 
 class _Log(Record):
