@@ -94,7 +94,8 @@ def read_arguments(facts: Facts, text: str) -> None:
     if "pooler_config=PoolerConfig(" in text or "runner_type='pooling'" in text:
         facts.add("pooling", 1)
     version = _VERSION.search(text)
-    if version is not None:
+    # A build from a clone without tags calls itself 0.1.dev1.
+    if version is not None and not text.startswith(".dev", version.end(1)):
         facts.add("version", ".".join(str(int(part)) for part in version[1].split(".")))
     if "Initializing an LLM engine" in text or "Initializing a V0 LLM engine" in text:
         facts.add("engine_core", "v0")
