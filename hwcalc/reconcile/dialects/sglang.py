@@ -25,7 +25,7 @@ _COUNTS: Final = (
 )  # fmt: skip
 _SIZES: Final = (
     ("conv_bytes", "conv_state size:"), ("state_bytes", "ssm_state size:"),
-    ("key_bytes", "K size:"), ("value_bytes", "V size:"), ("latent_bytes", "KV size:"),
+    ("key_bytes", " K size:"), ("value_bytes", " V size:"), ("latent_bytes", "KV size:"),
 )  # fmt: skip
 _ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/@+-]{1,300})\2[,)]", re.ASCII)
 _RANK: Final = re.compile(r"\[(?:[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8} )?([A-Z]{2,3}[0-9]{1,4}(?: [A-Z]{2,3}[0-9]{1,4}){0,4})\]")
