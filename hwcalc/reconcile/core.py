@@ -305,9 +305,12 @@ def _or_nothing(compare: Callable[[], tuple[Any, list[Row], list[Note]]]) -> tup
 
 
 def _moves(row: Row, others: Iterable[Row]) -> bool:
-    """Whether the prediction is another one on another accelerator. One that follows from that GPU's memory is not comparable."""
-    same = (other for other in others if (other.name, other.definition) == (row.name, row.definition) != ("", "estimate"))
-    return any((other.low, other.predicted, other.high) != (row.low, row.predicted, row.high) for other in same)
+    """Whether another accelerator predicts another figure, unless the log agrees with both. One that follows from that GPU's memory is left out."""
+    same = [
+        other for other in others if (other.name, other.definition) == (row.name, row.definition) and row.definition != "estimate"
+    ]
+    moved = any((other.low, other.predicted, other.high) != (row.low, row.predicted, row.high) for other in same)
+    return moved and not all(one.within for one in (row, *same))
 
 
 def _unjudged(rows: Iterable[Row], needs: str, rests: Callable[[Row], bool]) -> Iterator[Row]:

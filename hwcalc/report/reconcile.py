@@ -72,7 +72,16 @@ def _cells(row: Row) -> list[str]:
         percent = "" if row.percent is None else f"{row.percent:+.2f}"
     predicted, reported = _shown(row.predicted, row.unit), _shown(row.reported, row.unit)
     sign = "?" if row.within is None else "" if row.within else "!"
-    return [sign, row.name, predicted, span, reported, difference, percent, row.definition if row.needs is None else f"needs {row.needs}"]
+    return [
+        sign,
+        row.name,
+        predicted,
+        span,
+        reported,
+        difference,
+        percent,
+        row.definition if row.needs is None else f"needs {row.needs}",
+    ]
 
 
 def _shown(value: Number, unit: str) -> str:

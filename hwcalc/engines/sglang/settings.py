@@ -384,7 +384,8 @@ def prompt_tokens(setup: Setup) -> int:
 
 def cuts_prompts(setup: Setup) -> bool:
     """Whether long prompts are computed in several batches."""
-    return _option(setup.options, "chunked_prefill_size") != _NO_CHUNKS
+    named: int | None = _option(setup.options, "chunked_prefill_size")
+    return named != _NO_CHUNKS
 
 
 def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix: bool, settled: bool) -> float | None:

@@ -552,7 +552,7 @@ def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tol
     gpu, more = occupancy.setup.hardware.gpu, 0
     if memory is not None and "wsl" in facts and gpu is not None and gpu.memory_total_mib is not None:
         # Windows tells programs of all of the memory.
-        more = max(0, gpu.memory_total_mib * MIB - memory.high)
+        more = max(0, gpu.memory_total_mib * MIB - int(memory.high))
         memory = replace(memory, high=memory.high + more)
     row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
     asked = spread(budget.requested_bytes)
@@ -583,7 +583,9 @@ def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tol
     captured = facts.largest("graphs_estimated_bytes") or facts.largest("graphs_bytes")
     row("CUDA graphs", captured, graphs, "estimate", "the pool of CUDA graphs, as vLLM estimates it beforehand")
     expected, low, high = _clipped(budget)
-    left = Range(low=low, expected=expected, high=high + round(more * (budget.requested_bytes / budget.total_bytes if more else 0)))
+    left = Range(
+        low=low, expected=expected, high=high + round(more * (budget.requested_bytes / budget.total_bytes if more else 0))
+    )
     row("available", _budget_fact(facts), left, "estimate", "what the equation leaves for the cache")
     return rows
 

@@ -30,13 +30,15 @@ def vllm_text(row: dict[str, Any]) -> str:
     """The lines of vLLM, each rank with its own."""
     logged, version = row["logged"], row["version"]
     flags = {name: value for name, value in row.get("flags", {}).items() if name != "flags_not_printed"}
+    config = (
+        f"model='{row['named']}', speculative_config=None, dtype=torch.{row['dtype']}, max_seq_len={row['max_model_len']}, "
+        f"tensor_parallel_size={row['tp']}, pipeline_parallel_size={row['pp']}, quantization={row.get('quantization')}, "
+        f"enforce_eager={row.get('eager')}, kv_cache_dtype={row['kv_dtype']}, enable_prefix_caching={row.get('prefix_caching')}, "
+        f"pooler_config={'PoolerConfig()' if row.get('pooling') else None}"
+    )
     lines = [
         f"(APIServer pid=1) INFO [utils.py:1] non-default args: {json.dumps(flags)}",
-        f"(EngineCore pid=2) INFO [core.py:1] Initializing a V1 LLM engine (v{version}) with config: model='{row['named']}', "
-        f"speculative_config=None, dtype=torch.{row['dtype']}, max_seq_len={row['max_model_len']}, tensor_parallel_size={row['tp']}, "
-        f"pipeline_parallel_size={row['pp']}, quantization={row.get('quantization')}, enforce_eager={row.get('eager')}, "
-        f"kv_cache_dtype={row['kv_dtype']}, enable_prefix_caching={row.get('prefix_caching')}, "
-        f"pooler_config={'PoolerConfig()' if row.get('pooling') else None}",
+        f"(EngineCore pid=2) INFO [core.py:1] Initializing a V1 LLM engine (v{version}) with config: {config}",
     ]
     lines += ["WARNING [interface.py:1] Using 'pin_memory=False' as WSL is detected."] if row.get("wsl") else []
     lines += ["(EngineCore pid=2) INFO [rocm.py:1] Using Triton Attention backend."] if row.get("rocm") else []
@@ -44,7 +46,10 @@ def vllm_text(row: dict[str, Any]) -> str:
         f"(EngineCore pid=2) INFO [interface.py:1] Setting attention block size to {size} tokens to ensure that attention page size is >= mamba page size."
         for size in logged.get("attn_block", ())
     ]
-    for name, wording in (("weights_gib", "Model loading took {} GiB memory and 3 seconds"), ("available_kv_gib", "Available KV cache memory: {} GiB")):
+    for name, wording in (
+        ("weights_gib", "Model loading took {} GiB memory and 3 seconds"),
+        ("available_kv_gib", "Available KV cache memory: {} GiB"),
+    ):
         sizes = logged.get(name, [])
         for rank, size in enumerate(sizes):
             lines.append(f"(Worker_TP{rank} pid={3 + rank}) INFO [gpu_worker.py:1] {wording.format(size)}")
@@ -69,8 +74,7 @@ def sglang_text(row: dict[str, Any]) -> str:
         lines.append(f"[2026-01-01 00:00:00 TP{rank}] Load weight begin. avail mem={begin} GB")
         stored = "quant=awq, bits=4, " if any("quant=awq" in line for line in logged["load"]) else ""
         lines.append(f"[2026-01-01 00:00:09 TP{rank}] Load weight end. type=X, {stored}avail mem={end} GB, mem usage={usage}")
-    for line in logged.get("swa", ()):
-        lines.append(f"[2026-01-01 00:00:09 TP0] {line}")
+    lines += [f"[2026-01-01 00:00:09 TP0] {line}" for line in logged.get("swa", ())]
     if "mamba" in logged:
         lines.append(f"[2026-01-01 00:00:09 TP0] Mamba Cache is allocated. {logged['mamba']}")
     for tokens, keys, values in logged["pools"]:

@@ -40,7 +40,9 @@ def config_of(row: dict[str, Any]) -> Any:
     return GEMMA_12B if row["config"] == "google/gemma-4-12B-it" else row["config"]
 
 
-@pytest.mark.parametrize("row", [row for row in [*rows("vllm"), *rows("sglang")] if row["id"][:4] not in UNDECIDED], ids=lambda row: row["id"])
+@pytest.mark.parametrize(
+    "row", [row for row in [*rows("vllm"), *rows("sglang")] if row["id"][:4] not in UNDECIDED], ids=lambda row: row["id"]
+)
 def test_a_server_log(row: dict[str, Any]) -> None:
     """Layout and pool are exact within what rounding leaves open, weights and budget in their range."""
     short, text = row["id"][:4], vllm_text(row) if row["engine"] == "vllm" else sglang_text(row)
@@ -52,7 +54,11 @@ def test_a_server_log(row: dict[str, Any]) -> None:
     apart = {one.name for one in found.rows if one.within is False}
     assert apart == left
     pool = [one for one in found.rows if one.name not in ("weights", "available")]
-    assert all(one.within is None and one.needs == "--gpu" for one in pool) if short in NEEDS_GPU else any(one.within for one in pool)
+    assert (
+        all(one.within is None and one.needs == "--gpu" for one in pool)
+        if short in NEEDS_GPU
+        else any(one.within for one in pool)
+    )
 
 
 def pool_errors() -> list[tuple[str, float, bool]]:
@@ -60,7 +66,13 @@ def pool_errors() -> list[tuple[str, float, bool]]:
     found = []
     for row in rows("vllm"):
         logged = row["logged"]
-        if row["id"][:4] in UNDECIDED or not row.get("gpu") or not logged.get("weights_gib") or not logged.get("available_kv_gib") or row.get("pooling"):
+        if (
+            row["id"][:4] in UNDECIDED
+            or not row.get("gpu")
+            or not logged.get("weights_gib")
+            or not logged.get("available_kv_gib")
+            or row.get("pooling")
+        ):
             continue
         flags = row.get("flags", {})
         options = {name: str(flags[name]) for name in ("max_num_seqs", "max_num_batched_tokens") if name in flags}
