@@ -100,7 +100,7 @@ def test_a_cache_in_the_format_of_the_files() -> None:
 
 
 def test_blocks_of_a_profile_are_no_override() -> None:
-    """vLLM profiles CUDA graphs with so few blocks; a number that replaces another is the user's."""
+    """Of vLLM, which profiles CUDA graphs with few blocks; a number that replaces another is the user's."""
     for replaced, stated in (("0", None), ("35200", 512)):
         parser = VllmLog()
         parser.feed(

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import plan
+from hwcalc import load_model, plan
+from hwcalc.formulas import Role
+from hwcalc.planner.context import open_request
 from hwcalc.reconcile import reconcile
-from hwcalc.units import GIB
+from hwcalc.units import GIB, MIB
 from tests.hwcalc.reconcile.public_logs import GEMMA_12B, rows, sglang_text, vllm_text
 
 NO_CONFIG: Final = "no config of it is published here"
@@ -30,7 +32,6 @@ LEFT_OUT: Final = {
 """Figures that cannot be judged in a log, with the reason."""
 NEEDS_GPU: Final = {
     "v085": "the block of a latent cache is the kernel's, and the log does not say on which GPU",
-    "s073": "the page of a latent cache is the kernel's, and the log does not say on which GPU",
 }
 """Logs whose pool depends on an accelerator that nobody names."""
 
@@ -108,3 +109,69 @@ def test_the_pool_from_the_gpu_alone() -> None:
     assert median(error for _, error, _ in found) < 0.015
     assert sum(inside for _, _, inside in found) >= 0.85 * len(found)
     assert {name[:4] for name, _, inside in found if not inside} == {"v057", "v069"}
+
+
+LLAMACPP_UNDECIDED: Final = {
+    "lc3-ling3tiny-mla-2seq": f"Ling-3.0-tiny: {NO_CONFIG}",
+    "lc3-stories15m-f32-256": f"stories15M: {NO_CONFIG}",
+}
+"""Logs of llama.cpp without a config. Of the others the caches and states are compared: their buffers and the mixes of formats in their files
+belong to builds and files that the logs do not name, mostly older than the build whose graphs are planned."""
+_HALF: Final = 0.0101
+"""MiB by which a sum of figures with two decimals may be off."""
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in rows("llamacpp") if row["id"] not in LLAMACPP_UNDECIDED], ids=lambda row: row["id"]
+)
+def test_caches_of_llamacpp(row: dict[str, Any]) -> None:
+    """Every cache that the log states, of windows or of all tokens, its keys and values apart, and the states: exact within the digits."""
+    config = GEMMA_12B if row["config"] == "@gemma4_12b" else row["config"]
+    options = {name: str(value) for name, value in row["options"].items() if (name, value) != ("flash_attn", "auto")}
+    opened = open_request(
+        load_model(config),
+        engine="llamacpp",
+        seq=row["options"]["n_ctx"],
+        weights=row.get("quant") or None,
+        engine_options=options,
+    )
+    sizes: dict[str, float] = {}
+    keys: dict[str, float] = {}
+    states = 0.0
+    for group in opened.stack.groups:
+        for tensor in opened.kind_tensors[group.kind]:
+            size = group.count * tensor.bytes / MIB
+            if tensor.role in (Role.STATE, Role.CONV):
+                states += size
+            else:
+                sizes[group.kind.name] = sizes.get(group.kind.name, 0) + size
+                if tensor.role in (Role.KEY, Role.LATENT):
+                    keys[group.kind.name] = keys.get(group.kind.name, 0) + size
+    planned = [(sum(sizes.values()), sum(keys.values())), *((size, keys.get(name, 0)) for name, size in sizes.items())]
+    for seen in row["observed"]:
+        if seen["what"] in ("kv", "kvsum"):
+            apart = seen.get("k") or None
+            assert any(
+                abs(size - seen["mib"]) < _HALF and (apart is None or abs(key - apart) < _HALF) for size, key in planned
+            ), planned
+        elif seen["what"] == "rs":
+            assert states == pytest.approx(seen["mib"], abs=_HALF)
+
+
+@pytest.mark.parametrize("row", rows("tensorrt-llm"), ids=lambda row: row["id"])
+def test_a_pool_of_tensorrt_llm(row: dict[str, Any]) -> None:
+    """Bytes of a token times the tokens of the pool."""
+    opened = open_request(load_model(row["config"]), engine="tensorrt-llm", seq=8192, dtype=row["options"]["dtype"])
+    pool = opened.told(opened.pool(0))
+    assert pool is not None
+    assert pool.bytes_per_token is not None
+    seen = row["observed"][0]
+    assert pool.bytes_per_token * seen["tokens"] / GIB == pytest.approx(seen["gib"], abs=0.0051)
+
+
+def test_a_block_of_lmdeploy() -> None:
+    """``[BlockManager] block_size = 64 MB``: 128 tokens of TurboMind's older default."""
+    (row,) = rows("lmdeploy")
+    opened = open_request(load_model(row["config"]), engine="lmdeploy", seq=8192)
+    # 32 layers x 2 x 32 heads x 128 numbers of 2 bytes are 512 KiB a token.
+    assert 128 * opened.stored_bytes // opened.tokens == 64 * MIB

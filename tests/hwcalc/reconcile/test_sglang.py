@@ -53,7 +53,7 @@ def test_the_pools_of_deepseek_v4() -> None:
 
 DRAFTED: Final = (
     "[2026-01-04 07:26:40] server_args=ServerArgs(model_path='/models/Qwen/Qwen3-30B-A3B-w8a8', tp_size=2, quantization='modelslim', "
-    "mem_fraction_static=0.86, chunked_prefill_size=-1, device='npu')\n"
+    "mem_fraction_static=0.86, max_running_requests=192, chunked_prefill_size=-1, device='npu')\n"
     "[2026-01-04 07:26:50 TP0] Init torch distributed ends. mem usage=0.01 GB\n"
     "[2026-01-04 07:26:52 TP0] Load weight begin. avail mem=60.79 GB\n"
     "[2026-01-04 07:28:05 TP0] Load weight end. type=Qwen3MoeForCausalLM, avail mem=45.18 GB, mem usage=15.61 GB.\n"
