@@ -121,6 +121,7 @@ class VllmNonTorch(Facts):
     pcie: ByVersion
     nvlink_pair: ByVersion
     nvlink: ByVersion
+    unified: ByVersion
     amd: ByVersion
 
 

@@ -14,6 +14,8 @@ from hwcalc.errors import UsageError
 from hwcalc.report.view import View
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hwcalc.probe.run import MoreOptions
 
 
@@ -118,6 +120,11 @@ def _probed(
     return Answer(text=probe_text(probed, more, view), status=status)
 
 
+def _is_log(path: Path) -> bool:
+    """Whether a lone argument is a log: a file that is no description of a model."""
+    return path.suffix.lower() not in (".json", ".gguf") and path.is_file()
+
+
 _FIRST: Final = ("engine", "batch")
 """Options that the log may not state come first in the help."""
 _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
@@ -125,7 +132,7 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
 
 @command(
     (
-        MODEL,
+        replace(MODEL, required=False),
         Option(
             "log",
             ("--log",),
@@ -161,15 +168,16 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
         *OUTPUT,
     ),
     {
+        "Does a log agree, by what it says itself?": "kvplan reconcile vllm.log",
         "Does vLLM's log say what was planned?": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log",
         "On which accelerator it ran": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4",
         "Keep its overheads for later plans": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate",
     },
 )
 def reconcile(
-    *, model: str, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, verbose: bool, **options: Any
+    *, model: str | None, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, verbose: bool, **options: Any
 ) -> Answer:
-    """Compare an engine's own log or metrics with the plan.
+    """Compare an engine's own log or metrics with the plan. Without --log, MODEL is the log, which names its model.
 
     Exit status 1: they differ.
     """
@@ -178,12 +186,15 @@ def reconcile(
     from hwcalc.reconcile import reconcile
 
     view, given = view_of(**options), given_options("reconcile", options)
+    if log is None and model is not None and (model == "-" or _is_log(Path(model))):
+        model, log = None, model
     if log is None:
-        raise UsageError("no log is named.", hint="Write: kvplan reconcile MODEL --log FILE, or --log - for standard input.")
+        hint = "Write: kvplan reconcile FILE, or kvplan reconcile MODEL --log FILE; - is standard input."
+        raise UsageError("no log is named.", hint=hint)
     if log == model == "-":
         hint = "Name the model: kvplan reconcile MODEL --log -"
         raise UsageError("standard input can be only one of model and log.", hint=hint)
-    with reading(model):
+    with reading(model or log):
         source: Any = Path(log) if log != "-" else getattr(sys.stdin, "buffer", sys.stdin)
         if source is None:
             raise UsageError("standard input is closed.", hint="Name a file: --log FILE")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.errors import LogError, UnknownNameError, UsageError
+from hwcalc.errors import KvplanError, LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
@@ -23,7 +26,7 @@ from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
 from hwcalc.text import brief, printable
-from hwcalc.units import parse_share
+from hwcalc.units import MIB, parse_share
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -37,6 +40,7 @@ MOST_BYTES: Final = 64 * 1024**2
 MOST_KNOWN_BYTES: Final = 16 * 1024**2
 """Bytes of lines about memory, which take most of the time; each counts as :data:`_KNOWN_LINE` more than it has."""
 _KNOWN_LINE: Final = 256
+_JSON: Final = tuple('{["')
 _SHORTEST: Final = 8
 """Shorter lines state nothing: the shortest statement is ``blocks:1``."""
 
@@ -68,7 +72,10 @@ class Reader:
             self.count += 1
             if size >= _SHORTEST:
                 self.long += size >= LONGEST_LINE
-                yield self.count, clean(line)
+                text = clean(line)
+                # A log in a JSON document, such as a notebook, has its line ends written out.
+                for part in text.split("\\n") if "\\n" in text and text.lstrip()[:1] in _JSON else (text,):
+                    yield self.count, part
 
     def note_known(self, line: str) -> None:
         """Count a line about memory. After :data:`MOST_KNOWN_BYTES` of them, reading stops."""
@@ -148,13 +155,13 @@ _STATED_AS: Final = {
     "prompt": ("prompt_tokens",), "batch": ("n_seq_max",), "tp": ("tensor_parallel_size",), "pp": ("pipeline_parallel_size",),
     "dp": ("data_parallel_size",), "dcp": ("decode_context_parallel_size",), "ep": ("enable_expert_parallel",),
     "memory_utilization": ("gpu_memory_utilization",), "kv_memory": ("pool_mb",), "dtype": ("kv_cache_dtype",),
-    "weights": ("quantization",),
+    "weights": ("quantization",), "gpu": ("device",),
 }  # fmt: skip
 
 
 @takes(ReconcileOptions)
 def reconcile(
-    model: ModelLike,
+    model: ModelLike | None,
     log: LogLike,
     *,
     dialect: str | None = None,
@@ -166,9 +173,10 @@ def reconcile(
 ) -> Reconciliation:
     """Compare an engine's start-up log, or its metrics, with a plan of what the log says it runs.
 
-    ``log`` is text, lines, a path or an open file. ``dialect`` names how to read it; the default is the dialect that knows most of its
+    ``log`` is text, lines, a path or an open file. Without ``model`` it is the log's own. ``dialect`` names how to read it; the default is the dialect that knows most of its
     lines. The plan takes what the log states: longest sequence, formats, ranks, batch sizes, the engine's version. ``options`` are
-    keywords of :func:`hwcalc.plan`, which replace what the log states or add to it. A figure agrees if the range of the prediction and
+    keywords of :func:`hwcalc.plan`, which replace what the log states or add to it. A figure that depends on something that neither says,
+    such as an accelerator, is not judged. A figure agrees if the range of the prediction and
     the range of the printed figure are at most ``tolerance`` apart, as a share of the larger figure. With ``calibrate``, the overheads
     that the log measured are saved for later plans with this engine and GPU. With ``verbose`` the result lists the lines about memory
     that were not understood, without secrets.
@@ -183,9 +191,13 @@ def reconcile(
         raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
     if calibrate and asked.gpu is None and asked.instance is None:
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
-    spec, keywords = load_request(model, asked)
+    if model is None:
+        read = _read(log, chosen)
+        spec, keywords = _load_own(read.dialect.facts, asked)
+    else:
+        spec, keywords = load_request(model, asked)
+        read = _read(log, chosen)
     keywords.pop("option_draft", None)
-    read = _read(log, chosen)
     notes = list(read.notes)
     name = _engine_of(read.dialect, engine, notes)
     stated, occupancy, rows, remarks = _compared(spec, read.dialect, keywords, asked, name, float(allowed))
@@ -210,7 +222,7 @@ def reconcile(
         log=log_name(log),
         lines=read.lines,
         tolerance=float(allowed),
-        within=all(row.within for row in rows),
+        within=all(row.within is not False for row in rows),
         inputs=_shown_inputs(read.dialect.facts, stated, keywords, occupancy),
         rows=tuple(rows),
         facts=read.dialect.facts.all(),
@@ -230,8 +242,12 @@ def _compared(
     """
     stated: dict[str, Any]
     stated, options = dialect.inputs()
-    if spec.quantization is None and (online := dialect.online_format()) is not None:
+    foreign = _foreign_format(spec, dialect)
+    if spec.quantization is None and (online := dialect.online_format() or _nearest_format(foreign)) is not None:
         stated["weights"] = online
+    named = None if {"gpu", "instance"} & set(keywords) else _gpu_of(dialect.facts)
+    if named is not None:
+        stated["gpu"] = named
     stated["engine_options"] = options
 
     def planned(given: Mapping[str, Any]) -> Occupancy:
@@ -240,15 +256,138 @@ def _compared(
         occupancy = open_request(spec, engine=engine, option_draft=draft, **given)
         return occupancy.engine.open(spec, occupancy.request.changed(calibrated=False), occupancy.notes)
 
+    def beside(**more: Any) -> tuple[Occupancy, list[Row], list[Note]]:
+        occupancy = planned({**stated, **keywords, "engine_options": {**options, **own}, **more})
+        return occupancy, *dialect.compare(occupancy, tolerance)
+
     own = keywords.get("engine_options", {})
     try:
-        occupancy = planned({**stated, **keywords, "engine_options": {**options, **own}})
-        rows, remarks = dialect.compare(occupancy, tolerance)
+        occupancy, rows, remarks = beside()
+        if foreign is not None and "dtype" not in {**stated, **keywords} and any(_is_apart(row) for row in rows):
+            # The files of a format may state one for the cache, too, which the log does not print: its counts tell.
+            other, others, more = _or_nothing(partial(beside, dtype=_CACHE_OF_FILES))
+            if others and not any(_is_apart(row) for row in others):
+                stated["dtype"] = _CACHE_OF_FILES
+                message = f"The log's counts are those of a cache in {_CACHE_OF_FILES}, which files in {foreign} may state: it is planned with."
+                occupancy, rows, remarks = other, others, [*more, Note(code="cache-of-files", message=message)]
     except UsageError as error:
         # If the user's own options cannot be planned, this raises their UsageError; else the log is at fault.
         planned({**keywords, "engine_options": own})
         raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
+    if foreign is not None and "weights" not in keywords:
+        rows = [*_unjudged(rows, "--weights", lambda row: row.name in _OF_WEIGHTS and row.definition != "profile")]
+        message = f"The log's weights are in {foreign}, and which of them that is, only the files say: they are not compared. Set --weights."
+        remarks = [*remarks, Note(code="weights-unknown", message=message)]
+    if occupancy.setup.hardware.gpu is None and occupancy.engine.assumed_gpu is not None:
+        seen = [_or_nothing(partial(beside, gpu=gpu))[1] for gpu in _OTHER_GPUS]
+        rows = [*_unjudged(rows, "--gpu", lambda row: any(_moves(row, others) for others in seen))]
     return stated, occupancy, rows, remarks
+
+
+_CACHE_OF_FILES: Final = "fp8"
+_OTHER_GPUS: Final = ("l4", "b200-180gb")
+"""Accelerators of other classes than the one that is assumed: of less memory, and of another generation."""
+_OF_WEIGHTS: Final = frozenset({"weights", "weights on GPUs", "consumed", "torch peak", "available"})
+"""Figures that the weights are part of."""
+
+
+def _is_apart(row: Row) -> bool:
+    """Whether this figure must match exactly, and does not."""
+    return row.within is False and row.definition == "engine" and row.tolerance == 0
+
+
+def _or_nothing(compare: Callable[[], tuple[Any, list[Row], list[Note]]]) -> tuple[Any, list[Row], list[Note]]:
+    """What this comparison gives; no rows where it cannot be planned."""
+    try:
+        return compare()
+    except KvplanError:
+        return None, [], []
+
+
+def _moves(row: Row, others: Iterable[Row]) -> bool:
+    """Whether another accelerator predicts another figure, unless the log agrees with both. One that follows from that GPU's memory is left out."""
+    same = [
+        other for other in others if (other.name, other.definition) == (row.name, row.definition) and row.definition != "estimate"
+    ]
+    moved = any((other.low, other.predicted, other.high) != (row.low, row.predicted, row.high) for other in same)
+    return moved and not all(one.within for one in (row, *same))
+
+
+def _unjudged(rows: Iterable[Row], needs: str, rests: Callable[[Row], bool]) -> Iterator[Row]:
+    """The rows, of which those that rest on what is not known have no verdict."""
+    for row in rows:
+        yield replace(row, within=None, needs=needs) if row.needs is None and rests(row) else row
+
+
+def _foreign_format(spec: ModelSpec, dialect: Dialect) -> str | None:
+    """The format of the log's weights, if it is another one than the model's; ``None`` if it is the same, or the log states none."""
+    stored = dialect.stored_format()
+    if stored is None or (spec.quantization is None and dialect.online_format() is not None):
+        return None
+    own = str((spec.quantization or {}).get("quant_method") or "")
+    alike = own and (own.partition("-")[0].partition("_")[0] in stored or stored.partition("_")[0] in own)
+    return None if alike else stored
+
+
+def _nearest_format(stored: str | None) -> str | None:
+    """The format of ``--weights`` that is nearest to one by the name of an engine."""
+    from hwcalc.quantization.planned import named_format
+
+    found = None if stored is None else named_format(stored.replace("_", "-"))
+    return None if found is None else found[1]
+
+
+def _gpu_of(facts: Facts) -> str | None:
+    """The id of the accelerator whose name the log states, if its profile is known."""
+    name, total = facts.word("device"), facts.largest("total_bytes")
+    if name is None:
+        return None
+    from hwcalc.hardware.local import FoundGpu, match
+
+    size = None if total is None or isinstance(total.value, str) else int(total.value) // MIB
+    gpu = match(FoundGpu(name=name, vendor="", through="the log", memory_mib=size, by_torch=True), [])
+    return None if gpu is None else gpu.id
+
+
+def _load_own(facts: Facts, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
+    """Load the model that the log names, or the one that it is a quantized copy of, where its own files cannot be read."""
+    own, base = _models_of(facts)
+    try:
+        return load_request(own or base, asked)
+    except KvplanError:
+        if own is None or base is None:
+            raise
+        return load_request(base, asked)
+
+
+def _models_of(facts: Facts) -> tuple[str | None, str | None]:
+    """The id of the log's model, and that of the model in the catalog that it is a copy of by its name; ``None`` for an unknown one.
+
+    Raises :class:`~hwcalc.errors.LogError` if both are.
+    """
+    from hwcalc.profiles.catalog import is_model_id, list_models
+    from hwcalc.quantization.planned import named_format
+
+    name = (facts.word("model") or "").replace("\\", "/").rstrip("/")
+    hint = "Name it: kvplan reconcile MODEL --log FILE"
+    if not name:
+        raise LogError("the log does not name its model.", hint=hint)
+    cached = re.search(r"models--([A-Za-z0-9_.-]{1,96}?)--([A-Za-z0-9_.-]{1,96})(?:/|$)", name)
+    name = name if cached is None else f"{cached[1]}/{cached[2]}"
+    last, known = name.rpartition("/")[2].lower(), list_models()
+    bases: dict[str, list[str]] = {}
+    for one in known:
+        short = one.rpartition("/")[2].lower()
+        rest = last[len(short) :] if last.startswith(short) else "?"
+        word = named_format(rest[1:]) if rest[:1] in ("-", "_", ".") else None
+        if not rest or (word is not None and rest[1:].startswith(word[0])):
+            bases.setdefault(short, []).append(one)
+    longest = bases[max(bases, key=len)] if bases else []
+    base = longest[0] if len(longest) == 1 else None
+    own = name if is_model_id(name) else None
+    if own is None and base is None:
+        raise LogError(f"the log's model is {brief(name, 80)}, whose config is on a machine of its own.", hint=hint)
+    return own, base
 
 
 class _Log(Record):

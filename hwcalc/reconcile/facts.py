@@ -130,11 +130,20 @@ class Facts:
         """Forget all facts, because the engine has started again."""
         self._facts.clear()
 
+    def forget(self, names: Iterable[str], rank: str | None) -> None:
+        """Forget these facts of one process, because it states them anew."""
+        for name in names:
+            self._facts.pop((name, rank), None)
+
     def __len__(self) -> int:
         return len(self._facts)
 
     def __contains__(self, name: str) -> bool:
         return any(key[0] == name for key in self._facts)
+
+    def of(self, name: str, rank: str | None) -> Fact | None:
+        """The fact of this name and process."""
+        return self._facts.get((name, rank))
 
     def has_of(self, names: Iterable[str], rank: str | None) -> bool:
         """Whether this process stated any of these facts."""
@@ -213,6 +222,10 @@ class Dialect:
         """The weight format into which the engine converts unquantized weights."""
         return None
 
+    def stored_format(self) -> str | None:
+        """The name of the format in which the weights are stored, as the engine spells it; ``None`` if the log states none."""
+        return self.facts.word("quantization")
+
     def compare(self, occupancy: Any, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         raise NotImplementedError
@@ -224,6 +237,23 @@ class Dialect:
     def batch_shape(self, occupancy: Any) -> tuple[int, int]:
         """Tokens of one forward pass and rows of logits, for which the overheads hold."""
         return occupancy.forward_tokens()[1], occupancy.request.replica_batch
+
+
+_DEVICES: Final = (
+    re.compile(r"\bdevice_name=([A-Za-z0-9][A-Za-z0-9_.-]{2,60}?)(?:,|\.json|['\"\]) ]|$)"),
+    re.compile(r"\bDevice [0-9]{1,2}: ([A-Za-z][A-Za-z0-9 ()./-]{2,60}?), (?:compute capability|gfx|VMM)"),
+)
+"""A device by its driver's name: in the file names of tuned kernels, and in ggml's list of CUDA devices."""
+
+
+def add_device(facts: Facts, text: str) -> None:
+    """Add the name of the accelerator that this line states, as its driver spells it."""
+    for pattern, sign in zip(_DEVICES, ("device_name=", "Device "), strict=True):
+        found = pattern.search(text) if sign in text else None
+        if found is not None:
+            name = found[1].replace("_", " ")
+            other = facts.word("device") not in (None, name)
+            facts.add("device", "unlike devices" if other else name)
 
 
 def _size(fact: Fact) -> Number:
@@ -314,7 +344,8 @@ class Row(Record):
     ``low`` to ``high`` is the range of the prediction: of an estimate its own, of an exact rule what the rounding of the log's budget
     leaves open. ``reported_low`` to ``reported_high`` is what the log's figure may have been before it was rounded. ``difference`` is
     reported minus predicted and ``percent`` that of the prediction; ``distance_percent`` is how far the two ranges lie apart, 0 where
-    they meet, and ``tolerance`` the share that they may, 0 for a figure that is exact. ``definition`` is what the prediction is (``exact``, ``engine``, ``estimate``, ``profile``), ``meaning`` what the figure is.
+    they meet, and ``tolerance`` the share that they may, 0 for a figure that is exact. ``within`` is ``None`` for a figure that cannot be
+    judged, because the prediction rests on something that neither the log nor the user states; ``needs`` is the option that states it. ``definition`` is what the prediction is (``exact``, ``engine``, ``estimate``, ``profile``), ``meaning`` what the figure is.
     """
 
     name: str
@@ -331,7 +362,8 @@ class Row(Record):
     percent: float | None
     distance_percent: float
     tolerance: float
-    within: bool
+    within: bool | None
+    needs: str | None
     rank: str | None
     line: int
     text: str
@@ -394,6 +426,7 @@ def compared(
             distance_percent=100 * share,
             tolerance=tolerance,
             within=share <= tolerance,
+            needs=None,
             rank=fact.rank,
             line=fact.line,
             text=fact.text,

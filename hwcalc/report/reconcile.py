@@ -15,25 +15,30 @@ from hwcalc.units import human_bytes
 _HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
 _CSV: Final = (
     "name", "unit", "definition", "predicted", "low", "high", "reported", "reported_low", "reported_high", "difference", "percent",
-    "distance_percent", "within", "rank", "line", "meaning",
+    "distance_percent", "within", "needs", "rank", "line", "meaning",
 )  # fmt: skip
 _LEAST_DIFFERENCE: Final = 0.005
 """Smaller differences round to zero when they are printed."""
 
 
 def verdict(reconciliation: Reconciliation) -> str:
-    """One line with the number of figures that agree, and the names of those that do not."""
-    agree, whole = sum(row.within for row in reconciliation.rows), len(reconciliation.rows)
+    """One line with the number of figures that agree, and the names of those that do not or cannot be judged."""
+    judged = [row for row in reconciliation.rows if row.within is not None]
+    needs = sorted({row.needs for row in reconciliation.rows if row.needs is not None})
+    left = f"; {len(reconciliation.rows) - len(judged)} not judged (needs {', '.join(needs)})" if needs else ""
+    if not judged:
+        return f"not judged: needs {', '.join(needs)}"
+    agree, whole = sum(row.within is True for row in judged), len(judged)
     allowed = f"{100 * reconciliation.tolerance:g} %"
     if reconciliation.within:
         # An estimate agrees where its range does, however far its expected value is from the log's.
-        ranged = any(abs(row.percent or 0) > 100 * max(row.tolerance, reconciliation.tolerance) for row in reconciliation.rows)
+        ranged = any(abs(row.percent or 0) > 100 * max(row.tolerance, reconciliation.tolerance) for row in judged)
         how = f"in their range or within {allowed} of it" if ranged else f"within {allowed}"
-        return f"agrees: {agree} of {whole} figures {how}"
-    apart = [row for row in reconciliation.rows if not row.within]
+        return f"agrees: {agree} of {whole} figures {how}{left}"
+    apart = [row for row in judged if not row.within]
     exact, others = (", ".join(row.name for row in apart if (row.tolerance == 0) is held) for held in (True, False))
     said = [f"{others} further apart than {allowed}" if others else "", f"{exact} (must match exactly)" if exact else ""]
-    return f"differs: {'; '.join(filter(None, said))} ({agree} of {whole} figures agree)"
+    return f"differs: {'; '.join(filter(None, said))} ({agree} of {whole} figures agree){left}"
 
 
 def reconcile_text(reconciliation: Reconciliation, view: View) -> str:
@@ -66,7 +71,17 @@ def _cells(row: Row) -> list[str]:
         difference = ("+" if row.difference > 0 else "") + _shown(row.difference, row.unit)
         percent = "" if row.percent is None else f"{row.percent:+.2f}"
     predicted, reported = _shown(row.predicted, row.unit), _shown(row.reported, row.unit)
-    return ["" if row.within else "!", row.name, predicted, span, reported, difference, percent, row.definition]
+    sign = "?" if row.within is None else "" if row.within else "!"
+    return [
+        sign,
+        row.name,
+        predicted,
+        span,
+        reported,
+        difference,
+        percent,
+        row.definition if row.needs is None else f"needs {row.needs}",
+    ]
 
 
 def _shown(value: Number, unit: str) -> str:

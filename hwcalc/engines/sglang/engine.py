@@ -34,6 +34,7 @@ from hwcalc.engines.sglang.settings import (
     OPTIONS,
     SWITCHES,
     SglangSettings,
+    cuts_prompts,
     eagle_of,
     is_blackwell,
     is_compressed,
@@ -239,7 +240,11 @@ class SglangDeployment(GeneralDeployment):
             )
             yield Note(code="one-scale-layout", message=message)
         if settings.dp > 1:
-            yield Note(code="per-replica", message=f"The pool is that of one of {settings.dp} replicas of attention.")
+            message = (
+                f"The pool is that of one of {settings.dp} replicas of attention. SGLang's own --tp counts the ranks of all of them: "
+                f"this plan is its --tp {settings.tp * settings.dp} --dp {settings.dp}."
+            )
+            yield Note(code="per-replica", message=message)
 
 
 class SglangOccupancy(GeneralOccupancy):
@@ -528,7 +533,9 @@ class SglangOccupancy(GeneralOccupancy):
 
     def reported(self) -> Reported:
         """As SGLang's log names them."""
-        return Reported({"page_size": self.settings.page_size, "chunked_prefill_size": self.settings.chunk})
+        settings = self.settings
+        chunk = settings.chunk if cuts_prompts(self.setup) else -1
+        return Reported({"page_size": settings.page_size, "chunked_prefill_size": chunk})
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""

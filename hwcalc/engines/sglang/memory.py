@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.memory import Budget, Section, budget_of, communication, device_context, exact, loaded_beside, ranked
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules, mtp_bytes_rank
-from hwcalc.engines.sglang.settings import prompt_tokens, shows_images, words_of
+from hwcalc.engines.sglang.settings import cuts_prompts, prompt_tokens, shows_images, words_of
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
@@ -164,6 +164,9 @@ def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
         return size
     if LatentAttention in kinds:
         return size + _LATENT_PREFILL_MIB
+    if not cuts_prompts(deployment.setup):
+        # The longest graph of a prompt has as many tokens as a chunk: none are captured.
+        return size
     chunk = prompt_tokens(deployment.setup)
     longest = min(chunk, settings.total_tokens or chunk)
     return size + _BUCKET_MIB * prefill_buckets(min(longest, _LLAMA_2_TOKENS) if "llama-2" in model.id.lower() else longest)

@@ -69,6 +69,12 @@ def _above_0(maximum: int, allowed: str) -> Callable[[str, str], float]:
 
 
 _SHARE: Final = _above_0(1, "above 0, up to 1")
+_NO_CHUNKS: Final = -1
+
+
+def _chunk(name: str, value: str) -> int:
+    """Tokens of a prompt in a batch; -1 takes prompts whole."""
+    return _NO_CHUNKS if value.strip() == str(_NO_CHUNKS) else integer_option(1, 2**30)(name, value)
 
 
 def eagle_of(name: str, value: str) -> tuple[int, int]:
@@ -92,7 +98,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
         for name, text, default, check in (
             ("page_size", "tokens in a page", "1, or what the attention backend needs", integer_option(1, 2**20)),
             ("mem_fraction_static", "share of the GPU for weights and pools", "by GPU", _SHARE),
-            ("chunked_prefill_size", "tokens of a prompt in a batch", "by GPU: 2048 to 16384", integer_option(1, 2**30)),
+            ("chunked_prefill_size", "tokens of a prompt in a batch, -1 for all", "by GPU: 2048 to 16384", _chunk),
             ("max_running_requests", "requests at once", "2048 to 4096, by the pool", integer_option(1, 2**30)),
             ("max_total_tokens", "most tokens of the pool", "by memory", integer_option(1, 2**50)),
             ("swa_full_tokens_ratio", "window tokens for each token", "0.8, DeepSeek-V4 0.1", _SHARE),
@@ -164,7 +170,8 @@ def shows_images(model: ModelSpec) -> bool:
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 """What ``--kv-cache-dtype`` takes."""
 FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
-_SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3"}
+_SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3", "fp4_e2m1": "fp4_mx_block16"}
+"""Other spellings; ``fp4_e2m1`` is that of releases before 0.5.23, whose cells have the same bytes."""
 _STATE_NAMES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SWA_RATIO: Final = 0.8
 _DSV4_RATIO: Final = 0.1
@@ -175,6 +182,8 @@ _CHUNKS: Final = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
 """GiB that the accelerator has less than, and its tokens of a prompt in a batch; 16,384 above."""
 _LARGEST_CHUNK: Final = 16_384
 _USUAL_CHUNK: Final = 8192
+_MOST_PREFILL: Final = 16_384
+"""The default of ``max_prefill_tokens``."""
 BLACKWELL: Final = 10
 """Compute capability of B200 and its kin, for which kernels of TensorRT-LLM are built; consumer GPUs of that generation have 12."""
 _CONSUMER: Final = 12
@@ -311,7 +320,8 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         chunk=prompt_tokens(setup) // replicas,
         requests=named,
         total_tokens=_option(options, "max_total_tokens"),
-        swa_ratio=_swa_ratio(model, ratio, by_request=named is not None, radix=radix, settled=settled),
+        # Windows of whole prompts have no bound by the number of requests.
+        swa_ratio=_swa_ratio(model, ratio, by_request=named is not None and cuts_prompts(setup), radix=radix, settled=settled),
         radix=radix,
         # Stages of a pipeline wait for each batch, too (``_pipeline_parallel_overlap_disable``).
         overlap=overlap and strategy != "no_buffer" and (stages == 1 or not settled),
@@ -362,14 +372,20 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
 
 
 def prompt_tokens(setup: Setup) -> int:
-    """Tokens of a prompt in a batch, of all replicas together."""
+    """Tokens of a prompt in a batch, of all replicas together. A batch of whole prompts has up to ``max_prefill_tokens``."""
     named: int | None = _option(setup.options, "chunked_prefill_size")
     if named is not None:
-        return named
+        return _MOST_PREFILL if named == _NO_CHUNKS else named
     gpu = setup.hardware.gpu
     if gpu is None or gpu.memory_total_mib is None:
         return _USUAL_CHUNK
     return next((chunk for below, chunk in _CHUNKS if gpu.memory_total_mib < below * 1024), _LARGEST_CHUNK)
+
+
+def cuts_prompts(setup: Setup) -> bool:
+    """Whether long prompts are computed in several batches."""
+    named: int | None = _option(setup.options, "chunked_prefill_size")
+    return named != _NO_CHUNKS
 
 
 def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix: bool, settled: bool) -> float | None:

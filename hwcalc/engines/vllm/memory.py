@@ -415,6 +415,8 @@ def outside_torch(parallel: Parallel, gpu: Gpu, version: str, back_end: str | No
     """Kernels, handles and communication; and the buffers of an expert exchange, if the chosen back end has them."""
     if gpu.vendor.lower() == "amd":
         link = "amd"
+    elif gpu.shares_host_memory:
+        link = "unified"
     elif parallel.tp == 1:
         link = "stages" if parallel.pp > 1 else "single"
     elif "nvlink" not in str(gpu.interconnect.get("kind") or "").lower():

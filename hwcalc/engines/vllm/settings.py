@@ -153,6 +153,8 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
     elif rules.engine == "V0" and (SlidingAttention in kinds or setup.lora is not None or drafts):
         whole_from = 0
     sequences, batched, full_batch = _batches(setup, version, 0, whole_from)
+    if "max_num_batched_tokens" not in options and (least := _item_tokens(model, version)) > batched:
+        batched, full_batch = least, full_batch and least
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(setup, model, kinds, rules)
     speculation = read_speculation(options.get("speculative"), setup.draft, setup.option_draft)
@@ -250,6 +252,23 @@ def _batches(setup: Setup, version: str, tokens: int, whole_from: int | None) ->
             f"max_num_seqs={user_sequences:,} is more than max_num_batched_tokens={user_batched:,}.", hint="vLLM refuses that."
         )
     return min(sequences, user_batched), user_batched, None
+
+
+_GEMMA_4_VIDEO: Final = 32 * (70 + 2 + 6)
+"""Tokens of a video of Gemma 4: 32 frames of 70, with marks and a time (``models/gemma4_mm.py``)."""
+_WHOLE_ITEMS: Final = (0, 25)
+"""The release of which a log states the larger batch (0.25.1)."""
+
+
+def _item_tokens(model: ModelSpec, version: str) -> int:
+    """The least default batch of a model that reads images and videos in both directions, whose items are never cut; else 0.
+
+    That is Gemma 4, where its config says so (``engine/arg_utils.py`` _get_min_mm_batched_tokens). Other models' items are smaller than any batch.
+    """
+    text = model.config.get("text_config")
+    both = isinstance(text, Mapping) and text.get("use_bidirectional_attention") == "vision"
+    whole = both and model.model_type.startswith("gemma4") and "vision" in model.facts.part_types
+    return _GEMMA_4_VIDEO if whole and planned_version(version) >= _WHOLE_ITEMS else 0
 
 
 def _model_dtype(model: ModelSpec, options: Mapping[str, str], gpu: Gpu | None, rules: Rules) -> str:

@@ -180,14 +180,18 @@ def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     return total
 
 
+_CONSUMER: Final = 110
+"""The least compute capability of generations after data centre's Blackwell."""
+
+
 def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Scheme, capability: int) -> RankBytes | None:
     """Bytes with which kernels pad MXFP4 experts on the fullest rank; ``None`` if nothing is padded or the weights are not counted.
 
-    Up to Hopper (compute capability 9.0) the hidden width is padded to a multiple of 256: 2,880 of gpt-oss becomes 3,072. The inner width of a rank is padded to
-    a multiple of 128 by Marlin, which older GPUs use, and of 64 by Triton's kernels on Hopper
-    (``fused_moe/oracle/mxfp4.py`` mxfp4_round_up_hidden_size_and_intermediate_size).
+    The hidden width is padded to a multiple of 256: 2,880 of gpt-oss becomes 3,072; not by the kernels of data centre's Blackwell (10.0). The inner width of a
+    rank is padded to a multiple of 128 by Marlin, which older GPUs use and, at first, those of later generations (11.0, 12.0 and 12.1), and of 64 by Triton's
+    kernels on Hopper (``fused_moe/oracle/mxfp4.py`` mxfp4_round_up_hidden_size_and_intermediate_size; 0.13 ``quantization/mxfp4.py`` get_mxfp4_backend).
     """
-    if capability >= 100 or model.counted is None or not any(rule.format is MXFP4 for rule in scheme.rules):
+    if 100 <= capability < _CONSUMER or model.counted is None or not any(rule.format is MXFP4 for rule in scheme.rules):
         return None
     rank = VllmRank(model, parallel)
     experts = [
@@ -202,8 +206,10 @@ def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Schem
     from fractions import Fraction
 
     wide = Fraction(_up(hidden, 256), hidden)
-    steps = (1, 64, 128) if capability >= 90 else (128, 128, 128)
+    steps = (1, 64, 128) if 90 <= capability < _CONSUMER else (128, 128, 128)
     low, expected, high = (int(size * (wide * Fraction(_up(inner, step), inner) - 1)) for step in steps)
+    if capability >= _CONSUMER:
+        low = 0  # kernels of their own came later
     source = f"MXFP4: experts of {hidden:,} x {inner:,} as {_up(hidden, 256):,} x {_up(inner, steps[1]):,} or {_up(inner, 128):,}"
     return RankBytes(low=low, expected=expected, high=high, source=source) if high else None
 

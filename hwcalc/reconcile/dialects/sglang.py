@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.memory import Section
 from hwcalc.engines.sglang.engine import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import Dialect, Facts, Row, compared, named_budget, number_after, spread, total
+from hwcalc.reconcile.facts import Dialect, Facts, Row, add_device, compared, named_budget, number_after, spread, total
+from hwcalc.units import MIB
 
 _COUNTS: Final = (
     ("tokens", "max_total_num_tokens="), ("running", "max_running_requests="), ("context", "context_len="),
@@ -21,21 +24,34 @@ _COUNTS: Final = (
     ("slots", "max_mamba_cache_size:"),
 )  # fmt: skip
 _SIZES: Final = (
-    ("weights_bytes", "mem usage="), ("conv_bytes", "conv_state size:"), ("state_bytes", "ssm_state size:"),
-    ("key_bytes", "K size:"), ("value_bytes", "V size:"), ("latent_bytes", "KV size:"),
+    ("conv_bytes", "conv_state size:"), ("state_bytes", "ssm_state size:"),
+    ("key_bytes", " K size:"), ("value_bytes", " V size:"), ("latent_bytes", "KV size:"),
 )  # fmt: skip
-_ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
+_ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/@+-]{1,300})\2[,)]", re.ASCII)
+_RANK: Final = re.compile(r"\[(?:[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8} )?([A-Z]{2,3}[0-9]{1,4}(?: [A-Z]{2,3}[0-9]{1,4}){0,4})\]")
+_CLASS: Final = re.compile(r"\btype=([A-Za-z0-9_]{1,80})")
+_FORMAT: Final = re.compile(r"\bquant=([A-Za-z0-9_-]{1,40})")
 _V4_COUNTS: Final = (("full_tokens", "full="), ("swa_tokens", "swa="))
 _KEYWORDS: Final = {"tp_size": "tp", "pp_size": "pp", "context_length": "seq"}
+_MORE: Final = (
+    "dp_size", "kv_cache_dtype", "model_path", "quantization", "attention_backend", "device", "speculative_algorithm",
+    "speculative_num_draft_tokens",
+)  # fmt: skip
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
+_POOLS: Final = ("key_bytes", "value_bytes", "latent_bytes", "conv_bytes", "state_bytes")
+_NO_CHUNKS: Final = "-1"
+_FP4_BEFORE: Final = "fp4_e2m1"
 
 
 class SglangLog(Dialect):
-    """Reads a log line by line."""
+    """Reads a log line by line.
+
+    A draft is loaded and gets its pools by lines of the same form as the model's, later or between them: only the model's count.
+    """
 
     name = "sglang"
     engine = "sglang"
-    longest = 8192
+    longest = 16_384
     sought = (
         "KV Cache is allocated. dtype:",
         "max_total_num_tokens=",
@@ -46,34 +62,92 @@ class SglangLog(Dialect):
         "DSV4 pool sizes:",
     )
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._loaded: dict[str | None, str] = {}
+        """The class of the model that each process loaded first."""
+        self._pools: dict[str | None, list[int]] = {}
+        """The tokens of the pools that each process made."""
+        self._done: set[str | None] = set()
+        """Processes that have made all of the model's pools."""
+
+    def restart(self) -> None:
+        """As :meth:`Dialect.restart`."""
+        super().restart()
+        self._begin_anew()
+
     def read(self, text: str) -> None:
         """Add the facts that one line states."""
-        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
-
         facts = self.facts
         if "server_args=ServerArgs(" in text:
             if any(name in facts for name in _POOL):
                 self.restart()
-            for found in _ARGUMENT.finditer(text[text.find("ServerArgs(") :]):
-                name, value = found.group(1), found.group(3)
-                if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, "dp_size", "kv_cache_dtype"):
-                    facts.add(f"arg_{name}", value)
+            self._arguments(text[text.find("ServerArgs(") :])
             return
+        if "device_name=" in text:
+            add_device(facts, text)
+        if "Load weight " in text:
+            self._load(text)
         # DeepSeek-V4's pools have a line of their own.
         for name, wording in (*_COUNTS, *(_V4_COUNTS if "DSV4 pool sizes:" in text else ())):
             facts.add_count(name, number_after(text, wording), least=0)
-        # The pool of windows has as many tokens as an earlier line has said.
+        if "Memory pool end" in text:
+            self._done.add(_rank(text))
+        if "KV Cache is allocated" in text or "Cache is allocated." in text:
+            self._pool(text)
+
+    def _arguments(self, text: str) -> None:
+        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
+
+        for found in _ARGUMENT.finditer(text):
+            name, value = found.group(1), found.group(3)
+            if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, *_MORE):
+                self.facts.add(f"arg_{name}", value)
+                if name in ("model_path", "quantization"):
+                    self.facts.add(name.removesuffix("_path"), value)
+
+    def _load(self, text: str) -> None:
+        """The memory that is free before and after loading, and what the weights take."""
+        rank, facts = _rank(text), self.facts
+        begins = "Load weight begin" in text
+        named = _CLASS.search(text)
+        kind = "" if named is None else named[1]
+        first = self._loaded.get(rank)
+        if first is not None and (begins or kind != first):
+            return
+        free = number_after(text, "avail mem=")
+        if begins:
+            facts.add_bytes("begin_bytes", free, rank=rank)
+        elif "Load weight end" in text:
+            self._loaded[rank] = kind
+            facts.add_bytes("end_bytes", free, rank=rank)
+            facts.add_bytes("weights_bytes", number_after(text, "mem usage="), rank=rank)
+            stored = _FORMAT.search(text)
+            if stored is not None and stored[1].lower() not in ("none", "unquant"):
+                facts.add("quantization", stored[1].lower())
+
+    def _pool(self, text: str) -> None:
+        """The size of a pool, with its tokens. The pool of windows has as many as an earlier line has said."""
+        facts, rank = self.facts, _rank(text)
         printed = number_after(text, "#tokens:")
+        if printed is not None:
+            tokens, made = int(printed.value), self._pools.setdefault(rank, [])
+            halves = facts.number("swa_tokens") == facts.number("full_tokens") == tokens and len(made) == 1
+            if rank in self._done or (tokens in made and not halves):
+                return  # a draft's pool, which has as many tokens as the model's
+            made.append(tokens)
         windows = printed is not None and printed.value == facts.number("swa_tokens") != facts.number("full_tokens")
-        if "KV Cache is allocated" in text:
-            facts.add_count("swa_held" if windows else "held", printed, least=0)
+        facts.add_count("swa_held" if windows else "held", printed, least=0)
         for name, wording in _SIZES:
             wide = name in ("key_bytes", "value_bytes", "latent_bytes")
             facts.add_bytes(f"swa_{name}" if windows and wide else name, number_after(text, wording))
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
-        from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
+        from hwcalc.engines.sglang.settings import ARGUMENTS, ATTENTION_BACKENDS, SWITCHES
 
         stated: dict[str, object] = {}
         for argument, keyword in _KEYWORDS.items():
@@ -88,6 +162,9 @@ class SglangLog(Dialect):
             stated["dtype"] = dtype
         options = {name: word for name in ARGUMENTS if (word := self.facts.word(f"arg_{name}")) is not None}
         options |= {name: "true" for name in SWITCHES if self.facts.word(f"arg_{name}") == "True"}
+        kernel = self.facts.word("arg_attention_backend")
+        if kernel in ATTENTION_BACKENDS:
+            options["attention_backend"] = kernel
         replicas = self.facts.word("arg_dp_size")
         if replicas is not None and replicas.isdecimal() and int(replicas) > 1:
             stated["dp"] = int(replicas)
@@ -101,11 +178,22 @@ class SglangLog(Dialect):
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         from hwcalc.engines.sglang.pools import most_running
 
-        facts = self.facts
+        facts, device = self.facts, self.facts.word("arg_device") or "cuda"
         weights = total(part for part in occupancy.weights.value or () if part.section is Section.WEIGHTS)
-        meaning = "weights of the fullest rank"
-        rows = compared("weights", facts.last("weights_bytes"), weights, tolerance, "estimate", meaning)
-        if occupancy.deployment.compressed is None:
+        meaning = "weights of the fullest rank, and what loading allocates beside them"
+        if weights is not None:
+            # The log's figure is what the device has less.
+            weights = replace(weights, high=weights.high + _BESIDE_MIB * MIB)
+        rows = compared("weights", facts.largest("weights_bytes"), weights, tolerance, "estimate", meaning)
+        notes: list[Note] = []
+        own = device == "cuda"
+        if not own:
+            message = (
+                f"The log is of SGLang on {device}, a port with rules of its own: its pools are compared where they are alike, and its "
+                "budget is not."
+            )
+            notes.append(Note(code="other-port", message=message))
+        if occupancy.deployment.compressed is None and (own or not _is_unlike(occupancy)):
             rows += _rows_of_pools(facts, occupancy, tolerance)
         tokens, slots = facts.number("tokens"), facts.number("slots")
         if tokens is not None:
@@ -113,26 +201,80 @@ class SglangLog(Dialect):
             held = int(slots) if slots is not None and occupancy.deployment.slots else None
             running, meaning = most_running(occupancy.settings, int(tokens), held), "what so many tokens and slots allow"
             rows += compared("requests at once", facts.last("running"), running, tolerance, "engine", meaning)
-        size = occupancy.setup.hardware.kv_memory
-        ends = None if size is None else [size]
-        if size is None and (budget := named_budget(occupancy)) is not None:
-            ends = [budget.expected, budget.low, budget.high]
-        if ends is None:
+        if not own:
+            return rows, notes
+        found = _budget(facts, occupancy)
+        if found is None:
             message = (
                 "The log does not say how many bytes the pools have: give them with --kv-memory, or name the GPU with --gpu."
             )
             return rows, [Note(code="budget-unknown", message=message)] if tokens is not None else []
+        ends, meaning, definition = found
         pools = [occupancy.sizes(max(0, end)) for end in ends]
         for name, counted in (("tokens", "tokens"), ("window tokens", "swa_tokens"), ("state slots", "slots")):
             counts = [getattr(one, counted) for one in pools]
             if None not in counts:
-                predicted, meaning = spread(*counts), "pools of the planned budget"
-                rows += compared(name, facts.last(counted), predicted, tolerance, "engine", meaning)
-        return rows, []
+                rows += compared(name, facts.last(counted), spread(*counts), tolerance, definition, meaning)
+        return rows, notes
 
     def batch_shape(self, occupancy: SglangOccupancy) -> tuple[int, int]:
         """Tokens of one forward pass, and sequences."""
         return occupancy.settings.chunk, occupancy.request.replica_batch
+
+
+def _rank(text: str) -> str | None:
+    """The process that wrote a line, such as ``DP1 TP1`` in ``[2026-01-04 00:36:42 DP1 TP1]``."""
+    found = _RANK.search(text, 0, 200)
+    return None if found is None else found[1]
+
+
+def _is_unlike(occupancy: SglangOccupancy) -> bool:
+    """Whether ports keep this model otherwise: indexers and states have other tensors there."""
+    from hwcalc.engines.sglang.settings import is_sparse_latent
+
+    return is_sparse_latent(occupancy.model) or occupancy.deployment.slots > 0
+
+
+def _budget(facts: Facts, occupancy: SglangOccupancy) -> tuple[list[int], str, str] | None:
+    """The bytes of the pools, with the least and the most where they are not exact; what they follow from, and how sure they are.
+
+    In order of preference: the user's, those of the log's lines about loading, the sizes of the log's pools, those of the named GPU.
+    """
+    size = occupancy.setup.hardware.kv_memory
+    if size is not None:
+        return [size], "pools of the given bytes", "engine"
+    loaded = _budget_of_loading(facts, occupancy)
+    if loaded is not None:
+        return loaded, "what loading leaves free, less the share that stays free", "engine"
+    printed = [fact for prefix in ("", "swa_") for name in _POOLS if (fact := facts.last(f"{prefix}{name}")) is not None]
+    plain = occupancy.deployment.compressed is None and occupancy.settings.pp == 1
+    if printed and plain and facts.word("arg_kv_cache_dtype") != _FP4_BEFORE:
+        least, most = (sum(int(getattr(fact, end) or 0) for fact in printed) for end in ("low", "high"))
+        stage, page = occupancy.deployment.layout.stages[0], occupancy.settings.page_size
+        # Each pool has a page or a slot more than its tokens and slots; what a budget leaves over is less than these.
+        padding = page * (stage.token_bytes + stage.swa_bytes) + stage.slot_bytes
+        return [(least + most - padding) // 2, least - 2 * padding, most + padding], "the log's own pools", "engine"
+    if (budget := named_budget(occupancy)) is not None:
+        return [budget.expected, budget.low, budget.high], "pools of the planned budget", "estimate"
+    return None
+
+
+def _budget_of_loading(facts: Facts, occupancy: SglangOccupancy) -> list[int] | None:
+    """What is free after loading, less the share of what was free before that stays free. Both are the least of all processes."""
+    begin, end, share = facts.smallest("begin_bytes"), facts.smallest("end_bytes"), occupancy.settings.fraction
+    if begin is None or end is None or share is None or "arg_mem_fraction_static" not in facts:
+        return None
+    sizes = []
+    for first, second in (("value", "value"), ("high", "low"), ("low", "high")):
+        before, after = (int(getattr(fact, name) or 0) for fact, name in ((begin, first), (end, second)))
+        sizes.append(after - round(before * (1 - share)))
+    return [sizes[0], sizes[1] - _BETWEEN_MIB * MIB, sizes[2]]
+
+
+_BETWEEN_MIB: Final = 100
+"""The most that is taken between loading and sizing the pools: 20 to 100 MiB in public logs, and 100 MB for embeddings of images."""
+_BESIDE_MIB: Final = 512
+"""The most that a device has less than the weights after loading: blocks of the allocator, kernels, 0.1 to 0.5 GiB in public logs."""
 
 
 def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -> list[Row]:
@@ -142,6 +284,8 @@ def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -
     rows: list[Row] = []
     groups, page = occupancy.deployment.plain_stack.groups, occupancy.settings.page_size
     layout = occupancy.deployment.layout
+    indexed = sum(group.count * sum(one.bytes for one in layout.rows[group.kind] if one.role is Role.INDEX) for group in groups)
+    unscaled = facts.word("arg_kv_cache_dtype") == _FP4_BEFORE
     for prefix, word in (("", ""), ("swa_", "window ")) if occupancy.settings.pp == 1 else ():
         tokens = facts.number(f"{prefix}held")
         for name, role in (("key", Role.KEY), ("value", Role.VALUE), ("latent", Role.LATENT)):
@@ -151,9 +295,14 @@ def _rows_of_pools(facts: Facts, occupancy: SglangOccupancy, tolerance: float) -
                 if (layout.pools[group.kind] == SWA) is bool(prefix)
             )
             if size and tokens is not None:
+                if unscaled:
+                    # Older releases print the numbers without their scales, which are a ninth.
+                    size = size * 8 // 9
                 held = int(tokens) + page
                 fact, meaning = facts.last(f"{prefix}{name}_bytes"), f"{held:,} tokens x {size:,} B"
-                rows += compared(f"{word}{name} pool", fact, held * size, tolerance, "engine", meaning)
+                # Whether the keys of indexers are counted depends on the release.
+                predicted = spread(held * size, held * (size + indexed if role is Role.LATENT else size))
+                rows += compared(f"{word}{name} pool", fact, predicted, tolerance, "engine", meaning)
     slots = facts.number("slots")
     if slots is not None and layout.stages[0].slot_bytes:
         for place, name in enumerate(("conv", "state")):

@@ -30,6 +30,7 @@ from hwcalc.reconcile.facts import (
     PrintedNumber,
     Range,
     Row,
+    add_device,
     compared,
     device_memory,
     named_budget,
@@ -39,6 +40,7 @@ from hwcalc.reconcile.facts import (
     spread,
     total,
 )
+from hwcalc.units import MIB
 
 NUMBERS: Final[Mapping[str, str]] = {
     "max_model_len": "max_model_len", "max_seq_len": "max_model_len", "tensor_parallel_size": "tensor_parallel_size",
@@ -89,8 +91,11 @@ def read_arguments(facts: Facts, text: str) -> None:
     for name, fact in WORDS.items():
         set_word(facts, fact, _word(text, name))
     _speculation(facts, text)
+    if "pooler_config=PoolerConfig(" in text or "runner_type='pooling'" in text:
+        facts.add("pooling", 1)
     version = _VERSION.search(text)
-    if version is not None:
+    # A build from a clone without tags calls itself 0.1.dev1.
+    if version is not None and not text.startswith(".dev", version.end(1)):
         facts.add("version", ".".join(str(int(part)) for part in version[1].split(".")))
     if "Initializing an LLM engine" in text or "Initializing a V0 LLM engine" in text:
         facts.add("engine_core", "v0")
@@ -185,8 +190,8 @@ _COUNTS: Final = (
     ("stored_tokens", "maximum number of tokens that can be stored in KV cache", "tokens"),
     ("blocks", "exceeds available Mamba cache blocks", "blocks"),
     ("max_num_batched_tokens", "Chunked prefill is enabled with max_num_batched_tokens", "tokens"),
-    ("num_gpu_blocks_override", "num_gpu_blocks_override", "blocks"),
 )
+_SIZES_OF_POOL: Final = "Available KV cache memory"
 _SHARES: Final = (
     ("Desired GPU memory utilization is", False),
     ("desired GPU memory utilization", False),
@@ -198,7 +203,7 @@ _POOL: Final = ("available_bytes", "blocks", "tokens", "needed_bytes", "stored_t
 _LONGEST_MESSAGE: Final = 8192
 """Only lines with a configuration are longer."""
 _WORDS: Final = (
-    *(name for _, names in _SIZES for name in names), *(word for _, word in _SIZES_BEFORE), *(word for _, word, _ in _COUNTS),
+    *(name for _, names in _SIZES for name in names), *(word for _, word in _SIZES_BEFORE), *(word for _, word, _ in _COUNTS), "num_gpu_blocks_override",
     "blocks:", "Maximum concurrency for", "Padding mamba page size by", "Graph capturing finished", "Free memory on device",
     "esired GPU memory utilization", "gpu_memory_utilization", "KV cache is needed", "No available memory for the cache blocks",
     "max seq len", "synchronous scheduling is", "num_gpu_blocks is:", "GDN prefill kernel",
@@ -235,6 +240,12 @@ class VllmLog(Dialect):
             read_arguments(self.facts, text)
             return
         self.facts.text = text = text[:_LONGEST_MESSAGE]
+        if "device_name=" in text:
+            add_device(self.facts, text)
+        if "WSL is detected" in text:
+            self.facts.add("wsl", 1)
+        if "[rocm.py:" in text:
+            self.facts.add("rocm", 1)
         first = min((place for word in _WORDS if (place := text.find(word)) >= 0), default=-1)
         if first >= 0:
             self._message(text, _rank(text, first))
@@ -246,8 +257,14 @@ class VllmLog(Dialect):
             facts.add_bytes(name, next((size for size in sizes if size is not None and size.unit), None), rank=rank)
         for name, wording in _SIZES_BEFORE:
             facts.add_bytes(name, number_before(text, wording), rank=rank)
+        if _SIZES_OF_POOL in text:
+            # What follows is counted anew.
+            facts.forget(("tokens", "concurrency"), rank)
         for name, wording, unit in _COUNTS:
-            facts.add_count(name, number_after(text, wording), unit, rank=rank)
+            if name != "tokens":
+                facts.add_count(name, number_after(text, wording), unit, rank=rank)
+        self._override(text)
+        self._tokens(text, rank)
         self._blocks(text, rank)
         self._concurrency(text, rank)
         self._device(text, rank)
@@ -282,6 +299,21 @@ class VllmLog(Dialect):
             half = 0.5 / 10 ** max(2, printed.decimals)
             self.facts.add(name, float(printed.value), unit, low=printed.value - half, high=printed.value + half, rank=rank)
 
+    def _override(self, text: str) -> None:
+        """Read the number of blocks with which a user replaces the planned one.
+
+        ``Overriding num_gpu_blocks=0 with num_gpu_blocks_override=512`` is vLLM's own: it profiles CUDA graphs with so few blocks.
+        """
+        replaced = number_after(text, "Overriding num_gpu_blocks=")
+        if replaced is None or replaced.digits > 0:
+            self.facts.add_count("num_gpu_blocks_override", number_after(text, "num_gpu_blocks_override"), "blocks")
+
+    def _tokens(self, text: str, rank: str | None) -> None:
+        """Read ``GPU KV cache size: 3,644,816 tokens``. One process may print a line for each rank: the least counts."""
+        printed, old = number_after(text, "GPU KV cache size"), self.facts.of("tokens", rank)
+        if printed is not None and (old is None or isinstance(old.value, str) or printed.digits <= old.value):
+            self.facts.add_count("tokens", printed, "tokens", rank=rank)
+
     def _blocks(self, text: str, rank: str | None) -> None:
         """Read ``# GPU blocks: 1952, # CPU blocks: 2048``; the name of the device varies."""
         place = text.find("blocks:")
@@ -298,7 +330,9 @@ class VllmLog(Dialect):
         if length is None or length.decimals or length.digits <= 0:
             return
         printed = number_after(text, "tokens per request", length.end - len(" tokens") if length.unit else length.end)
-        if printed is not None and printed.unit == "x":
+        old = self.facts.of("concurrency", rank)
+        least = old is None or isinstance(old.value, str) or (printed is not None and printed.value <= old.value)
+        if printed is not None and printed.unit == "x" and least:
             self._decimal("concurrency", printed, "x", rank)
             self.facts.add("concurrency_tokens", length.digits, "tokens", rank=rank)
 
@@ -375,8 +409,12 @@ class VllmLog(Dialect):
     def compare(self, occupancy: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
         """A row for every figure that the log and the plan have, and notes about what could not be compared."""
         facts, budget = self.facts, named_budget(occupancy)
-        rows = [*_equation(facts, occupancy, budget, tolerance), *_layout_rows(facts, occupancy)]
-        notes: list[Note] = []
+        equation, notes = _equation(facts, occupancy, budget, tolerance), list[Note]()
+        if "pooling" in facts:
+            equation = [row for row in equation if row.definition == "profile"]
+            message = "The log is of a model that embeds, without head and sampler: kvplan plans models that generate, so only the pool is compared."
+            notes.append(Note(code="other-task", message=message))
+        rows = [*equation, *_layout_rows(facts, occupancy)]
         if facts.word("engine_core") == "v0" and occupancy.settings.rules.engine != "V0":
             message = (
                 "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
@@ -455,6 +493,8 @@ def _rank(text: str, before: int) -> str | None:
     return f"{name} {'' if digits is None else digits[0]}"
 
 
+_BESIDE_ON_ROCM: Final = 512 * MIB
+"""The most that loading takes beside the weights: blocks of the allocator and kernels."""
 _WEIGHTS: Final = ("rotary table",)
 """Overheads that vLLM allocates while it loads the model, and counts as weights."""
 _MOST_BLOCKS: Final = 2**40
@@ -501,11 +541,19 @@ def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tol
     known = any(part.section is Section.WEIGHTS for part in parts)
     weights = [part for part in parts if part.section is Section.WEIGHTS or part.name in _WEIGHTS] if known else []
     definition = "exact" if all(part.low == part.expected == part.high for part in weights) else "estimate"
-    meaning = "weights of the fullest rank, and the tables made beside them"
-    row("weights", facts.largest("weights_bytes"), total(weights), definition, meaning)
+    meaning, held = "weights of the fullest rank, and the tables made beside them", total(weights)
+    if held is not None and "rocm" in facts:
+        # There it is what the device has less, with what lies outside of torch.
+        held, definition = replace(held, high=held.high + _BESIDE_ON_ROCM), "estimate"
+    row("weights", facts.largest("weights_bytes"), held, definition, meaning)
     if budget is None:
         return rows
     memory = device_memory(occupancy)
+    gpu, more = occupancy.setup.hardware.gpu, 0
+    if memory is not None and "wsl" in facts and gpu is not None and gpu.memory_total_mib is not None:
+        # Windows tells programs of all of the memory.
+        more = max(0, gpu.memory_total_mib * MIB - int(memory.high))
+        memory = replace(memory, high=memory.high + more)
     row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
     asked = spread(budget.requested_bytes)
     if memory is not None and budget.total_bytes:
@@ -535,7 +583,9 @@ def _equation(facts: Facts, occupancy: VllmOccupancy, budget: Budget | None, tol
     captured = facts.largest("graphs_estimated_bytes") or facts.largest("graphs_bytes")
     row("CUDA graphs", captured, graphs, "estimate", "the pool of CUDA graphs, as vLLM estimates it beforehand")
     expected, low, high = _clipped(budget)
-    left = Range(low=low, expected=expected, high=high)
+    left = Range(
+        low=low, expected=expected, high=high + round(more * (budget.requested_bytes / budget.total_bytes if more else 0))
+    )
     row("available", _budget_fact(facts), left, "estimate", "what the equation leaves for the cache")
     return rows
 

@@ -112,7 +112,7 @@ def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
         ("b200", "0.28", 8192, 1024, 16384),
         ("a100", "0.8", 8192, 1024, 8192),
         ("a100", "0.9", 8192, 256, 2048),
-        ("gb10", "0.32", 8192, 1024, 8192),
+        ("gb10", "0.32", 8192, 256, 2048),
         ("h100", "0.7", 8192, 256, 8192),
         ("h100", "0.7", 512, 256, 2048),
         ("h100", "0.7", 131_072, 256, 2048),
@@ -122,7 +122,7 @@ def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
     ],
 )
 def test_batch_defaults_by_version(gpu: str, version: str, seq: int, sequences: int, tokens: int) -> None:
-    """The class of 160 GiB came with 0.28, the exception of the A100 with 0.9, that of GB10 with 0.33, fewer rows on small GPUs with 0.8.4; V0 takes whole prompts."""
+    """The class of 160 GiB came with 0.28, the exception of the A100 with 0.9, GB10 is never one, fewer rows on small GPUs with 0.8.4; V0 takes whole prompts."""
     assert default_batches(gpu, version, seq) == (sequences, tokens)
 
 

@@ -153,7 +153,7 @@ def test_standard_input() -> None:
     ("words", "status", "part"),
     [
         ((MODEL,), 2, "no log is named"),
-        (("--log", GOOD), 2, "MODEL"),
+        (("--log", str(LOGS / "mistral-rs/llama-3.1-8b.log")), 3, "does not name its model"),
         (("-", "--log", "-"), 2, "standard input can be only one"),
         ((MODEL, "--log", GOOD, "--dialect", "exllama"), 2, "Known: vllm, prometheus, transformers"),
         ((MODEL, "--log", GOOD, "--tolerance", "many"), 2, "tolerance"),

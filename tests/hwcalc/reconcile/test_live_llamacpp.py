@@ -123,7 +123,7 @@ def log_of(path: Path, words: tuple[str, ...], verbosity: int) -> str:
     return ended.stderr
 
 
-def of(found: Reconciliation) -> dict[str, bool]:
+def of(found: Reconciliation) -> dict[str, bool | None]:
     """Whether each figure agrees, but for those that are estimates."""
     return {row.name: row.within for row in found.rows if row.definition != "estimate"}
 

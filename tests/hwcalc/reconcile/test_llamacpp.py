@@ -13,7 +13,7 @@ from tests.hwcalc.reconcile.logs import LOGS
 LLAMA_8B: Final = (LOGS / "llamacpp" / "llama-3.1-8b-q4_k_m.log").read_text(encoding="utf-8")
 
 
-def figures(result: Reconciliation) -> dict[str, bool]:
+def figures(result: Reconciliation) -> dict[str, bool | None]:
     """Whether each figure agrees."""
     return {row.name: row.within for row in result.rows}
 

@@ -108,7 +108,7 @@ def test_lines_of_vllms_own_planner(name: str) -> None:
     found = reconcile(config, text, engine_options={key: value for key, value in own.items() if value is not None})
 
     assert {"tokens", "concurrency"} <= set(figures(found))
-    assert [(one.name, one.predicted, one.reported) for one in found.rows if one.name != "weights" and not one.within] == []
+    assert [(one.name, one.predicted, one.reported) for one in found.rows if one.name != "weights" and one.within is False] == []
 
 
 def test_what_does_not_agree() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.reconcile.core import reconcile
 from hwcalc.reconcile.dialects.sglang import SglangLog
 from tests.hwcalc.reconcile.logs import LOGS, figures
@@ -47,3 +49,59 @@ def test_the_pools_of_deepseek_v4() -> None:
     assert rows["window tokens"].reported == 1_286_400
     assert rows["tokens"].reported == 12_864_000
     assert abs(rows["window tokens"].predicted - 1_286_400) < 13_000
+
+
+DRAFTED: Final = (
+    "[2026-01-04 07:26:40] server_args=ServerArgs(model_path='/models/Qwen/Qwen3-30B-A3B-w8a8', tp_size=2, quantization='modelslim', "
+    "mem_fraction_static=0.86, max_running_requests=192, chunked_prefill_size=-1, device='npu')\n"
+    "[2026-01-04 07:26:50 TP0] Init torch distributed ends. mem usage=0.01 GB\n"
+    "[2026-01-04 07:26:52 TP0] Load weight begin. avail mem=60.79 GB\n"
+    "[2026-01-04 07:28:05 TP0] Load weight end. type=Qwen3MoeForCausalLM, avail mem=45.18 GB, mem usage=15.61 GB.\n"
+    "[2026-01-04 07:28:05 TP0] KV Cache is allocated. #tokens: 802688, K size: 18.38 GB, V size: 18.38 GB\n"
+    "[2026-01-04 07:28:05 TP0] Memory pool end. avail mem=8.40 GB\n"
+    "[2026-01-04 07:28:40 TP0] Capture cuda graph end. Time elapsed: 35.01 s. mem usage=2.13 GB. avail mem=6.27 GB.\n"
+    "[2026-01-04 07:28:40 TP0] Load weight begin. avail mem=6.27 GB\n"
+    "[2026-01-04 07:28:41 TP0] Load weight end. type=LlamaForCausalLMEagle3, avail mem=5.88 GB, mem usage=0.39 GB.\n"
+    "[2026-01-04 07:28:41 TP0] KV Cache is allocated. #tokens: 802688, K size: 0.38 GB, V size: 0.38 GB\n"
+    "[2026-01-04 07:28:42 TP0] max_total_num_tokens=802688, max_running_requests=192, context_len=40960\n"
+)
+
+
+def test_a_log_with_a_draft() -> None:
+    """Weights and pools are the model's, whatever graphs and the draft take later; a format that only the files know is not judged."""
+    parser = SglangLog()
+    for number, line in enumerate(DRAFTED.splitlines()):
+        parser.feed(number, line)
+    assert parser.facts.number("weights_bytes") == round(15.61 * 2**30)
+    assert parser.facts.number("key_bytes") == parser.facts.number("value_bytes") == round(18.38 * 2**30)
+    found = reconcile("Qwen/Qwen3-30B-A3B", DRAFTED)
+    rows = figures(found)
+    assert (rows["weights"].within, rows["weights"].needs) == (None, "--weights")
+    assert rows["key pool"].within
+    assert rows["value pool"].within
+    assert found.within
+    assert "tokens" not in rows
+    assert {"other-port", "weights-unknown"} <= {note.code for note in found.notes}
+
+
+def test_tokens_follow_from_the_lines_about_loading() -> None:
+    """Of 17.50 GiB that are left, 15 % of 22.91 stay free: 14.06 GiB for pools of windows and tokens; 0.06 GiB are taken in between."""
+    text = (
+        "server_args=ServerArgs(model_path='google/gemma-4-26B-A4B-it', tp_size=2, mem_fraction_static=0.85, swa_full_tokens_ratio=0.1, "
+        "attention_backend='triton', page_size=1, max_running_requests=1, context_length=262144, device='cuda')\n"
+        "[2026-06-10 03:16:42 TP1] Load weight begin. avail mem=23.06 GB\n"
+        "[2026-06-10 03:16:42 TP0] Load weight begin. avail mem=22.91 GB\n"
+        "[2026-06-10 03:16:49 TP1] Load weight end. type=Gemma4, quant=awq, bits=4, avail mem=13.71 GB, mem usage=9.34 GB.\n"
+        "[2026-06-10 03:16:49 TP0] Load weight end. type=Gemma4, quant=awq, bits=4, avail mem=13.57 GB, mem usage=9.34 GB.\n"
+        "[2026-06-10 03:16:49 TP0] Use sliding window memory pool. full_layer_tokens=530280, swa_layer_tokens=53028\n"
+        "[2026-06-10 03:16:49 TP0] KV Cache is allocated. #tokens: 53028, K size: 2.53 GB, V size: 2.53 GB\n"
+        "[2026-06-10 03:16:49 TP0] KV Cache is allocated. #tokens: 530280, K size: 2.53 GB, V size: 2.53 GB\n"
+        "[2026-06-10 03:16:50 TP0] max_total_num_tokens=530280, max_running_requests=1, context_len=262144\n"
+    )
+    found = reconcile(None, text)
+    rows = figures(found)
+    assert found.model == "google/gemma-4-26B-A4B-it"
+    assert rows["tokens"].within
+    assert rows["window tokens"].within
+    assert rows["window key pool"].within
+    assert rows["weights"].needs == "--weights"
