@@ -54,12 +54,13 @@ _TOWERS: Final = "tower_defaults.json"
 class ClassDefaults:
     """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
 
-    __slots__ = ("aliases", "defaults", "nested")
+    __slots__ = ("aliases", "defaults", "nested", "ties")
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.aliases: Mapping[str, str] = entry.get("aliases", {})
         self.defaults: Mapping[str, Any] = entry.get("defaults", {})
         self.nested: Mapping[str, str] = entry.get("nested", {})
+        self.ties: str | None = entry.get("ties")
 
 
 @lru_cache(maxsize=2)
@@ -202,6 +203,11 @@ class Config:
     def has_class(self) -> bool:
         """Whether transformers has a config class for this model type."""
         return self._class is not None
+
+    @property
+    def ties(self) -> str | None:
+        """Which key makes this type's class tie the embeddings: ``whole``, ``text``, ``either``, or ``never``; ``None`` if unknown."""
+        return None if self._class is None else self._class.ties
 
     def _key_in_file(self, key: str) -> str | None:
         """The name under which the file gives ``key``."""
