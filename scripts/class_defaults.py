@@ -12,7 +12,8 @@ Run with the pinned transformers and torch of the ``test`` extra::
 For every model type that generates text, and every type nested in one as its language model, the file holds
 ``aliases`` (the class's ``attribute_map``), ``nested`` (the model type of each nested config that is not named in the
 file) and ``defaults`` (the value of each field before the class derives anything from it: an absent key takes it, an
-explicit null does not). ``ties`` says which key ties the embeddings, as :func:`ties` measures it.
+explicit null does not). ``ties`` says which key ties the embeddings, as :func:`ties` measures it,
+and ``filled`` what the class adds to a nested config that leaves it out.
 """
 
 from __future__ import annotations
@@ -100,6 +101,27 @@ def nested_types(cls: type) -> dict[str, str]:
     return out
 
 
+def filled(cls: Any) -> dict[str, Any]:
+    """What a class puts into a nested language model's config where the file has that config without these keys.
+
+    Most classes put it there only where the file has no such config at all. Which do it is measured.
+    """
+    out: dict[str, Any] = {}
+    for key, spec in (getattr(cls, "sub_configs_defaults", None) or {}).items():
+        if key not in LANGUAGE_KEYS or not spec.init_kwargs:
+            continue
+        try:
+            alone = getattr(cls(**{key: {"model_type": spec.model_type}}), key)
+            bare = config_class(spec.model_type)()
+        except Exception:  # a class may need more than that
+            continue
+        given = {name: value for name, value in spec.init_kwargs.items() if jsonable(value) and not SKIPPED.search(name)}
+        new = {name: value for name, value in given.items() if getattr(bare, name, None) != value}
+        if new and all(getattr(alone, name, None) == value for name, value in new.items()):
+            out[key] = given
+    return out
+
+
 def own_type(architecture: str, types: set[str]) -> str | None:
     """The type that a class belongs to, among those that use it: LlamaForCausalLM is llama's, though internlm3 has it too."""
     if len(types) == 1:
@@ -170,6 +192,9 @@ def describe(cls: Any, tower: bool = False) -> dict[str, Any]:
     nested = nested_types(cls)
     if nested:
         entry["nested"] = nested
+    found = {} if tower else filled(cls)
+    if found:
+        entry["filled"] = found
     return entry
 
 
