@@ -113,7 +113,7 @@ def filled(cls: Any) -> dict[str, Any]:
         try:
             alone = getattr(cls(**{key: {"model_type": spec.model_type}}), key)
             bare = config_class(spec.model_type)()
-        except Exception:  # a class may need more than that
+        except Exception:  # noqa: S112  # a class may need more than that
             continue
         given = {name: value for name, value in spec.init_kwargs.items() if jsonable(value) and not SKIPPED.search(name)}
         new = {name: value for name, value in given.items() if getattr(bare, name, None) != value}
