@@ -12,7 +12,8 @@ Run with the pinned transformers and torch of the ``test`` extra::
 For every model type that generates text, and every type nested in one as its language model, the file holds
 ``aliases`` (the class's ``attribute_map``), ``nested`` (the model type of each nested config that is not named in the
 file) and ``defaults`` (the value of each field before the class derives anything from it: an absent key takes it, an
-explicit null does not).
+explicit null does not). ``ties`` says which key ties the embeddings, as :func:`ties` measures it,
+and ``filled`` what the class adds to a nested config that leaves it out.
 """
 
 from __future__ import annotations
@@ -23,10 +24,25 @@ import json
 import math
 import re
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-PARSERS = Path(__file__).parent.parent / "hwcalc" / "parsers"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.live_classes import (  # noqa: E402 - after the path is known
+    LANGUAGE_KEYS,
+    built,
+    config_class,
+    few_layers,
+    generating,
+    language_level,
+    language_path,
+    parameters,
+)
+
+PARSERS = ROOT / "hwcalc" / "parsers"
 TARGET = PARSERS / "class_defaults.json"
 TOWERS = PARSERS / "tower_defaults.json"
 
@@ -97,6 +113,27 @@ def nested_types(cls: type) -> dict[str, str]:
     return out
 
 
+def filled(cls: Any) -> dict[str, Any]:
+    """What a class puts into a nested language model's config where the file has that config without these keys.
+
+    Most classes put it there only where the file has no such config at all. Which do it is measured.
+    """
+    out: dict[str, Any] = {}
+    for key, spec in (getattr(cls, "sub_configs_defaults", None) or {}).items():
+        if key not in LANGUAGE_KEYS or not spec.init_kwargs:
+            continue
+        try:
+            alone = getattr(cls(**{key: {"model_type": spec.model_type}}), key)
+            bare = config_class(spec.model_type)()
+        except Exception:  # noqa: S112  # a class may need more than that
+            continue
+        given = {name: value for name, value in spec.init_kwargs.items() if jsonable(value) and not SKIPPED.search(name)}
+        new = {name: value for name, value in given.items() if getattr(bare, name, None) != value}
+        if new and all(getattr(alone, name, None) == value for name, value in new.items()):
+            out[key] = given
+    return out
+
+
 def own_type(architecture: str, types: set[str]) -> str | None:
     """The type that a class belongs to, among those that use it: LlamaForCausalLM is llama's, though internlm3 has it too."""
     if len(types) == 1:
@@ -105,7 +142,58 @@ def own_type(architecture: str, types: set[str]) -> str | None:
     return max(named, key=len, default=None)
 
 
-LANGUAGE_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder_config", "decoder", "vlm_config")
+# Types whose class cannot be built from its defaults alone, read in its code.
+TIES_BY_HAND = {"hunyuan_vl": "either", "shieldgemma2": "either"}
+
+
+def ties(model_type: str) -> str | None:
+    """Which key ties input and output embeddings, measured on models that are built with every pair of values.
+
+    ``whole`` is the document's key, ``text`` the language model's, ``either`` one of them; ``never`` is a class that has two tensors
+    whatever they say. ``None`` where that cannot be measured, or where the keys do something else.
+    """
+    if model_type not in generating():
+        return None
+    cls = config_class(model_type)
+    path, counts = language_path(cls), {}
+    for whole, text in product((None, True, False), (None, True, False) if path else (None,)):
+        document = few_layers(cls)
+        for level, value in ((document, whole), (language_level(document, path) if path else document, text)):
+            if value is not None:
+                level["tie_word_embeddings"] = value
+        try:
+            counts[whole, text] = parameters(built(model_type, document))
+        except Exception:
+            return None
+    sizes = sorted(set(counts.values()))
+    if len(sizes) == 1:
+        return "never" if claims_a_head(model_type) else None
+    try:
+        config = cls()
+    except Exception:
+        return None
+    inner = config
+    for key in path:
+        inner = getattr(inner, key)
+    defaults = (bool(getattr(config, "tie_word_embeddings", False)), bool(getattr(inner, "tie_word_embeddings", False)))
+    for name in ("whole", "text", "either"):
+        tied = []
+        for pair in counts:
+            by_whole, by_text = (own if own is not None else default for own, default in zip(pair, defaults, strict=True))
+            tied.append({"whole": by_whole, "text": by_text, "either": by_whole or by_text}[name])
+        if len(sizes) == 2 and tied == [count == sizes[0] for count in counts.values()]:
+            return name
+    return None
+
+
+def claims_a_head(model_type: str) -> bool:
+    """Whether the class that never ties has a head beside its embedding, as far as it says where these are."""
+    model = built(model_type, few_layers(config_class(model_type)))
+    try:
+        head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return any(name.endswith("lm_head.weight") for name, _ in model.named_parameters())
+    return head is not None and getattr(embedding, "weight", None) is not head.weight
 
 
 def describe(cls: Any, tower: bool = False) -> dict[str, Any]:
@@ -116,6 +204,9 @@ def describe(cls: Any, tower: bool = False) -> dict[str, Any]:
     nested = nested_types(cls)
     if nested:
         entry["nested"] = nested
+    found = {} if tower else filled(cls)
+    if found:
+        entry["filled"] = found
     return entry
 
 
@@ -191,6 +282,9 @@ def language_types(classes: Classes, wanted: list[str]) -> dict[str, Any]:
         entry = describe(cls)
         nested = entry.get("nested", {})
         queue.extend(nested[key] for key in classes.add_nested(cls) if key in LANGUAGE_KEYS and key in nested)
+        found = TIES_BY_HAND.get(model_type) or ties(model_type)
+        if found is not None:
+            entry["ties"] = found
         types[model_type] = entry
     return types
 

@@ -25,14 +25,6 @@ Named = tuple[str, Weighed]
 Dims = AttentionDims | AttentionKind
 K = TypeVar("K", bound=Hashable)
 
-_TIED_BY_EITHER: Final = frozenset(
-    {
-        "glm4v", "glm4v_moe", "glm_ocr", "hunyuan_vl", "llava", "llava_next_video", "llava_onevision", "minimax_m3_vl",
-        "paddleocr_vl", "qwen2_5_vl", "qwen2_vl", "shieldgemma2", "video_llama_3",
-    }
-)  # fmt: skip
-_TIED_BY_TEXT: Final = frozenset({"vibevoice"})
-
 
 def switched(config: Config, switch: Switch) -> bool:
     """The value of a switch for this config."""
@@ -54,17 +46,16 @@ def rms_norms(width: int, *paths: str) -> Weighed:
 
 
 def tied_head(config: Config, top: Config) -> bool:
-    """Whether input and output embeddings are one tensor: the key of the whole document decides, else that of the language model.
+    """Whether input and output embeddings are one tensor, as the document's class in transformers ties them.
 
-    A few classes hand the language model's key up. With those either key ties, or the language model's key alone.
+    That may be by the key of the whole document, by the language model's, by either, or never, whatever the keys say
+    (``ties`` in ``class_defaults.json``). Where no class is known the document's key decides, else the language model's.
     """
-    own = config.get("tie_word_embeddings")
-    if top.model_type in _TIED_BY_TEXT:
-        return bool(own)
-    whole = top.get("tie_word_embeddings")
-    if top.model_type in _TIED_BY_EITHER:
-        return bool(whole) or bool(own)
-    return bool(own if whole is None else whole)
+    rule = top.ties or ("never" if config.ties == "never" else None)
+    own, whole = bool(config.get("tie_word_embeddings")), top.get("tie_word_embeddings")
+    if rule is None:
+        return own if whole is None else bool(whole)
+    return {"never": False, "text": own, "either": own or bool(whole), "whole": bool(whole)}[rule]
 
 
 def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: Part = Part.LANGUAGE) -> list[Block]:

@@ -54,12 +54,14 @@ _TOWERS: Final = "tower_defaults.json"
 class ClassDefaults:
     """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
 
-    __slots__ = ("aliases", "defaults", "nested")
+    __slots__ = ("aliases", "defaults", "filled", "nested", "ties")
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.aliases: Mapping[str, str] = entry.get("aliases", {})
         self.defaults: Mapping[str, Any] = entry.get("defaults", {})
         self.nested: Mapping[str, str] = entry.get("nested", {})
+        self.ties: str | None = entry.get("ties")
+        self.filled: Mapping[str, Mapping[str, Any]] = entry.get("filled", {})
 
 
 @lru_cache(maxsize=2)
@@ -202,6 +204,11 @@ class Config:
     def has_class(self) -> bool:
         """Whether transformers has a config class for this model type."""
         return self._class is not None
+
+    @property
+    def ties(self) -> str | None:
+        """Which key makes this type's class tie the embeddings: ``whole``, ``text``, ``either``, or ``never``; ``None`` if unknown."""
+        return None if self._class is None else self._class.ties
 
     def _key_in_file(self, key: str) -> str | None:
         """The name under which the file gives ``key``."""
@@ -359,7 +366,9 @@ class Config:
         declared = value.get("model_type")
         if isinstance(declared, str) and declared:
             model_type = declared
-        child = Config(value, model_type or self.nested_type(key), self._place(key))
+        # A few classes put values of their own into a nested config that leaves them out.
+        filled = {} if self._class is None else self._class.filled.get(key, {})
+        child = Config({**filled, **value} if filled else value, model_type or self.nested_type(key), self._place(key))
         self.children.append(child)
         return child
 

@@ -24,7 +24,15 @@ from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.config import ALIASES, Config, architecture_of, bears_on_memory, class_defaults, defaults_table, weighs
 from hwcalc.parsers.known_types import KeptKinds, family_of, known_types, nearest_types, read_family
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import MAX_NESTING, NESTED, find_family, find_language_model, known_family, room_of
+from hwcalc.parsers.registry import (
+    MAX_NESTING,
+    NESTED,
+    find_family,
+    find_language_model,
+    known_family,
+    model_type_of_architecture,
+    room_of,
+)
 from hwcalc.text import quoted, shown
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
@@ -51,6 +59,10 @@ class Read(Record):
 def understood(raw: RawModel, top: Config, architecture: str | None, assume: str | None) -> tuple[Read, list[str]]:
     """The config as its own family reads it, or as the assumption says; and the keys that were left out of account."""
     found = find_language_model(top)
+    if found is not None and (other := contradicting(top, *found, architecture)) is not None:
+        if assume is None:
+            raise proposed(_contradiction(raw, top, other, architecture), raw, top)
+        found = None
     if assume is None:
         if found is None:
             declared = raw.config.get("model_type")
@@ -89,6 +101,36 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
     weighed = not (assumed.plain or tried.unweighed or tried.filled_weights)
     read = Read(family=family, config=config, top=whole, reading=reading, notes=notes, assumed=True, weighed=weighed)
     return read, list(tried.unread)
+
+
+def contradicting(top: Config, family: Family, config: Config, architecture: str | None) -> str | None:
+    """The model type that the architecture belongs to, where the config read so is another model; ``None`` without contradiction.
+
+    A type whose code lives with the model may name any class. One that transformers has a class for is built by that class alone,
+    while other engines go by the architecture.
+    """
+    owner = None if architecture is None else model_type_of_architecture(architecture)
+    other = find_family(owner)
+    if other is None or owner == config.model_type or config is not top or not config.has_class or other is family:
+        return None
+    try:
+        own = family.read(Config(top.raw))
+        again = other.read(Config(top.raw, owner))
+        same = own.layers == again.layers and _elements(family, own) == _elements(other, again)
+    except (ConfigError, UsageError, ValueError):
+        same = False
+    return None if same else owner
+
+
+def _elements(family: Family, reading: Reading) -> int:
+    """How many numbers the weights of a reading have; 0 where nobody counts them."""
+    blocks = family.weigh(reading.config, reading.config, reading) or ()
+    return sum(block.count * weight.elements for block in blocks for weight in block.weights)
+
+
+def _contradiction(raw: RawModel, top: Config, owner: str, architecture: str | None) -> UnknownArchitectureError:
+    message = f"{raw.id} says model_type {quoted(top.model_type)}, but its architecture, {shown(architecture or '', 60)}, is of {owner}."
+    return UnknownArchitectureError(f"{message} The two are different models.")
 
 
 def _by_its_family(top: Config, family: Family, config: Config, architecture: str | None) -> tuple[Read, list[str]]:

@@ -97,7 +97,8 @@ def from_a_layer_on(config: Config, count: int, *, always: bool = False) -> list
     """Layers from ``max_window_layers`` on slide, if ``use_sliding_window`` or ``always``."""
     first = config.maybe_integer("max_window_layers", minimum=0) or 0
     window = config.maybe_integer("sliding_window", minimum=0)
-    slides = window and (always or config.flag("use_sliding_window"))
+    # The flag is read beside a null window as well, where it has no effect.
+    slides = (config.flag("use_sliding_window") or always) and window
     return [SLIDING if slides and i >= first else FULL for i in range(count)]
 
 

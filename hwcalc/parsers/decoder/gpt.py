@@ -350,7 +350,7 @@ MODERNBERT: Final = Decoder(
     norms=1, attn="attn", qkv_bias="attention_bias", o_bias="attention_bias", output="Wo", mlp_bias="mlp_bias", fused_gate="Wi",
     head_bias="decoder_bias", attentions=_modernbert_attentions, outer=_modernbert_outer,
 )  # fmt: skip
-KYUTAI: Final = Decoder(tied=build.untied, rows=_codebook_rows, mlps=_gated_halves)
+KYUTAI: Final = Decoder(rows=_codebook_rows, mlps=_gated_halves)
 MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)
 PLAIN: Final = Decoder(layers=build.alike())
 _LLAMA: Final = replace(PLAIN, qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")

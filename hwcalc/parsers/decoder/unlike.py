@@ -454,7 +454,8 @@ def _minimax_m3_sparse(config: Config, count: int) -> list[bool]:
 def _read_mllama(config: Config) -> Reading:
     """Llama 3.2 Vision: some layers attend to the image instead of the text, and keep nothing on a text-only run."""
     count, dims = config.number_of_layers(), attention_dims(config)
-    images = set(config.integers("cross_attention_layers") or [])
+    named = config.integers("cross_attention_layers")
+    images = set(range(3, 39, 5) if named is None else named)
     layers = tuple((dims.cross() if index in images else dims.full(),) for index in range(count))
     message = f"{len(images)} layers attend to the image: without one they keep nothing. Give the number of image tokens with --encoder-seq."
     return Reading(layers=layers, config=config, encoder_tokens=0, notes=(Note(code="text-only", message=message),))

@@ -64,6 +64,10 @@ class _T5(EncoderDecoder):
         count = len(layers)
         named = (config.maybe_integer(f"num_sparse_{side}_layers", minimum=0) or 0) if self.sparse else 0
         step = (count // named if named > 0 else count) if self.sparse else 0
+        if self.sparse:
+            # A step that the file gives wins over the number of sparse layers.
+            given = config.maybe_integer(f"{side}_sparse_step", minimum=0)
+            step = step if given is None else given
         sparse = [step > 0 and (step == 1 or i % step == 1) for i in range(count)]
         places = [(layer, i == 0 or self.biases_everywhere, sparse[i]) for i, layer in enumerate(layers)]
         out = blocks.repeated(places, lambda place: self._layer(config, width, side, *place), part)

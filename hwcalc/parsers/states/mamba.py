@@ -25,7 +25,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import AttentionKind, Layer, Mamba1, Mamba2, NoCache, SharedCache
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, Part, WeightRole
-from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
+from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
     LayerReader,
@@ -352,7 +352,10 @@ def _zamba2_mamba(config: Config, index: int) -> Layer:
     # Published files have a state_size beside mamba_d_state. The model reads mamba_d_state.
     config.ignore("state_size")
     heads = config.integer("n_mamba_heads")
-    head_dim = config.maybe_integer("mamba_headdim") or _inner_width(config, "mamba_expand") // heads
+    inner = _inner_width(config, "mamba_expand")
+    head_dim = config.maybe_integer("mamba_headdim") or inner // heads
+    if heads * head_dim != inner:
+        raise config.error("n_mamba_heads", heads, f"such that n_mamba_heads x mamba_headdim is the inner width ({inner:,})")
     return (_mamba2_kind(config, heads, head_dim, "mamba_d_state", "mamba_ngroups", "mamba_d_conv"),)
 
 
@@ -399,7 +402,9 @@ def _zamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     out, attending = _zamba_layers(config, top, reading, _mamba1_mixer(config, heads=config.integer("n_mamba_heads")))
     if attending:
         mlp = w.gated_mlp(config.integer("hidden_size"), config.integer("intermediate_size"), path="shared_transf.feed_forward")
-        out += _shared(config, reading.layers[attending[0]], mlp, "shared_transf")
+        # Untied embeddings untie the block too: the class then keeps one for each layer that runs it.
+        count = 1 if tied_head(config, top) else len(attending)
+        out += _shared(config, reading.layers[attending[0]], mlp, "shared_transf", count)
     return out
 
 
@@ -413,7 +418,11 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
         return out
     path = "shared_transformer"
     mlp = w.gated_mlp(hidden, width, bias=bias, path=f"{path}.feed_forward", fused="gate_up_proj")
-    shared = min(config.integer("num_mem_blocks"), len(attending))
+    different = min(config.integer("num_mem_blocks"), len(attending))
+    # Untied embeddings untie the blocks too: each layer then has its own, with the adapters of all layers that would share it.
+    tied = tied_head(config, top)
+    shared = different if tied else len(attending)
+    adapters = len(attending) if tied else sum(len(attending[i % different :: different]) for i in range(len(attending)))
     out += _shared(config, reading.layers[attending[0]], mlp, path, shared)
     rank = config.integer("adapter_rank")
     adapter = w.linear(f"{path}.feed_forward.gate_up_proj_adapter_list.0", hidden, rank)
@@ -421,7 +430,8 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
     for name in "qkv" if config.flag("use_shared_attention_adapter") else "":
         adapter += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.0", 2 * hidden, rank)
         adapter += w.linear(f"{path}.self_attn.linear_{name}_adapter_list.1", rank, 2 * hidden)
-    return [*out, Block(kind="adapter", weights=adapter, count=len(attending), layers=tuple(attending))]
+    places = tuple(attending) if tied else None
+    return [*out, Block(kind="adapter", weights=adapter, count=adapters, layers=places)]
 
 
 _ZAMBA_IGNORED: Final = (*_HYBRID_KEYS, "attention_head_dim", "attention_hidden_size", "n_mamba_heads")

@@ -42,6 +42,7 @@ GIVEN: Final[Mapping[str, Any]] = {
 ELSEWHERE: Final[Mapping[str, str]] = {
     "falcon": "its model reads multi_query, not the number of key/value heads",
     "hrm_text": "each of its layers runs several times, with a cache of its own",
+    "mllama_text_model": "some of its layers attend to the image, and keep nothing without one",
     "mimo_v2_flash": "its sliding layers double the key/value heads, which no key says",
     "step3p5": "transformers reads these keys in text_config only",
 }

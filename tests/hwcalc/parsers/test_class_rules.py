@@ -1,0 +1,64 @@
+"""What a config class of transformers decides by itself: ties, defaults of nested configs, and a model type beside an architecture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwcalc import load_model, plan
+from hwcalc.errors import ConfigError, UnknownArchitectureError
+from tests.tiny_configs import TINY_LLAMA
+
+SMALL: dict[str, Any] = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"}
+
+
+def counted(document: dict[str, Any]) -> int:
+    """Parameters that kvplan counts."""
+    weights = load_model(document).counted
+    assert weights is not None
+    return weights.total
+
+
+def test_a_class_that_never_ties() -> None:
+    """The file's word does not tie what the class keeps as two tensors."""
+    for model_type in ("nemotron_h", "kimi_linear", "bailing_hybrid", "xlstm"):
+        document = {"model_type": model_type}
+        assert counted({**document, "tie_word_embeddings": True}) == counted({**document, "tie_word_embeddings": False})
+
+
+def test_a_null_window_beside_its_switch() -> None:
+    """Qwen2 with the switch on and no window attends fully."""
+    document = {**TINY_LLAMA, "model_type": "qwen2", "num_key_value_heads": 4, "sliding_window": None}
+    full = plan(document, seq=64).cache.total_bytes
+    assert plan({**document, "use_sliding_window": True}, seq=64).cache.total_bytes == full
+
+
+def test_the_image_layers_of_mllama() -> None:
+    """Without a list every fifth layer from the fourth on attends to the image."""
+    named = {"model_type": "mllama_text_model", "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}
+    assert load_model({"model_type": "mllama_text_model"}).stack == load_model(named).stack
+
+
+def test_zamba2_with_other_heads_than_its_width() -> None:
+    """Heads that do not fill the inner width are refused, as those of other Mamba-2 types are."""
+    document = {"model_type": "zamba2", "hidden_size": 64, "n_mamba_heads": 8, "mamba_headdim": 8}
+    with pytest.raises(ConfigError, match="n_mamba_heads x mamba_headdim"):
+        load_model(document)
+
+
+def test_a_model_type_that_contradicts_its_architecture() -> None:
+    """A Grok file that calls itself GIT is neither; one whose two names are read alike is accepted."""
+    grok = {**SMALL, "model_type": "git", "architectures": ["Grok1ForCausalLM"], "num_key_value_heads": 2}
+    with pytest.raises(UnknownArchitectureError, match=r"git.*Grok1ForCausalLM"):
+        load_model(grok)
+    alike = {**TINY_LLAMA, "num_key_value_heads": 4, "sliding_window": None, "architectures": ["MistralForCausalLM"]}
+    assert load_model(alike).model_type == "llama"
+
+
+def test_a_nested_config_that_its_class_fills_in() -> None:
+    """Voxtral's class puts its own widths into a text_config without them."""
+    text = {"model_type": "llama", "num_hidden_layers": 2}
+    filled = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 3072}
+    short = load_model({"model_type": "voxtral", "text_config": text})
+    assert short.stack == load_model({"model_type": "voxtral", "text_config": {**text, **filled}}).stack
