@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.engines.memory import is_measured
 from hwcalc.engines.models import encoder_length, has_classes, has_cross, model_classes
+from hwcalc.engines.runs_on import check_accelerator, check_formats
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.stored import (
     NOTHING,
@@ -122,6 +123,20 @@ class Deployment:
         """Raise an error if the engine has no class for the model, where it has a list of them. It is checked before the kinds of layers."""
         if has_classes(self.engine.name):
             model_classes(self.engine.name).check(self.model)
+
+    def backend(self) -> str:
+        """The part of the engine that runs this, where accelerators of its parts differ; empty for most engines."""
+        return ""
+
+    @cached_property
+    def accelerator_warnings(self) -> tuple[Note, ...]:
+        """A warning where sources leave open whether the engine runs on the accelerator. Raises an error if it does not."""
+        return check_accelerator(self)
+
+    @cached_property
+    def format_warnings(self) -> tuple[Note, ...]:
+        """Warnings where sources leave open whether the formats run there. Raises an error for those that do not."""
+        return check_formats(self)
 
     def weight_rules(self) -> Rules:
         """The rules by which the engine divides the weights of a model over ranks."""
@@ -253,6 +268,11 @@ class Occupancy:
         return noted.value
 
     @property
+    def hardware_warnings(self) -> tuple[Note, ...]:
+        """Warnings where sources leave open whether the engine, or a format, runs on the accelerator."""
+        return (*self.deployment.accelerator_warnings, *self.deployment.format_warnings)
+
+    @property
     def tokens(self) -> int:
         """Tokens of one sequence."""
         return self.load.seq
@@ -264,12 +284,14 @@ class Occupancy:
 
     def checked(self) -> Self:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
+        self.deployment.accelerator_warnings  # noqa: B018 - refuses an accelerator on which the engine does not run
         self.shared("kinds", self._check_kinds)
         # The notes on defaults come first.
         self.told(self.deployment.dtypes)
         if self.load.encoder_seq is not None or has_cross(self.model):
             self.encoder_tokens  # noqa: B018
         self.check()
+        self.deployment.format_warnings  # noqa: B018 - refuses formats that do not run on the accelerator
         group, ep = self.parallel.group, self.parallel.ep
         if group % ep:
             raise UsageError(

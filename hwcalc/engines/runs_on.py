@@ -1,0 +1,165 @@
+"""Whether an engine runs on an accelerator, and the formats of a deployment there: the one refusal, and the one warning.
+
+What runs where are facts with their source (:mod:`hwcalc.profiles.engine_hardware`). An engine may also run where kvplan does not know its
+rules; :attr:`~hwcalc.engines.engine.Engine.planned_makers` says on whose accelerators it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
+from hwcalc.model import Note
+from hwcalc.profiles.engine_hardware import Answer, Found, architecture_of, format_runs_on, has_hardware, runs_on
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Deployment
+    from hwcalc.engines.engine import Engine
+    from hwcalc.profiles.hardware_file import Gpu
+
+OPEN: Final = "hardware-open"
+"""The code of the warning that sources leave open whether the engine runs so."""
+_NOUNS: Final = {"weights": "{} weights", "cache": "a cache in {}", "attention": "{} attention"}
+_CHANGES: Final = {
+    "weights": "Use other --weights, or another accelerator.",
+    "cache": "Use: --dtype auto, or another accelerator.",
+    "attention": "Use another accelerator.",
+}
+_ANYWHERE: Final = "llamacpp"
+"""The engine that runs on most accelerators."""
+
+
+def check_accelerator(deployment: Deployment) -> tuple[Note, ...]:
+    """A warning if sources leave open whether the engine runs on the accelerator. Raises an error if it does not, or if its rules there are not known."""
+    engine, gpu = deployment.engine, deployment.setup.hardware.gpu
+    if gpu is None or not has_hardware(engine.name):
+        return ()
+    found = runs_on(engine.name, deployment.version, gpu, deployment.backend())
+    if found.answer is Answer.NEVER:
+        why = f": {found.row.note}" if found.row is not None and found.row.note else ""
+        why = why or (": no source says that it does" if found.row is None else "")
+        message = f"{_titled(deployment)} does not run on {_called(gpu)}{why}."
+        raise UnsupportedError(message, hint=_elsewhere(deployment, gpu))
+    if engine.planned_makers is not None and gpu.vendor.lower() not in engine.planned_makers:
+        raise UnsupportedError(
+            f"{engine.label}'s rules for {gpu.name} are not known.",
+            hint="Known: those for the accelerators of "
+             f"{', '.join(engine.planned_makers)}. Without --gpu: give a budget with --kv-memory.",
+        )
+    if found.answer is Answer.OPEN:
+        why = "its file says neither compute_capability nor architecture"
+        return (_open(f"{_titled(deployment)} runs on {_called(gpu)}", found, why),)
+    return ()
+
+
+def check_formats(deployment: Deployment) -> tuple[Note, ...]:
+    """Warnings on formats and attention of which sources leave open whether they run there. Raises an error for those that do not."""
+    engine, gpu = deployment.engine, deployment.setup.hardware.gpu
+    if gpu is None or not has_hardware(engine.name):
+        return ()
+    notes = []
+    for section, spelled in _needs(deployment):
+        found = format_runs_on(engine.name, deployment.version, section, spelled, gpu, deployment.backend())
+        if found is None or found.answer is Answer.RUNS:
+            continue
+        said = _NOUNS[section].format(spelled[-1])
+        if found.answer is Answer.OPEN:
+            unsaid = "no source names them together"
+            notes.append(_open(f"{_titled(deployment)} runs {said} on {_called(gpu)}", found, unsaid))
+            continue
+        named = found.row is not None and found.row.answer is Answer.NEVER
+        why = found.row.note if named and found.row is not None else f"it runs {said} on {_listed(found.accelerators)}"
+        raise UnsupportedError(
+            f"{_titled(deployment)} does not run {said} on {_called(gpu)}{f': {why}' if why else ''}.",
+            hint=f"{_CHANGES[section]} See: kvplan engines {engine.name} --hardware",
+        )
+    return tuple(notes)
+
+
+def runs_weights(engine: Engine, version: str, gpu: Gpu | None, name: str) -> bool:
+    """Whether weights in this format run there for all that is known; without a GPU they do."""
+    if gpu is None:
+        return True
+    found = format_runs_on(engine.name, version, "weights", (name,), gpu)
+    return found is None or found.answer is Answer.RUNS
+
+
+def _needs(deployment: Deployment) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The formats of a deployment: the section of the facts, and the names of one, the most exact first."""
+    for spelled in _weights(deployment):
+        yield "weights", spelled
+    for part in dict.fromkeys(deployment.dtypes.value.kv.split(":")):
+        yield "cache", (part,)
+    kinds = {type(group.kind) for group in deployment.plain_stack.groups}
+    if {LatentAttention, SparseIndexer} <= kinds:
+        yield "attention", ("sparse latent",)
+    if CompressedAttention in kinds:
+        yield "attention", ("compressed",)
+
+
+def _weights(deployment: Deployment) -> Iterator[tuple[str, ...]]:
+    """The names of each format of the weights, after the quantiser where the checkpoint names one."""
+    model, named = deployment.model, deployment.setup.weights
+    from_gguf = model.gguf is not None and bool(model.gguf.tensors)
+    if named is None and not from_gguf and model.quantization is None:
+        return
+    from hwcalc.quantization.ggml import MIXES
+    from hwcalc.quantization.planned import format_name, planned_scheme
+
+    name = format_name(named)
+    scheme, _ = planned_scheme(model, name)
+    if scheme is None:
+        return
+    formats = dict.fromkeys(rule.format.name for rule in scheme.rules)
+    if name in MIXES or (name is None and from_gguf):
+        yield ("gguf",)
+        yield from ((form,) for form in formats if form.startswith(("mxfp4", "nvfp4")))
+        return
+    method = "" if name is not None else str((model.quantization or {}).get("quant_method", "")).lower().replace("_", "-")
+    for form in formats:
+        yield (f"{method} {form}", form) if method else (form,)
+
+
+def _open(what: str, found: Found, otherwise: str) -> Note:
+    why = found.row.note if found.row is not None else otherwise
+    return Note(code=OPEN, message=f"It is not certain that {what}{f': {why}' if why else ''}.")
+
+
+def _titled(deployment: Deployment) -> str:
+    return f"{deployment.engine.label} {deployment.version.removeprefix('v')}".rstrip()
+
+
+def _called(gpu: Gpu) -> str:
+    """The accelerator, with the name by which engines know it."""
+    name = architecture_of(gpu)
+    return gpu.name if name is None else f"{gpu.name} ({_spelled(name)})"
+
+
+def _spelled(name: str) -> str:
+    return f"compute capability {name}" if name[0].isdigit() else name
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Accelerators in words.
+
+    >>> _listed(("7.5+", "gfx942")), _listed(("9.0", "10.0"))
+    ('compute capability 7.5 and above, and gfx942', 'compute capability 9.0, 10.0')
+    """
+    numbers = [name for name in dict.fromkeys(names) if name[0].isdigit()]
+    others = [name for name in dict.fromkeys(names) if not name[0].isdigit()]
+    cuda = f"compute capability {', '.join(numbers).replace('+', ' and above')}" if numbers else ""
+    return ", and ".join(filter(None, (cuda, ", ".join(others)))) or "no accelerator"
+
+
+def _elsewhere(deployment: Deployment, gpu: Gpu) -> str:
+    """What to type: the newest version that runs there, or the engine that runs on most, and where the list is."""
+    engine, out = deployment.engine, []
+    ran = next((one for one in engine.versions if runs_on(engine.name, one, gpu).answer is Answer.RUNS), None)
+    if ran is not None:
+        out.append(f"--engine {engine.name}@{ran}")
+    if engine.name != _ANYWHERE and runs_on(_ANYWHERE, "", gpu).answer is Answer.RUNS:
+        out.append(f"--engine {_ANYWHERE}")
+    use = f"Use: {' or '.join(out)}. " if out else "Use another accelerator. "
+    return f"{use}What runs where: kvplan engines {engine.name} --hardware"
