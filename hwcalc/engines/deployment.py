@@ -131,7 +131,8 @@ class Deployment:
     @cached_property
     def accelerator_warnings(self) -> tuple[Note, ...]:
         """A warning where sources leave open whether the engine runs on the accelerator. Raises an error if it does not."""
-        return check_accelerator(self)
+        gpu = self.setup.hardware.gpu
+        return () if gpu is None else check_accelerator(self.engine, self.version, gpu, self.backend())
 
     @cached_property
     def format_warnings(self) -> tuple[Note, ...]:

@@ -31,27 +31,24 @@ _ANYWHERE: Final = "llamacpp"
 """The engine that runs on most accelerators."""
 
 
-def check_accelerator(deployment: Deployment) -> tuple[Note, ...]:
+def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "") -> tuple[Note, ...]:
     """A warning if sources leave open whether the engine runs on the accelerator. Raises an error if it does not, or if its rules there are not known."""
-    engine, gpu = deployment.engine, deployment.setup.hardware.gpu
-    if gpu is None or not has_hardware(engine.name):
+    if not has_hardware(engine.name):
         return ()
-    found = runs_on(engine.name, deployment.version, gpu, deployment.backend())
+    found, title = runs_on(engine.name, version, gpu, backend), _titled(engine, version)
     if found.answer is Answer.NEVER:
-        why = f": {found.row.note}" if found.row is not None and found.row.note else ""
-        why = why or (": no source says that it does" if found.row is None else "")
-        message = f"{_titled(deployment)} does not run on {_called(gpu)}{why}."
-        raise UnsupportedError(message, hint=_elsewhere(deployment, gpu))
+        why = "no source says that it does" if found.row is None else found.row.note
+        message = f"{title} does not run on {_called(gpu)}{f': {why}' if why else ''}."
+        raise UnsupportedError(message, hint=_elsewhere(engine, gpu))
     if engine.planned_makers is not None and gpu.vendor.lower() not in engine.planned_makers:
+        makers = ", ".join(engine.planned_makers)
         raise UnsupportedError(
             f"{engine.label}'s rules for {gpu.name} are not known.",
-            hint="Known: those for the accelerators of "
-             f"{', '.join(engine.planned_makers)}. Without --gpu: give a budget with --kv-memory.",
+            hint=f"Known: those for accelerators of {makers}. Without --gpu: give a budget with --kv-memory.",
         )
-    if found.answer is Answer.OPEN:
-        why = "its file says neither compute_capability nor architecture"
-        return (_open(f"{_titled(deployment)} runs on {_called(gpu)}", found, why),)
-    return ()
+    if found.answer is Answer.RUNS:
+        return ()
+    return (_open(f"{title} runs on {_called(gpu)}", found, "its file says neither compute_capability nor architecture"),)
 
 
 def check_formats(deployment: Deployment) -> tuple[Note, ...]:
@@ -59,7 +56,7 @@ def check_formats(deployment: Deployment) -> tuple[Note, ...]:
     engine, gpu = deployment.engine, deployment.setup.hardware.gpu
     if gpu is None or not has_hardware(engine.name):
         return ()
-    notes = []
+    notes, title = [], _titled(engine, deployment.version)
     for section, spelled in _needs(deployment):
         found = format_runs_on(engine.name, deployment.version, section, spelled, gpu, deployment.backend())
         if found is None or found.answer is Answer.RUNS:
@@ -67,12 +64,14 @@ def check_formats(deployment: Deployment) -> tuple[Note, ...]:
         said = _NOUNS[section].format(spelled[-1])
         if found.answer is Answer.OPEN:
             unsaid = "no source names them together"
-            notes.append(_open(f"{_titled(deployment)} runs {said} on {_called(gpu)}", found, unsaid))
+            notes.append(_open(f"{title} runs {said} on {_called(gpu)}", found, unsaid))
             continue
         named = found.row is not None and found.row.answer is Answer.NEVER
-        why = found.row.note if named and found.row is not None else f"it runs {said} on {_listed(found.accelerators)}"
+        why = found.row.note if named and found.row is not None else ""
+        if not why and found.accelerators:
+            why = f"that needs {_listed(found.accelerators)}"
         raise UnsupportedError(
-            f"{_titled(deployment)} does not run {said} on {_called(gpu)}{f': {why}' if why else ''}.",
+            f"{title} does not run {said} on {_called(gpu)}{f': {why}' if why else ''}.",
             hint=f"{_CHANGES[section]} See: kvplan engines {engine.name} --hardware",
         )
     return tuple(notes)
@@ -127,8 +126,8 @@ def _open(what: str, found: Found, otherwise: str) -> Note:
     return Note(code=OPEN, message=f"It is not certain that {what}{f': {why}' if why else ''}.")
 
 
-def _titled(deployment: Deployment) -> str:
-    return f"{deployment.engine.label} {deployment.version.removeprefix('v')}".rstrip()
+def _titled(engine: Engine, version: str) -> str:
+    return f"{engine.label} {version.removeprefix('v')}".rstrip()
 
 
 def _called(gpu: Gpu) -> str:
@@ -145,17 +144,17 @@ def _listed(names: tuple[str, ...]) -> str:
     """Accelerators in words.
 
     >>> _listed(("7.5+", "gfx942")), _listed(("9.0", "10.0"))
-    ('compute capability 7.5 and above, and gfx942', 'compute capability 9.0, 10.0')
+    ('compute capability 7.5 and above, or gfx942', 'compute capability 9.0, 10.0')
     """
     numbers = [name for name in dict.fromkeys(names) if name[0].isdigit()]
     others = [name for name in dict.fromkeys(names) if not name[0].isdigit()]
     cuda = f"compute capability {', '.join(numbers).replace('+', ' and above')}" if numbers else ""
-    return ", and ".join(filter(None, (cuda, ", ".join(others)))) or "no accelerator"
+    return ", or ".join(filter(None, (cuda, ", ".join(others))))
 
 
-def _elsewhere(deployment: Deployment, gpu: Gpu) -> str:
+def _elsewhere(engine: Engine, gpu: Gpu) -> str:
     """What to type: the newest version that runs there, or the engine that runs on most, and where the list is."""
-    engine, out = deployment.engine, []
+    out = []
     ran = next((one for one in engine.versions if runs_on(engine.name, one, gpu).answer is Answer.RUNS), None)
     if ran is not None:
         out.append(f"--engine {engine.name}@{ran}")

@@ -16,6 +16,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.memory import Section
+from hwcalc.engines.runs_on import check_accelerator
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
 from hwcalc.formulas.record import Record
@@ -281,13 +282,16 @@ class Fitted(Record):
         return bound_of(self.opened)
 
 
-def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
+def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:
     """The engine and the hardware that the options name; ``seq`` is the length where the options name none.
 
-    Raises :class:`~hwcalc.errors.UsageError` for unknown names.
+    A warning that sources leave open whether the engine runs there is added to ``notes``. Raises
+    :class:`~hwcalc.errors.UsageError` for unknown names, and :class:`~hwcalc.errors.UnsupportedError` if it does not run there.
     """
     engine, version = find_engine(asked.engine)
     engine.check_options(asked.engine_options)
     if gpu.is_host:
         engine.check_host(gpu, asked.engine_options, asked.gpus or 1)
-    return Hosting(engine=engine, engine_version=engine.version(version) or None, gpu=gpu, seq=asked.seq or seq, asked=asked)
+    resolved = engine.version(version)
+    notes += check_accelerator(engine, resolved, gpu)
+    return Hosting(engine=engine, engine_version=resolved or None, gpu=gpu, seq=asked.seq or seq, asked=asked)
