@@ -134,9 +134,7 @@ def runs_on(engine: str, version: str, gpu: Gpu, backend: str = "") -> Found:
     return Found(answer=Answer.OPEN if unknown else Answer.NEVER)
 
 
-def format_runs_on(
-    engine: str, version: str, section: str, spelled: Sequence[str], gpu: Gpu, backend: str = ""
-) -> Found | None:
+def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[str], gpu: Gpu, backend: str = "") -> Found | None:
     """Whether a format runs on an accelerator; ``None`` if nothing says that it needs more than the engine.
 
     ``spelled`` are its names, the most exact first. The first of which any row speaks counts, of those with a row for this maker's

@@ -163,7 +163,6 @@ _WORDS: Final = (
     {
         "All of them": "kvplan engines",
         "One with its options and versions": "kvplan engines vllm",
-        "Which kinds of layers each one plans": "kvplan engines --kinds",
         "What it runs on, with source": "kvplan engines vllm --hardware",
     },
 )
@@ -217,7 +216,9 @@ _ANSWERS: Final = (
 def _hardware(engines: Sequence[EngineInfo], view: View) -> Answer:
     """The accelerators on which engines run, and the formats that need more: a row for each statement of a source."""
     if not any(engine.hardware for engine in engines):
-        return Answer(text="", remarks=(f"{engines[0].name} is the formulas alone, which run on no accelerator: any may be planned.",))
+        return Answer(
+            text="", remarks=(f"{engines[0].name} is the formulas alone, which run on no accelerator: any may be planned.",)
+        )
     rows = []
     for engine in engines:
         for row in engine.hardware:

@@ -274,7 +274,9 @@ def _uncertain(opened: Occupancy, matches: Sequence[_Match]) -> tuple[Note, ...]
     if not names:
         return ()
     listed = ", ".join(dict.fromkeys(names))
-    message = f"Sources leave open whether {opened.engine.label} runs {opened.model.id} on {listed}: a plan on one of them says why."
+    message = (
+        f"Sources leave open whether {opened.engine.label} runs {opened.model.id} on {listed}: a plan on one of them says why."
+    )
     return (Note(code=OPEN, message=message),)
 
 
