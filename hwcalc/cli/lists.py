@@ -225,15 +225,12 @@ def _hardware(engines: Sequence[EngineInfo], view: View) -> Answer:
             what = "engine" if row.what == "runs" else f"{row.what} {', '.join(row.formats)}"
             versions = " ".join(filter(None, (row.since and f"from {row.since}", row.until and f"before {row.until}"))) or "all"
             own = (what, row.answer, " ".join(row.accelerators), versions, row.backend, row.note, row.source)
-            rows.append(own if len(engines) == 1 else (engine.name, *own))
-    header: tuple[str, ...] = ("what", "answer", "accelerators", "versions", "by", "note", "source")
-    if len(engines) > 1:
-        header = ("engine", *header)
-    if view.format == "table":
-        # Sources are long: they stand in the other formats.
-        header, rows = header[:-1], [row[:-1] for row in rows]
+            rows.append((engine.name, *own))
+    header = ("engine", "what", "answer", "accelerators", "versions", "by", "note", "source")
+    # One engine needs no column of its name. Sources are long: they stand in the other formats than a table.
+    shown = slice(len(engines) == 1, -1 if view.format == "table" else None)
     remarks = (*_ANSWERS, f"with the source of each row: kvplan engines {engines[0].name} --hardware --format csv")
-    return Answer(text=view.table(header, rows), remarks=() if view.quiet else remarks)
+    return Answer(text=view.table(header[shown], [row[shown] for row in rows]), remarks=() if view.quiet else remarks)
 
 
 def _hardware_infos(engine: str, version: str | None) -> Iterator[HardwareInfo]:

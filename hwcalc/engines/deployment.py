@@ -131,8 +131,8 @@ class Deployment:
     @cached_property
     def accelerator_warnings(self) -> tuple[Note, ...]:
         """A warning where sources leave open whether the engine runs on the accelerator. Raises an error if it does not."""
-        gpu = self.setup.hardware.gpu
-        return () if gpu is None else check_accelerator(self.engine, self.version, gpu, self.backend())
+        gpu, started = self.setup.hardware.gpu, self.setup.hardware.started
+        return () if gpu is None else check_accelerator(self.engine, self.version, gpu, self.backend(), started=started)
 
     @cached_property
     def format_warnings(self) -> tuple[Note, ...]:

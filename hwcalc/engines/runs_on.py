@@ -31,12 +31,15 @@ _ANYWHERE: Final = "llamacpp"
 """The engine that runs on most accelerators."""
 
 
-def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "") -> tuple[Note, ...]:
-    """A warning if sources leave open whether the engine runs on the accelerator. Raises an error if it does not, or if its rules there are not known."""
+def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "", *, started: bool = False) -> tuple[Note, ...]:
+    """A warning if sources leave open whether the engine runs on the accelerator.
+
+    Raises an error if it does not, unless it is known to have ``started`` there, or if its rules there are not known.
+    """
     if not has_hardware(engine.name):
         return ()
     found, title = runs_on(engine.name, version, gpu, backend), _titled(engine, version)
-    if found.answer is Answer.NEVER:
+    if found.answer is Answer.NEVER and not started:
         why = "no source says that it does" if found.row is None else found.row.note
         message = f"{title} does not run on {_called(gpu)}{f': {why}' if why else ''}."
         raise UnsupportedError(message, hint=_elsewhere(engine, gpu))
@@ -46,15 +49,16 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "")
             f"{engine.label}'s rules for {gpu.name} are not known.",
             hint=f"Known: those for accelerators of {makers}. Without --gpu: give a budget with --kv-memory.",
         )
-    if found.answer is Answer.RUNS:
+    if started or found.answer is Answer.RUNS:
         return ()
     return (_open(f"{title} runs on {_called(gpu)}", found, "its file says neither compute_capability nor architecture"),)
 
 
 def check_formats(deployment: Deployment) -> tuple[Note, ...]:
     """Warnings on formats and attention of which sources leave open whether they run there. Raises an error for those that do not."""
-    engine, gpu = deployment.engine, deployment.setup.hardware.gpu
-    if gpu is None or not has_hardware(engine.name):
+    engine, hardware = deployment.engine, deployment.setup.hardware
+    gpu = hardware.gpu
+    if gpu is None or hardware.started or not has_hardware(engine.name):
         return ()
     notes, title = [], _titled(engine, deployment.version)
     for section, spelled in _needs(deployment):

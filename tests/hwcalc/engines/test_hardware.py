@@ -18,6 +18,8 @@ from hwcalc import plan
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.runs_on import OPEN
 from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.library.load import load_model
+from hwcalc.planner.context import open_request
 from hwcalc.profiles.engine_hardware import Answer, format_runs_on, has_hardware, runs_on
 from hwcalc.profiles.gpus import built_in_gpus
 from hwcalc.profiles.hardware_file import Gpu
@@ -268,3 +270,14 @@ def test_advice_stays_with_what_runs() -> None:
     assert made.fit is not None
     assert made.fit.suggestions
     assert not [one for one in made.fit.suggestions if "awq" in one.command or "int8_per_token_head" in one.command]
+
+
+def test_a_log_is_not_refused() -> None:
+    """What has started is known to run: a fork, or a source build. Its rules hold all the same."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "vllm", "gpu": "v100-sxm2-32gb"}
+    opened = open_request(load_model("Qwen/Qwen3-8B"), started=True, **asked)
+    assert not opened.hardware_warnings
+    with pytest.raises(UnsupportedError, match="does not run on"):
+        open_request(load_model("Qwen/Qwen3-8B"), **asked)
+    with pytest.raises(UnsupportedError, match="rules for Apple M4"):
+        open_request(load_model("Qwen/Qwen3-8B"), started=True, **{**asked, "gpu": "apple-m4"})
