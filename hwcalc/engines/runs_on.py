@@ -43,11 +43,11 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "",
         why = "no source says that it does" if found.row is None else found.row.note
         message = f"{title} does not run on {_called(gpu)}{f': {why}' if why else ''}."
         raise UnsupportedError(message, hint=_elsewhere(engine, gpu))
-    if engine.planned_makers is not None and gpu.vendor.lower() not in engine.planned_makers:
-        makers = ", ".join(engine.planned_makers)
+    makers = engine.planned_makers
+    if makers is not None and gpu.vendor.lower() not in map(str.lower, makers):
         raise UnsupportedError(
             f"{engine.label}'s rules for {gpu.name} are not known.",
-            hint=f"Known: those for accelerators of {makers}. Without --gpu: give a budget with --kv-memory.",
+            hint=f"Known: those for accelerators of {' and '.join(makers)}. Without --gpu: give a budget with --kv-memory.",
         )
     if started or found.answer is Answer.RUNS:
         return ()
@@ -79,6 +79,18 @@ def check_formats(deployment: Deployment) -> tuple[Note, ...]:
             hint=f"{_CHANGES[section]} See: kvplan engines {engine.name} --hardware",
         )
     return tuple(notes)
+
+
+def leaves_weights_open(deployment: Deployment) -> bool:
+    """Whether sources leave open that a format of the weights runs on the accelerator."""
+    gpu, name = deployment.setup.hardware.gpu, deployment.engine.name
+    if gpu is None or not has_hardware(name):
+        return False
+    every = (
+        format_runs_on(name, deployment.version, "weights", spelled, gpu, deployment.backend())
+        for spelled in _weights(deployment)
+    )
+    return any(found is not None and found.answer is Answer.OPEN for found in every)
 
 
 def runs_weights(engine: Engine, version: str, gpu: Gpu | None, name: str) -> bool:

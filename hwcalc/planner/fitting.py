@@ -16,7 +16,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.memory import Section
-from hwcalc.engines.runs_on import check_accelerator
+from hwcalc.engines.runs_on import check_accelerator, leaves_weights_open
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
 from hwcalc.formulas.record import Record
@@ -93,7 +93,7 @@ def _openable(
     refused: list[KvplanError] | None = None,
     node: int | None = None,
 ) -> Iterator[Choice]:
-    """The choices among the formats ``names`` that the engine runs. The errors for the other formats are added to ``refused``."""
+    """The choices among the formats ``names`` that the engine runs, for all that is known. Errors for the others are added to ``refused``."""
     for name in names:
         try:
             opened = engine.open(model, request.changed(weights=name)).entire()
@@ -102,7 +102,9 @@ def _openable(
             if refused is not None:
                 refused.append(error)
             continue
-        if parts is not None and budget is not None:
+        # What is published may be open; that nobody has to choose.
+        certain = name is None or not leaves_weights_open(opened.deployment)
+        if parts is not None and budget is not None and certain:
             laid = opened if node is None else laid_out(opened, node)
             yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=laid)
 

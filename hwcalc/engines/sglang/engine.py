@@ -545,7 +545,7 @@ class Sglang(GeneralEngine):
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
-    planned_makers: ClassVar[tuple[str, ...] | None] = ("nvidia", "amd")
+    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD")
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})

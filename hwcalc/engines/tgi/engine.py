@@ -585,7 +585,7 @@ class Tgi(GeneralEngine):
     cache_is: ClassVar[str] = "blocks of the planned sequences"
     pool_is: ClassVar[str] = "KV-cache blocks x block size"
     versions: ClassVar[tuple[str, ...]] = ("3.3.6",)
-    planned_makers: ClassVar[tuple[str, ...] | None] = ("nvidia", "amd", "intel")
+    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD", "Intel")
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(

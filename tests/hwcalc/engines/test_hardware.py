@@ -39,6 +39,8 @@ FORMATS_READ_AGAIN: Final = {
     # Its code compiles block-wise kernels from 8.0 on, and Marlin's are not the only ones for integers.
     ("mistral-rs", "weights:fp8"): {Answer.RUNS, Answer.OPEN, Answer.NEVER},
     ("mistral-rs", "weights:marlin(gptq,awq)"): {Answer.RUNS, Answer.OPEN, Answer.NEVER},
+    # kvplan plans the GGUF file that its converter makes of them, and refuses them as --weights.
+    ("llamacpp", "weights:awq,gptq,fp8"): {Answer.RUNS},
     # Its cache has a back end of fp8 since 5.22, which the row did not know.
     ("transformers", "cache:fp8"): {Answer.RUNS},
     # Its back end for ROCm takes fp8 whatever the card, and its code for RDNA3 was read at 0.28 and 0.33 alone.
@@ -281,3 +283,13 @@ def test_a_log_is_not_refused() -> None:
         open_request(load_model("Qwen/Qwen3-8B"), **asked)
     with pytest.raises(UnsupportedError, match="rules for Apple M4"):
         open_request(load_model("Qwen/Qwen3-8B"), started=True, **{**asked, "gpu": "apple-m4"})
+
+
+def test_no_format_is_chosen_that_is_open() -> None:
+    """``--weights auto`` takes a format that runs for all that is known: no NVFP4 of TensorRT-LLM on Ada, no AWQ of vLLM on AMD."""
+    assert plan("meta-llama/Llama-3.1-8B", engine="tensorrt-llm", gpu="l4", weights="auto", seq=4096).request.weights != "nvfp4"
+    assert plan("meta-llama/Llama-3.1-70B", engine="vllm", gpu="mi210", weights="auto", seq=4096).request.weights in (
+        None,
+        "fp8",
+        "bf16",
+    )
