@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import plan
 from hwcalc.engines import ENGINES, find_engine
@@ -187,9 +188,11 @@ def test_nothing_is_said_to_start_that_the_engine_excludes() -> None:
         planned += 1
         warned = any(note.code == OPEN for note in made.warnings)
         newest = find_engine(name)[0].versions[0]
-        read = facts()["engines"].get(name)
+        # LMDeploy is planned by its PyTorch engine unless TurboMind is named.
+        read = facts()["engines"].get("lmdeploy-pytorch" if name == "lmdeploy" else name)
         if read is not None and version == newest:
-            assert gpu.id not in read["excluded"] or warned, case
+            again = READ_AGAIN.get((name, gpu.architecture or ""))
+            assert gpu.id not in read["excluded"] or (again is Answer.OPEN and warned), case
             assert gpu.id not in read["open"] or warned, case
         kept = {"fp8_e4m3": "fp8"}.get(made.request.kv_dtype, made.request.kv_dtype)
         for section, form in (("weights", weights), ("cache", kept)):
@@ -272,6 +275,13 @@ def test_advice_stays_with_what_runs() -> None:
     assert made.fit is not None
     assert made.fit.suggestions
     assert not [one for one in made.fit.suggestions if "awq" in one.command or "int8_per_token_head" in one.command]
+
+
+def test_an_accelerator_of_the_users_own() -> None:
+    """One whose file does not say what it is is open; a built-in one of which that is not known is refused."""
+    unknown = built_in_gpus()["mi455x"]
+    assert runs_on("vllm", "0.33", unknown).answer is Answer.NEVER
+    assert runs_on("vllm", "0.33", replace(unknown, user=True)).answer is Answer.OPEN
 
 
 def test_a_log_is_not_refused() -> None:
