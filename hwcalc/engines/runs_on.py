@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines import AT_HOME
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
 from hwcalc.model import Note
@@ -27,8 +28,6 @@ _CHANGES: Final = {
     "cache": "Use: --dtype auto, or another accelerator.",
     "attention": "Use another accelerator.",
 }
-_ANYWHERE: Final = "llamacpp"
-"""The engine that runs on most accelerators."""
 
 
 def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "", *, started: bool = False) -> tuple[Note, ...]:
@@ -174,7 +173,7 @@ def _elsewhere(engine: Engine, gpu: Gpu) -> str:
     ran = next((one for one in engine.versions if runs_on(engine.name, one, gpu).answer is Answer.RUNS), None)
     if ran is not None:
         out.append(f"--engine {engine.name}@{ran}")
-    if engine.name != _ANYWHERE and runs_on(_ANYWHERE, "", gpu).answer is Answer.RUNS:
-        out.append(f"--engine {_ANYWHERE}")
+    if engine.name != AT_HOME and runs_on(AT_HOME, "", gpu).answer is Answer.RUNS:
+        out.append(f"--engine {AT_HOME}")
     use = f"Use: {' or '.join(out)}. " if out else "Use another accelerator. "
     return f"{use}What runs where: kvplan engines {engine.name} --hardware"

@@ -33,7 +33,7 @@ from tests.hwcalc.explore.evaluate import form_at
 from tests.hwcalc.form_answers import answer, longest, most
 
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
-GPU: Final = "rtx-5090"
+GPU: Final = "rtx-4090"
 TOKENS: Final = 4000
 MORE: Final = 64
 """More sequences of so many tokens than the GPU holds by any engine."""
