@@ -13,6 +13,9 @@ T = TypeVar("T")
 VersionText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}$", description='a version in quotes, like "0.21"')]
 ExactShare = Annotated[str, Field(pattern=r"^0\.[0-9]{1,4}$", description='a share of 1 in quotes, like "0.92": it is exact')]
 
+_ACCELERATOR: Final = r"^(?:[0-9]{1,2}\.[0-9]\+?|[a-z][a-z0-9-]*\*?)$"
+_ACCELERATOR_WORDS: Final = "a compute capability in quotes ('7.5', '7.5+'), an architecture (gfx942, 'gfx*') or an id"
+
 
 def _newest_first(entries: list[Any]) -> list[Any]:
     versions = [tuple(map(int, entry.since.split("."))) for entry in entries]
@@ -232,6 +235,43 @@ class ClassesFile(EngineFile):
                     raise WrongKeyError(f"classes.{name}", f"has the word {word}, which is not among the words")
                 if word == "as" and value not in self.classes:
                     raise WrongKeyError(f"classes.{name}", f"goes as {value}, which has no row")
+        return self
+
+
+class HardwareNeed(Facts):
+    """What one source says of some accelerators; :mod:`hwcalc.profiles.engine_hardware` says how it reads."""
+
+    formats: Annotated[list[Words], Field(default_factory=list, description="a list of names")]
+    accelerators: Annotated[
+        list[Annotated[str, Field(pattern=_ACCELERATOR, description=_ACCELERATOR_WORDS)]],
+        Field(min_length=1, description="a list of accelerators"),
+    ]
+    answer: Annotated[Literal["runs", "open", "never"], Field(description="one of runs, open, never")]
+    backend: Words | None = None
+    since: VersionText = "0.0"
+    until: VersionText | None = None
+    source: Words
+    note: Words | None = None
+
+
+class EngineHardwareFile(EngineFile):
+    """``engines/<id>/hardware.yaml``: on which accelerators an engine runs, and which formats need more."""
+
+    runs: Annotated[list[HardwareNeed], Field(min_length=1, description="a list of rows")]
+    weights: Annotated[list[HardwareNeed], Field(default_factory=list, description="a list of rows")]
+    cache: Annotated[list[HardwareNeed], Field(default_factory=list, description="a list of rows")]
+    attention: Annotated[list[HardwareNeed], Field(default_factory=list, description="a list of rows")]
+
+    def place(self) -> tuple[str, ...]:
+        return (self.id, "hardware.yaml")
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        for section in ("runs", "weights", "cache", "attention"):
+            for number, row in enumerate(getattr(self, section)):
+                if bool(row.formats) == (section == "runs"):
+                    wrong = "has formats, which only weights, cache and attention have" if row.formats else "has no formats"
+                    raise WrongKeyError(f"{section}.{number}", wrong)
         return self
 
 

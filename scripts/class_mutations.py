@@ -142,7 +142,7 @@ def cache_bytes(thing: Any, seen: set[int]) -> int:
         return 0
     seen.add(id(thing))
     if isinstance(thing, torch.Tensor):
-        return thing.numel() * thing.element_size()
+        return int(thing.numel() * thing.element_size())
     if isinstance(thing, Mapping):
         return sum(cache_bytes(value, seen) for key, value in thing.items() if key not in _COUNTERS)
     if isinstance(thing, (list, tuple)):

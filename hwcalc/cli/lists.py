@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, command
@@ -14,7 +14,7 @@ from hwcalc.report.view import View
 from hwcalc.text import shell_word, shown
 
 if TYPE_CHECKING:
-    from hwcalc.report.records import DTypeInfo, EngineInfo, PolicyInfo
+    from hwcalc.report.records import DTypeInfo, EngineInfo, HardwareInfo, PolicyInfo
     from hwcalc.sources.refresh import Refreshed
 
 
@@ -157,16 +157,20 @@ _WORDS: Final = (
     (
         Option("name", (), "[NAME]", "One engine, with its options.", complete="engines"),
         Option("kinds", ("--kinds",), "", "For which kinds of layers each engine has a rule.", "flag"),
+        Option("hardware", ("--hardware",), "", "The accelerators it runs on, and the formats that need more.", "flag"),
         *OUTPUT,
     ),
     {
         "All of them": "kvplan engines",
         "One with its options and versions": "kvplan engines vllm",
-        "Which kinds of layers each one plans": "kvplan engines --kinds",
+        "What it runs on, with source": "kvplan engines vllm --hardware",
     },
 )
-def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
-    """List the engines, or one with its options, versions and source."""
+def engines(*, name: str | None, kinds: bool, hardware: bool, **output: Any) -> Answer:
+    """List the engines, or one with its options, versions and source.
+
+    With --hardware: on which accelerators each runs, by version, and the formats that need more, with source.
+    """
     view = view_of(**output)
     found = _engine_infos(name)
     if view.format == "json":
@@ -175,6 +179,8 @@ def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
         matrix = [(kind, *(engine.kinds[kind] for engine in found)) for kind in found[0].kinds]
         names = ("layers", *(engine.name for engine in found))
         return Answer(text=view.table(names, matrix), remarks=() if view.quiet else _WORDS)
+    if hardware:
+        return _hardware(found, view)
     if view.format == "csv":
         bare, known = [], []
         for engine in found:
@@ -201,6 +207,53 @@ def engines(*, name: str | None, kinds: bool, **output: Any) -> Answer:
     return Answer(text=text)
 
 
+_ANSWERS: Final = (
+    "runs: the engine ships it or its page says so; open: a plug-in, a source build, or not tried, which a plan says as a warning; never: a plan refuses it",
+    "the best answer of several rows holds; an accelerator without a row is refused; 7.5 is a compute capability of NVIDIA, 7.5+ that and later ones",
+)
+
+
+def _hardware(engines: Sequence[EngineInfo], view: View) -> Answer:
+    """The accelerators on which engines run, and the formats that need more: a row for each statement of a source."""
+    if not any(engine.hardware for engine in engines):
+        return Answer(
+            text="", remarks=(f"{engines[0].name} is the formulas alone, which run on no accelerator: any may be planned.",)
+        )
+    rows = []
+    for engine in engines:
+        for row in engine.hardware:
+            what = "engine" if row.what == "runs" else f"{row.what} {', '.join(row.formats)}"
+            versions = " ".join(filter(None, (row.since and f"from {row.since}", row.until and f"before {row.until}"))) or "all"
+            own = (what, row.answer, " ".join(row.accelerators), versions, row.backend, row.note, row.source)
+            rows.append((engine.name, *own))
+    header = ("engine", "what", "answer", "accelerators", "versions", "by", "note", "source")
+    # One engine needs no column of its name. Sources are long: they stand in the other formats than a table.
+    shown = slice(len(engines) == 1, -1 if view.format == "table" else None)
+    remarks = (*_ANSWERS, f"with the source of each row: kvplan engines {engines[0].name} --hardware --format csv")
+    return Answer(text=view.table(header[shown], [row[shown] for row in rows]), remarks=() if view.quiet else remarks)
+
+
+def _hardware_infos(engine: str, version: str | None) -> Iterator[HardwareInfo]:
+    """The statements on an engine, of one version if there is one."""
+    from hwcalc.profiles.engine_hardware import hardware_rows, has_hardware
+    from hwcalc.report.records import HardwareInfo
+
+    for section, rows in hardware_rows(engine).items() if has_hardware(engine) else ():
+        for row in rows:
+            if version is None or row.holds(version):
+                yield HardwareInfo(
+                    what=section,
+                    formats=row.formats,
+                    accelerators=row.accelerators,
+                    answer=row.answer.value,
+                    backend=row.backend,
+                    since=None if row.since == "0.0" else row.since,
+                    until=row.until,
+                    note=row.note,
+                    source=row.source,
+                )
+
+
 def _engine_infos(name: str | None) -> list[EngineInfo]:
     """All engines, or the one with this name. A version after ``@`` is checked.
 
@@ -224,6 +277,7 @@ def _engine_infos(name: str | None) -> list[EngineInfo]:
                 source=engine.source,
                 options=tuple(options),
                 kinds={kind: engine.stores(of) for kind, of in sorted(KINDS.items())},
+                hardware=tuple(_hardware_infos(engine.name, None if version is None else resolved)),
             )
         )
     return out

@@ -10,6 +10,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.engines.memory import is_measured
 from hwcalc.engines.models import encoder_length, has_classes, has_cross, model_classes
+from hwcalc.engines.runs_on import check_accelerator, check_formats
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.stored import (
     Dtypes,
@@ -107,6 +108,21 @@ class Deployment:
         if has_classes(self.engine.name):
             model_classes(self.engine.name).check(self.model)
 
+    def backend(self) -> str:
+        """The part of the engine that runs this, where accelerators of its parts differ; empty for most engines."""
+        return ""
+
+    @cached_property
+    def accelerator_warnings(self) -> tuple[Note, ...]:
+        """A warning where sources leave open whether the engine runs on the accelerator. Raises an error if it does not."""
+        gpu, started = self.setup.hardware.gpu, self.setup.hardware.started
+        return () if gpu is None else check_accelerator(self.engine, self.version, gpu, self.backend(), started=started)
+
+    @cached_property
+    def format_warnings(self) -> tuple[Note, ...]:
+        """Warnings where sources leave open whether the formats run there. Raises an error for those that do not."""
+        return check_formats(self)
+
     def weight_rules(self) -> Rules:
         """The rules by which the engine divides the weights of a model over ranks."""
         raise NotImplementedError
@@ -196,6 +212,11 @@ class Occupancy:
         return noted.value
 
     @property
+    def hardware_warnings(self) -> tuple[Note, ...]:
+        """Warnings where sources leave open whether the engine, or a format, runs on the accelerator."""
+        return (*self.deployment.accelerator_warnings, *self.deployment.format_warnings)
+
+    @property
     def tokens(self) -> int:
         """Tokens of one sequence."""
         return self.load.seq
@@ -207,12 +228,14 @@ class Occupancy:
 
     def checked(self) -> Self:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
+        self.deployment.accelerator_warnings  # noqa: B018 - refuses an accelerator on which the engine does not run
         self.deployment.shared("kinds", lambda: _check_kinds(self))
         # The notes on defaults come first.
         self.told(self.deployment.dtypes)
         if self.load.encoder_seq is not None or has_cross(self.model):
             self.encoder_tokens  # noqa: B018
         self.check()
+        self.deployment.format_warnings  # noqa: B018 - refuses formats that do not run on the accelerator
         group, ep = self.deployment.parallel.group, self.deployment.parallel.ep
         if group % ep:
             raise UsageError(

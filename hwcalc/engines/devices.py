@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.units import GIB
@@ -214,12 +214,3 @@ def compute_capability(gpu: Gpu | None) -> int:
         return _HOPPER
     major, _, low = gpu.compute_capability.partition(".")
     return int(major) * 10 + int(low or 0)
-
-
-def check_generation(gpu: Gpu | None, least: int, message: str) -> None:
-    """Raise an error for a GPU older than an engine runs on, in the engine's words."""
-    if gpu is not None and compute_capability(gpu) < least:
-        raise UnsupportedError(
-            f"{message} {gpu.name} has compute capability {gpu.compute_capability}.",
-            hint="Use a newer GPU, such as: --gpu l4, or --engine llamacpp",
-        )

@@ -71,6 +71,8 @@ class Engine(ABC):
     """Whether the cache of a prompt is another than that of as many generated tokens."""
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
+    planned_makers: ClassVar[tuple[str, ...] | None] = None
+    """The makers on whose accelerators kvplan knows its rules; ``None`` is all on whose it runs."""
     weight_choices: ClassVar[tuple[str | None, ...]] = ()
     """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
     choices: ClassVar[Choices | None] = None

@@ -77,6 +77,8 @@ class Hardware(Record):
     """The share of each GPU that stays free."""
     calibrated: bool = True
     """Whether measurements of the user replace estimates."""
+    started: bool = False
+    """Whether the engine is known to have started on it, such as by its log: nothing is refused or open then."""
 
 
 class Sharing(Record):

@@ -98,7 +98,7 @@ def fit(
     here, folders = read_flag(installed, "installed"), tuple(texts(folder, "folder", hint='Write folder="models".'))
     wishes = Wishes.of(models, family, min_params, max_params, modality, only_fits, min_speed)
     notes: list[Note] = []
-    host = hosting(asked, _gpu(str(asked.gpu), notes), DEFAULT_SEQ)
+    host = hosting(asked, _gpu(str(asked.gpu), notes), DEFAULT_SEQ, notes)
     search = Search(host=host, wishes=wishes)
     # The catalog, unless what is here or a folder is asked for.
     given: list[Iterable[Candidate]] = [*map(from_folder, folders), *([on_this_machine()] if here else [])]

@@ -126,7 +126,12 @@ class _Tries:
         settings = {name: value for name, value in change.settings.items() if name not in _APART}
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.setup.options, **change.settings["engine_options"]}
-        return solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
+        found = solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
+        return None if found is None or self._is_less_certain(found) else found
+
+    def _is_less_certain(self, found: Occupancy) -> bool:
+        """Whether sources leave open that this runs, and do not leave it open of the plan."""
+        return bool(found.hardware_warnings) and not self.opened.hardware_warnings
 
     def _is_computable(self, change: Change) -> bool:
         """Whether the GPU computes in the formats of this change."""

@@ -16,6 +16,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.memory import Section
+from hwcalc.engines.runs_on import check_accelerator, leaves_weights_open
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
 from hwcalc.formulas.record import Record
@@ -92,7 +93,7 @@ def _openable(
     refused: list[KvplanError] | None = None,
     node: int | None = None,
 ) -> Iterator[Choice]:
-    """The choices among the formats ``names`` that the engine runs. The errors for the other formats are added to ``refused``."""
+    """The choices among the formats ``names`` that the engine runs, for all that is known. Errors for the others are added to ``refused``."""
     for name in names:
         try:
             opened = engine.open(model, request.changed(weights=name)).devices.entire()
@@ -101,7 +102,9 @@ def _openable(
             if refused is not None:
                 refused.append(error)
             continue
-        if parts is not None and budget is not None:
+        # What is published may be open; that nobody has to choose.
+        certain = name is None or not leaves_weights_open(opened.deployment)
+        if parts is not None and budget is not None and certain:
             laid = opened if node is None else laid_out(opened, node)
             yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=laid)
 
@@ -281,13 +284,16 @@ class Fitted(Record):
         return bound_of(self.opened)
 
 
-def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
+def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:
     """The engine and the hardware that the options name; ``seq`` is the length where the options name none.
 
-    Raises :class:`~hwcalc.errors.UsageError` for unknown names.
+    A warning that sources leave open whether the engine runs there is added to ``notes``. Raises
+    :class:`~hwcalc.errors.UsageError` for unknown names, and :class:`~hwcalc.errors.UnsupportedError` if it does not run there.
     """
     engine, version = find_engine(asked.engine)
     engine.check_options(asked.engine_options)
     if gpu.is_host:
         engine.check_host(gpu, asked.engine_options, asked.gpus or 1)
-    return Hosting(engine=engine, engine_version=engine.version(version) or None, gpu=gpu, seq=asked.seq or seq, asked=asked)
+    resolved = engine.version(version)
+    notes += check_accelerator(engine, resolved, gpu)
+    return Hosting(engine=engine, engine_version=resolved or None, gpu=gpu, seq=asked.seq or seq, asked=asked)

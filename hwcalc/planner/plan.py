@@ -452,6 +452,7 @@ def lasting_warnings(opened: Occupancy, *, known_weights: bool, verdict: bool) -
     if not divides(model, tp):
         message = f"tp {tp:,} does not divide the attention heads evenly: the fullest rank is planned, and few engines do it."
         out.append(Note(code="uneven-heads", message=message))
+    out += opened.hardware_warnings
     if gpu is not None and gpu.whole_machine and gpus > gpu.node:
         what = "a part of an accelerator" if gpu.part else "a machine by itself"
         linked = f"; up to {gpu.node:,} can be linked" if gpu.node > 1 else ", which nothing links to others"

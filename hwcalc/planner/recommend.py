@@ -18,6 +18,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
+from hwcalc.engines.runs_on import OPEN
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
@@ -180,7 +181,7 @@ _OF_MATCH: Final = ("memory", "gpus")
 class _Match(Struct, frozen=True):
     """A candidate in a layout that holds the sequences, before it is planned.
 
-    ``also`` are the larger instances that it stands for.
+    ``certain`` is that they fit and that the engine runs there, neither of which is open. ``also`` are the larger instances that it stands for.
     """
 
     candidate: Candidate
@@ -188,6 +189,7 @@ class _Match(Struct, frozen=True):
     certain: bool
     total_bytes: int
     also: tuple[str, ...] = ()
+    open: bool = False
 
     @property
     def rank(self) -> tuple[bool, int, float, tuple[tuple[str, int], ...], int]:
@@ -232,6 +234,7 @@ def recommend_model(
     shown = [plan for _, plan in plans] or ([] if closest is None else [closest])
     common = _common(shown)
     of_policy = (note for plan in shown for note in plan.warnings if note.code.startswith("policy"))
+    uncertain = _uncertain(opened, [match for match, _ in plans])
     return Recommendation(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -259,10 +262,22 @@ def recommend_model(
         message="" if closest is None or closest.fit is None else closest.fit.message,
         suggestions=() if closest is None or closest.fit is None else tuple(closest.fit.suggestions),
         # The warnings about the policy are those of any plan, such as that the engine lacks it.
-        notes=(*model.warnings, *dict.fromkeys(of_policy), *common)
+        notes=(*model.warnings, *dict.fromkeys(of_policy), *uncertain, *common)
         if common
         else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
+
+
+def _uncertain(opened: Occupancy, matches: Sequence[_Match]) -> tuple[Note, ...]:
+    """A note that names the hardware of which sources leave open whether the engine runs the model there; none if there is none."""
+    names = [match.candidate.name for match in matches if match.open]
+    if not names:
+        return ()
+    listed = ", ".join(dict.fromkeys(names))
+    message = (
+        f"Sources leave open whether {opened.engine.label} runs {opened.model.id} on {listed}: a plan on one of them says why."
+    )
+    return (Note(code=OPEN, message=message),)
 
 
 def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
@@ -306,7 +321,9 @@ class _Search:
                 # Those that could have more GPUs than ``max_gpus`` allows.
                 self.limited += count > self.most if count is not None else not gpu.whole_machine or gpu.node > self.most
             for found in self._seen[key]:
-                yield _Match(candidate, found.layout, found.certain, budget.total_bytes * found.layout.gpus)
+                certain = found.certain and not opened.hardware_warnings
+                total = budget.total_bytes * found.layout.gpus
+                yield _Match(candidate, found.layout, certain, total, open=bool(opened.hardware_warnings))
 
     def _on_one(self, candidate: Candidate) -> tuple[Occupancy, Budget] | None:
         """The occupancy on one GPU of a candidate, and its budget.
@@ -466,5 +483,8 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         **asdict(match.layout),
         total_bytes=match.total_bytes,
         **of_plan,
-        notes=tuple(note for note in plan.notes if note not in common and note.code not in _OF_POOL),
+        notes=(
+            *(note for note in plan.warnings if note.code == OPEN),
+            *(note for note in plan.notes if note not in common and note.code not in _OF_POOL),
+        ),
     )

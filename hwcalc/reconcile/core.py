@@ -253,7 +253,7 @@ def _compared(
     def planned(given: Mapping[str, Any]) -> Occupancy:
         # Saved measurements are ignored, so that the log is compared with the estimates.
         draft = None if "draft" in given else option_draft(engine, given["engine_options"], asked.access, asked.assume)
-        occupancy = open_request(spec, engine=engine, option_draft=draft, **given)
+        occupancy = open_request(spec, engine=engine, option_draft=draft, started=True, **given)
         return occupancy.engine.open(spec, occupancy.request.changed(calibrated=False), occupancy.notes)
 
     def beside(**more: Any) -> tuple[Occupancy, list[Row], list[Note]]:

@@ -78,6 +78,25 @@ class OptionInfo(Record):
     help: str
 
 
+class HardwareInfo(Record):
+    """What one source says of accelerators: whether the engine, or a format of it, ``runs`` there, ``never`` does, or that it is ``open``.
+
+    ``what`` is the engine itself (``runs``), or ``weights``, ``cache`` or ``attention`` of these ``formats``. ``accelerators`` are compute
+    capabilities (``7.5``, ``7.5+`` for that and later), architectures (``gfx942``, ``gfx*`` for all that begin so) and ids. It holds from
+    version ``since`` until before ``until``, null for every version. ``backend`` is the part of the engine that it is about, and ``note`` why.
+    """
+
+    what: str
+    formats: tuple[str, ...]
+    accelerators: tuple[str, ...]
+    answer: str
+    backend: str
+    since: str | None
+    until: str | None
+    note: str
+    source: str
+
+
 class EngineInfo(Record):
     """One engine. ``versions`` are those whose rules are known, newest first."""
 
@@ -89,6 +108,8 @@ class EngineInfo(Record):
     options: tuple[OptionInfo, ...]
     kinds: dict[str, str]
     """Kind of layer -> whether the engine has a rule: ``yes``, ``no``, or that it keeps every token of those with a window."""
+    hardware: tuple[HardwareInfo, ...]
+    """The accelerators that it runs on and the formats that need more, with source; empty for the formulas, which run nowhere."""
 
 
 class EnginesDocument(Record):

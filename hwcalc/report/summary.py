@@ -11,6 +11,7 @@ from typing import Final
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.pool import Try
+from hwcalc.engines.runs_on import OPEN
 from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
@@ -213,6 +214,8 @@ def verdict(plan: Plan) -> str:
     variables = " ".join(plan.request.environment)
     required = f" with {flags}" if flags else ""
     required += f"{' and' if flags else ''} only with {variables}" if variables else ""
+    if any(note.code == OPEN for note in plan.warnings):
+        required += ", if it runs there"
     words = f"{fit.verdict.text}{where}"
     if fit.gpu_layers is not None and (fit.verdict.certain or fit.needed_high_bytes <= fit.usable_bytes):
         return f"{words}: {places(plan)}" if fit.fits else f"{words} with {places(plan)}"

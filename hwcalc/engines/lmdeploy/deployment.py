@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.lmdeploy.layout import (
+    PYTORCH,
     PYTORCH_WEIGHTS,
     TURBOMIND,
     TURBOMIND_WEIGHTS,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.subjects import PolicyRules
     from hwcalc.policies.base import Chosen
 
-_OLDEST_GPU: Final = 70
 _LEAST_BLOCKS: Final = 16
 """PyTorch does not start with fewer."""
 _TOO_FEW: Final = 2
@@ -169,7 +168,7 @@ class LmdeployDeployment(PooledDeployment):
     @cached_property
     def accepted(self) -> tuple[Note, ...]:
         """Notes on the settings. Raises an error for what LMDeploy does not have or cannot lay out, or kvplan does not know of it."""
-        parallel, gpu = self.setup.parallel, self.setup.hardware.gpu
+        parallel = self.setup.parallel
         if parallel.pp > 1:
             raise UnsupportedError("LMDeploy has no pipeline parallelism.", hint="Leave out --pp, or use --tp")
         if parallel.dcp > 1:
@@ -187,13 +186,11 @@ class LmdeployDeployment(PooledDeployment):
             raise UnsupportedError(what, hint="Leave out --draft, or use --engine vllm")
         if self.setup.policy is not None:
             raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
-        if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
-            raise UnsupportedError(
-                f"LMDeploy's rules for {gpu.name} are not known.",
-                hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",
-            )
         self.layout  # noqa: B018
         return tuple(self._remarks())
+
+    def backend(self) -> str:
+        return PYTORCH if self.settings.pytorch else TURBOMIND
 
     def weight_rules(self) -> Rules:
         return PYTORCH_WEIGHTS if self.settings.pytorch else TURBOMIND_WEIGHTS

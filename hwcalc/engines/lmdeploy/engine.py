@@ -40,6 +40,7 @@ class Lmdeploy(Engine):
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     versions: ClassVar[tuple[str, ...]] = ("0.14",)
+    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA",)
     source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(

@@ -78,8 +78,6 @@ ISQ: Final = {
     "q8_0": "q8_0", "q4_0": "q4_0", "q4_k": "q4k", "q4_k_m": "q4k", "q5_k": "q5k", "q6_k": "q6k", "q3_k": "q3k", "q2_k": "q2k", "fp8": "fp8",
 }  # fmt: skip
 """A format of kvplan -> what ``--isq`` calls it; the weights are made so while they are loaded."""
-_FP8_SINCE: Final = 8
-"""The major compute capability from which CUDA's kernels take f8e4m3."""
 _BLOCK: Final = 32
 _NUMBERS: Final = ("pa_memory_mb", "pa_context_len", "max_seqs")
 _FP8: Final = ("f8e4m3", "fp8", "fp8_e4m3")
@@ -118,10 +116,6 @@ class MistralDeployment(PooledDeployment):
         """What the options come to. Raises an error for what excludes each other, or what mistral.rs does not have."""
         options, setup = _by_newest_names(self.setup.options), self.setup
         # PagedAttention is on with CUDA, off on Metal unless the user switches it on, and there is none elsewhere.
-        if self.vendor not in ("nvidia", "apple"):
-            raise UnsupportedError(
-                f"mistral.rs has no back end for {self.vendor} GPUs.", hint="It runs on CUDA and Metal: --gpu h100-sxm5-80gb"
-            )
         mode, spelled = options.get("paged_attn", AUTO), (setup.dtype or AUTO).strip().lower()
         numbers = {name: integer_option(1)(name, options[name]) for name in _NUMBERS if name in options}
         share, utilization = options.get("pa_memory_fraction"), setup.hardware.memory_utilization
@@ -220,7 +214,7 @@ class MistralDeployment(PooledDeployment):
     def accepted(self) -> bool:
         """That mistral.rs takes the model in this layout. Raises an error if it does not."""
         check_model(self.model)
-        settings, kinds, gpu = self.settings, [group.kind for group in self.plain_stack.groups], self.setup.hardware.gpu
+        settings, kinds = self.settings, [group.kind for group in self.plain_stack.groups]
         shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
         if settings.paged and len(shapes) > 1 and any(isinstance(kind, SharedCache) for kind in kinds):
             raise UnsupportedError(
@@ -235,10 +229,6 @@ class MistralDeployment(PooledDeployment):
             )
         if settings.fp8 and any(isinstance(kind, LatentAttention) for kind in kinds):
             raise UnsupportedError("mistral.rs: FP8 KV cache is not supported for MLA.", hint="Use: --dtype auto")
-        capability = None if gpu is None else gpu.compute_capability
-        if settings.fp8 and capability is not None and int(capability.partition(".")[0]) < _FP8_SINCE:
-            message = f"mistral.rs: FP8 KV cache requires CUDA compute capability 8.0 or newer; this GPU has {capability}."
-            raise UnsupportedError(message, hint="Use: --dtype auto")
         return True
 
     def expands_latents(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.devices import Cost, Saving, check_generation
+from hwcalc.engines.devices import Cost, Saving
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
@@ -53,8 +53,6 @@ BITS_OF_DTYPE: Final = {"int4": 4, "int8": 8}
 _PREFILL_STEP: Final = 2048
 _DECODE_CONCURRENCY: Final = 32
 _FLOATS: Final = ("bf16", "fp16", "fp32")
-_VENDORS: Final = ("apple", "nvidia")
-_OLDEST_GPU: Final = 75
 
 
 class MlxDeployment(GeneralDeployment):
@@ -131,7 +129,7 @@ class MlxDeployment(GeneralDeployment):
     @cached_property
     def accepted(self) -> tuple[Note, ...]:
         """Notes on what has no effect. Raises an error for what mlx-lm does not run."""
-        model, hardware, name = self.model, self.setup.hardware, self.file.name
+        model, name = self.model, self.file.name
         if model.gguf is not None:
             raise UnsupportedError("mlx-lm loads safetensors, and not GGUF files.", hint="Use: --engine llamacpp")
         text = model.facts.part_types.get("text")
@@ -144,10 +142,6 @@ class MlxDeployment(GeneralDeployment):
                 f"{name} of mlx-lm 0.32.2 reads sliding_window_pattern ({pattern}), by which other layers have a window than by this config.",
                 hint="Set sliding_window_pattern in the config.",
             )
-        if hardware.gpu is not None and hardware.gpu.vendor.lower() not in _VENDORS:
-            message = f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}."
-            raise UnsupportedError(message, hint="Use a Mac, such as: --gpu m4-max")
-        check_generation(hardware.gpu, _OLDEST_GPU, "MLX runs on NVIDIA GPUs from compute capability 7.5 on.")
         self._check_layout()
         tensors = (tensor for group in self.plain_stack.groups for tensor in group.kind.tensors())
         if self.setup.draft is not None and any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.devices import Cost, Saving, check_generation, computes_fp8
+from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
@@ -36,7 +36,6 @@ from hwcalc.engines.sglang.settings import (
     SglangSettings,
     cuts_prompts,
     eagle_of,
-    is_blackwell,
     is_compressed,
     is_sparse_latent,
     read_settings,
@@ -66,8 +65,6 @@ _MOST_REQUESTS: Final = 4096
 _DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
-_VENDORS: Final = ("nvidia", "amd")
-_OLDEST_GPU: Final = 75
 _SMALL_SHARE: Final = "0.1"
 
 
@@ -210,12 +207,6 @@ class SglangDeployment(GeneralDeployment):
             if strategy.endswith("lazy") and not settings.overlap:
                 what = "Lazy extra buffer requires overlap schedule."
                 raise UsageError(what, hint="Use: mamba_scheduler_strategy=extra_buffer")
-        nvidia = gpu is not None and gpu.vendor.lower() == "nvidia"
-        if gpu is not None and nvidia and settings.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(settings.major):
-            other = "fp8_e4m3" if settings.kv_dtype == "mxfp8" else "fp4_mx_block16"
-            raise UnsupportedError(
-                f"--dtype {settings.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
-            )
 
     def _notes(self) -> Iterator[Note]:
         gpu, settings = self.setup.hardware.gpu, self.settings
@@ -225,9 +216,6 @@ class SglangDeployment(GeneralDeployment):
                 "say, and kernels are those of an H100. Set it with --gpu."
             )
             yield Note(code="default-gpu", message=message)
-        elif gpu.vendor.lower() not in _VENDORS:
-            raise UnsupportedError(f"SGLang's rules for {gpu.name} are not known.", hint="Known: NVIDIA and AMD GPUs.")
-        check_generation(gpu, _OLDEST_GPU, "SGLang only supports sm75 and above.")
         if gpu is not None and gpu.vendor.lower() != "nvidia":
             yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
         name = self.model.architecture
@@ -566,6 +554,7 @@ class Sglang(GeneralEngine):
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
+    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD")
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})

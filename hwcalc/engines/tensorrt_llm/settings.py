@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.devices import check_generation
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -109,7 +108,6 @@ _OWN_FP8: Final = "fp8_ds_mla"
 _DTYPES: Final = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4", _OWN_FP8: _OWN_FP8}
 _FLOATS: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32"}
 _HOPPER: Final = "9."
-_OLDEST_GPU: Final = 80
 
 
 class Settings(Record):
@@ -284,11 +282,6 @@ def class_words(model: ModelSpec) -> Mapping[str, str]:
 def check_supported(model: ModelSpec, setup: Setup) -> None:
     """Raise an error for a model or a setup that the back end refuses."""
     gpu, parallel = setup.hardware.gpu, setup.parallel
-    if gpu is not None and gpu.vendor.lower() != "nvidia":
-        raise UnsupportedError(
-            f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
-        )
-    check_generation(gpu, _OLDEST_GPU, "TensorRT-LLM runs on Ampere and later.")
     if gpu is not None and "hopper_rows" in class_words(model) and (gpu.compute_capability or "").startswith("9."):
         message = "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know."
         raise UnsupportedError(message, hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.devices import check_generation
 from hwcalc.engines.engine import EVERY_TOKEN, Turns
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.models import known_dtype, model_classes
@@ -79,7 +78,6 @@ KV_NAMES: Final = {"fp8": "fp8_e4m3fn", "fp8_e4m3": "fp8_e4m3fn", "fp8_e5m2": "f
 QUANTIZED: Final = {"fp8": "fp8", "bnb8": "bitsandbytes", "bnb4": "bitsandbytes-nf4"}
 """A format into which TGI converts while loading -> a value of ``--quantize``."""
 _FLOATS: Final = ("bf16", "fp16")
-_OLDEST_GPU: Final = 75
 _AMPERE: Final = 8
 _FP16_METHODS: Final = frozenset({"awq", "exl2", "gptq", "marlin"})
 _NOT_FOR_AUTO: Final = frozenset({"awq", "gptq", "exl2"})
@@ -225,8 +223,6 @@ class TgiDeployment(PooledDeployment):
             return "paged"
         if self.vendor == "intel":
             return "flashdecoding-ipex"
-        if self.vendor != "nvidia":
-            raise UnsupportedError(f"TGI has no back end for {self.vendor} GPUs.", hint="Use: --gpu h100-sxm5-80gb")
         if flashinfer and "no_flashinfer" not in self.words:
             return "flashinfer"
         gpu = self.setup.hardware.gpu
@@ -294,8 +290,6 @@ class TgiOccupancy(PooledOccupancy):
         for name in ("pp", "dcp", "ep"):
             if getattr(self.setup.parallel, name) > 1:
                 raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
-        gpu = self.setup.hardware.gpu
-        check_generation(gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention.")
         if self.load.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
         accepted = self.deployment.accepted
@@ -591,6 +585,7 @@ class Tgi(GeneralEngine):
     cache_is: ClassVar[str] = "blocks of the planned sequences"
     pool_is: ClassVar[str] = "KV-cache blocks x block size"
     versions: ClassVar[tuple[str, ...]] = ("3.3.6",)
+    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD", "Intel")
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(

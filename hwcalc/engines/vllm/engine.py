@@ -205,6 +205,7 @@ class Vllm(Engine):
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4"))
     versions: ClassVar[tuple[str, ...]] = VERSIONS
+    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD")
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS

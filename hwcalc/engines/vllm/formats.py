@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.models import known_dtype
@@ -160,11 +159,6 @@ def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability:
             "Use --dtype fp8",
         ),
         (
-            kv_dtype == "nvfp4_ds_mla" and capability // 10 != 10,
-            f"{title} needs a GPU of compute capability 10.x.",
-            "Use --dtype fp8",
-        ),
-        (
             (latent or compressed) and (packed or kv_dtype == "fp8_e5m2"),
             f"vLLM has no backend with {title} for latent attention.",
             "Use --dtype fp8",
@@ -179,7 +173,6 @@ def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability:
             f"vLLM has no backend with {title} for windowed or cross attention.",
             "Use --dtype fp8",
         ),
-        (kv_dtype in _NVFP4 and capability // 10 != 10, f"{title} needs a GPU of compute capability 10.x.", "Use --dtype fp8"),
     )
     for refused, message, hint in rules:
         if refused:
@@ -230,14 +223,6 @@ _MADE: Final = {
 _BITSANDBYTES: Final = ("bnb4", "bnb4_double", "bnb8")
 _CAME: Final = {"nvfp4": "0.8", "mxfp4": "0.10.1", "mxfp8": "0.16"}
 """The first release that reads a checkpoint in this format; all others are older."""
-_LEAST_CAPABILITY: Final = {
-    "nvfp4": (("0.16", 75), ("0.9", 80), ("0.8", 100)),
-    "fp8": (("0.14", 75), ("0.6", 80)),
-    "int8": (("0.6", 75),),
-    "awq": (("0.6", 75),),
-    "gptq": (("0.6", 60),),
-}
-"""Format -> the releases since which NVIDIA's GPUs of a compute capability run it, the newest first."""
 _GONE: Final = {"GGUF": "0.24", "bitsandbytes": "0.28"}
 """The first release that no longer reads a group of formats."""
 _NEVER: Final = {"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"}
@@ -251,13 +236,6 @@ def quantizing_flag(name: str, version: str) -> tuple[str, str] | None:
     if came is None or release < since(came) or (gone is not None and release >= since(gone)):
         return ALWAYS_MADE.get(name)
     return "quantization", value
-
-
-@lru_cache(maxsize=256)
-def runs_weights(name: str, version: str, capability: int) -> bool:
-    """Whether this release runs weights in one of the formats of :data:`_LEAST_CAPABILITY` on NVIDIA's GPUs of a compute capability."""
-    least = next((least for came, least in _LEAST_CAPABILITY[name] if planned_version(version) >= since(came)), None)
-    return least is not None and capability >= least
 
 
 def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:

@@ -22,9 +22,9 @@ from hwcalc.engines.devices import Cost, Saving, compute_capability, computes_fp
 from hwcalc.engines.memory import Budget, BudgetPart, Section, budget_of, estimated, exact, loaded, ranked, workspaces
 from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import expert_width, layer_width, rank_weight_bytes
+from hwcalc.engines.runs_on import runs_weights
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Ends, Step, step
-from hwcalc.engines.vllm.formats import runs_weights
 from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.settings import (
     default_utilization,
@@ -466,11 +466,12 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     setup, settings, replica_batch = occupancy.setup, occupancy.settings, occupancy.request.replica_batch
     options, gpu = setup.options, setup.hardware.gpu
     capability = compute_capability(gpu) if gpu is not None else settings.capability
-    nvidia = gpu is None or gpu.vendor.lower() == "nvidia"
     parts = () if occupancy.budget is None else occupancy.budget.parts
 
     def runs(name: str) -> bool:
-        return runs_weights(name, occupancy.deployment.version, capability) and (name != "nvfp4" or capability >= _BLACKWELL)
+        return runs_weights(occupancy.engine, occupancy.deployment.version, gpu, name) and (
+            name != "nvfp4" or capability >= _BLACKWELL
+        )
 
     if settings.sequences > replica_batch:
         # Fewer sequences free a part of the activations, as long as a batch has as many tokens.
@@ -491,12 +492,13 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if computes_fp8(gpu):
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
-    elif nvidia and runs("int8"):
+    elif runs("int8"):
         yield Saving(Cost.WEIGHTS, "a checkpoint in int8", {"weights": "int8"})
     if not is_on(options.get("enforce_eager")):
         yield Saving(Cost.SPEED, "no CUDA graphs, slower", {"engine_options": {"enforce_eager": "true"}})
-    few = next((name for name in ("nvfp4", "awq", "gptq") if runs(name)), "gptq") if nvidia else "awq"
-    yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
+    few = next((name for name in ("nvfp4", "awq", "gptq", "mxfp4") if runs(name)), None)
+    if few is not None:
+        yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
     for kv_dtype in ("nvfp4", "int4_per_token_head"):
         yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if short_bytes > 0 and setup.hardware.kv_memory is None:

@@ -19,7 +19,7 @@ from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.specs import ceil_div
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
@@ -307,11 +307,6 @@ def _kv_dtype(
             kv_dtype = rules.sparse_auto
         if rules.sparse_fp8 == "own" and kv_dtype.startswith("fp8"):
             kv_dtype = "fp8_ds_mla"
-        if family not in (9, 10, 12):
-            raise UnsupportedError(
-                f"vLLM has no sparse latent attention for compute capability {capability / 10:.1f}.",
-                hint="Use a GPU of compute capability 9.0, 10.x or 12.x.",
-            )
         # Sparse backends use DeepSeek's own fp8 layout on SM90 and SM12x, ordinary fp8 on SM10x.
         if family == 12 or (family == 9 and kv_dtype not in ("auto", "nvfp4_ds_mla")):
             kv_dtype = "fp8_ds_mla"

@@ -46,9 +46,6 @@ _PLAIN_HYBRIDS: Final = "0.10"
 _NEVER_ON_V1: Final = "never"
 
 _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
-_VENDORS: Final = ("nvidia", "amd")
-_LEAST_CAPABILITY: Final = 70
-"""Compute capability 7.0, which vLLM's installation page requires."""
 _AMPERE: Final = 80
 _B200: Final = 100
 _LATENT_SINCE: Final = (0, 7, 1)
@@ -137,11 +134,6 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
         notes.append(Note(code="default-gpu", message=message))
-    elif gpu.vendor.lower() not in _VENDORS or 0 < compute_capability(gpu) < _LEAST_CAPABILITY:
-        raise UnsupportedError(
-            f"vLLM's rules for {gpu.name} are not known.",
-            hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
-        )
     elif gpu.vendor.lower() != "nvidia":
         message = "vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks."
         notes.append(Note(code="not-cuda", message=message))

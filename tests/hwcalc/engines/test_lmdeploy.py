@@ -152,7 +152,7 @@ def test_more_ranks_than_heads_have_copies() -> None:
 def test_blocks_of_a_wide_latent() -> None:
     """Without flash_mla, which needs a Hopper, heads of 512 numbers and more have blocks of 32 tokens."""
     assert opened("deepseek-ai/DeepSeek-V3", gpu="h200", tp=8).deployment.settings.block_size == 64
-    assert opened("deepseek-ai/DeepSeek-V3", gpu="a100-sxm4-80gb", tp=16).deployment.settings.block_size == 32
+    assert opened("deepseek-ai/DeepSeek-V3", gpu="a100-sxm4-80gb", tp=16, weights="bf16").deployment.settings.block_size == 32
     assert opened("deepseek-ai/DeepSeek-V3", options={"flash_mla": "false"}).deployment.settings.block_size == 32
 
 

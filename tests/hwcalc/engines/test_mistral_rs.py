@@ -188,7 +188,7 @@ def test_metal() -> None:
         (LLAMA, {"dtype": "fp8", "options": {"paged_attn": "off"}}, "in pages alone"),
         (LLAMA, {"dtype": "q8_0"}, "keeps its cache in the model's dtype or in f8e4m3"),
         (LLAMA, {"tp": 3}, "must be divisible by tensor parallel size"),
-        (LLAMA, {"gpu": "mi300x"}, "no back end for amd"),
+        (LLAMA, {"gpu": "mi300x"}, "does not run on AMD Instinct MI300X"),
         (LLAMA, {"beams": 2, "prompt": 100}, "no beam search"),
     ],
 )

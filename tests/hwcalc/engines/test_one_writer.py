@@ -34,6 +34,8 @@ from tests.hwcalc.form_answers import answer, longest, most
 
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
 GPU: Final = "rtx-5090"
+GPUS: Final = {"tgi": "rtx-4090"}
+"""TGI has no code for Blackwell."""
 TOKENS: Final = 4000
 MORE: Final = 64
 """More sequences of so many tokens than the GPU holds by any engine."""
@@ -49,7 +51,7 @@ Change = Callable[[pytest.MonkeyPatch], None]
 
 def answers(engine: str) -> dict[str, dict[str, int | None]]:
     """The most sequences that surely fit, the most tokens that one can have, and its bytes, by everybody who says it."""
-    asked: dict[str, Any] = {"engine": engine, "gpu": GPU, "seq": TOKENS, **OPTIONS.get(engine, {})}
+    asked: dict[str, Any] = {"engine": engine, "gpu": GPUS.get(engine, GPU), "seq": TOKENS, **OPTIONS.get(engine, {})}
     planned = plan(MODEL, **asked)
     single, many, pool = planned.fit, plan(MODEL, batch=MORE, **asked).fit, planned.pool
     assert single is not None
@@ -57,7 +59,7 @@ def answers(engine: str) -> dict[str, dict[str, int | None]]:
     (variant,) = compare([MODEL], **asked).variants
     points = list(sweep(MODEL, **{**asked, "seq": [TOKENS], "batch": [*range(1, MORE)]}))
     limits = {limit.name: limit.value for limit in explain(MODEL, **asked).limits}
-    (offer,) = recommend(MODEL, max_gpus=1, **{**asked, "gpu": [GPU]}).offers
+    (offer,) = recommend(MODEL, max_gpus=1, **{**asked, "gpu": [asked["gpu"]]}).offers
     (listed,) = fit(MODEL, **asked).models
     found: dict[str, dict[str, int | None]] = {
         "most": {
@@ -104,7 +106,7 @@ def answers(engine: str) -> dict[str, dict[str, int | None]]:
 
 def drawn(engine: str) -> MemoryForm:
     """The form that a page has of the same server, read back from what is written into the page."""
-    axes = PageAxes(gpus=(GPU,), engines=(engine,), layouts=(PageLayout(count=1, tp=1),))
+    axes = PageAxes(gpus=(GPUS.get(engine, GPU),), engines=(engine,), layouts=(PageLayout(count=1, tp=1),))
     payload = payload_of([PageModel(spec=load_model(MODEL), argument=MODEL)], axes)
     form = form_at(payload, payload["models"][0], engine, (0, 0, 0, 0))
     assert isinstance(form, MemoryForm), form

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.setup import Hardware, Parallel, Request
-from hwcalc.engines.sglang.engine import SglangOccupancy
+from hwcalc.engines.sglang.engine import SglangDeployment, SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
@@ -93,8 +93,11 @@ def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[st
     + [("l4", LLAMA, 1, 0.684)],
 )
 def test_the_share_follows_from_the_gpu(gpu: str, model: str, tp: int, share: float) -> None:
-    """Worked by SGLang's heuristic for totals of nvidia-smi."""
-    assert default_fraction(opened(model, gpu=gpu, tp=tp).deployment) == share
+    """Worked by SGLang's heuristic for totals of nvidia-smi, of GPUs too on which its kernels do not run."""
+    request = Request.of(seq=1024, tp=tp, gpu=find_gpu(gpu))
+    deployment = find_engine("sglang")[0].unchecked(load_model(model), request).deployment
+    assert isinstance(deployment, SglangDeployment)
+    assert default_fraction(deployment) == share
 
 
 def test_the_share_is_of_what_is_free() -> None:

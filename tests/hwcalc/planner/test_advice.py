@@ -131,6 +131,8 @@ def test_there_is_no_second_laptop(gpu: str) -> None:
 @pytest.mark.parametrize("gpu", ["a100-sxm4-40gb", "rtx-3090", "t4", "v100-sxm2-32gb"])
 def test_no_fp8_before_ada(engine: str, gpu: str) -> None:
     """Ampere and older GPUs do not compute in fp8: neither the cache nor the weights are offered in it, unless with another GPU."""
+    # The last release of vLLM that runs on a V100.
+    engine = "vllm@0.19" if (engine, gpu) == ("vllm", "v100-sxm2-32gb") else engine
     for seq, batch in (("8k", 8), ("32k", 20)):
         for one in advice(LLAMA, engine=engine, gpu=gpu, seq=seq, batch=batch):
             assert "fp8" not in one.command, one
@@ -286,7 +288,7 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
     ("words", "works"),
     [
         ("--engine vllm --gpu a100 --tp 3", "--engine vllm --gpu a100 --gpus 2 --tp 2"),
-        ("--engine vllm --gpu l4 --dtype nvfp4", "--engine vllm --gpu l4"),
+        ("--engine vllm@0.25 --gpu l4 --dtype nvfp4", "--engine vllm@0.25 --gpu l4"),
         ("--engine vllm --gpu l4 --weights q4_k_m", "--weights awq --engine vllm --gpu l4"),
         ("--engine vllm --gpu m4", "--gpu m4"),
         ("--engine transformers --gpu h100 --dp 2 --tp 3", "--engine transformers --gpu h100 --gpus 4 --tp 2 --dp 2"),

@@ -53,12 +53,12 @@ def test_a_larger_gpu_is_planned_as_its_line_will_be() -> None:
 @pytest.mark.parametrize(
     ("version", "gpu", "few"),
     [
-        ("0.6.0", "rtx-5090", "awq"),
-        ("0.7.3", "rtx-5090", "awq"),
-        ("0.9.0", "rtx-5090", "nvfp4"),
+        ("0.6.0", "rtx-4090", "awq"),
+        ("0.7.3", "rtx-4090", "awq"),
+        ("0.9.2", "rtx-5090", "nvfp4"),
         ("0.33", "rtx-5090", "nvfp4"),
         ("0.33", "rtx-4090", "awq"),
-        ("0.33", "v100-sxm2-32gb", "gptq"),
+        ("0.19", "v100-sxm2-32gb", "gptq"),
     ],
 )
 def test_checkpoints_that_the_release_reads(version: str, gpu: str, few: str) -> None:

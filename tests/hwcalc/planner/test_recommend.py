@@ -16,6 +16,7 @@ import pytest
 from hwcalc import KvplanError, plan, recommend
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.planner.recommend import Offer, Recommendation
+from hwcalc.profiles.engine_hardware import Answer, runs_on
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
@@ -110,7 +111,7 @@ def test_everything_large_enough_is_there() -> None:
     for name in list_gpus():
         gpu = find_gpu(name)
         memory = visible_memory(gpu)
-        runs = gpu.vendor == "amd" or (gpu.vendor == "nvidia" and gpu.capability is not None and gpu.capability >= (7, 0))
+        runs = gpu.vendor in ("nvidia", "amd") and runs_on("vllm", "0.33", gpu).answer is Answer.RUNS
         if runs and gpu.category == "datacenter" and memory is not None and memory.low_bytes >= least:
             large.add(name)
     alone = {offer.gpu for offer in offers(LLAMA_8B, seq="8k", engine="vllm", category="datacenter") if offer.gpus == 1}

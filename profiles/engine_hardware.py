@@ -1,0 +1,169 @@
+"""The accelerators on which engines run, and the formats that need more: ``engines/<engine>/hardware.yaml``, read compiled.
+
+A row names accelerators, and says ``runs``, ``never``, or ``open`` where its source leaves that open: a plug-in, a source build, a check
+that is passed without anybody having tried. Several rows may name one accelerator, such as one for ROCm and one for Vulkan: the best
+answer holds. An accelerator is named by its compute capability (``'7.5'``, and ``'7.5+'`` for that and later), its architecture (``gfx942``,
+``metal``, ``xe2``; ``gfx*`` is every one that begins so), or its id. A machine without one is ``cpu``.
+
+The rows of ``runs`` say where the engine itself runs: an accelerator without a row is none. Those of ``weights``, ``cache`` and
+``attention`` say which formats of weights and cache, and kinds of attention, need more than the engine. A format is named by its beginning
+(``fp8`` is ``fp8_e4m3`` too, the longest name counts), and after its quantiser where that matters (``modelopt fp8``). One without a row needs
+no more.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.formulas.record import Record
+from hwcalc.profiles.compiled import names, record
+from hwcalc.profiles.engines import planned_version
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.hardware_file import Gpu
+
+SECTIONS: Final = ("runs", "weights", "cache", "attention")
+
+
+class Answer(enum.StrEnum):
+    """Whether something runs, the best first."""
+
+    RUNS = "runs"
+    OPEN = "open"
+    NEVER = "never"
+
+
+class HardwareRow(Record):
+    """What one source says of some accelerators. It holds from version ``since`` until before ``until``.
+
+    ``backend`` is the part of the engine that it is about, empty for all of it. ``note`` says why, in words that follow a colon.
+    """
+
+    accelerators: tuple[str, ...]
+    answer: Answer
+    source: str
+    formats: tuple[str, ...] = ()
+    backend: str = ""
+    since: str = "0.0"
+    until: str | None = None
+    note: str = ""
+
+    def holds(self, version: str, backend: str = "") -> bool:
+        """Whether the row is about this version, and this part of the engine; an empty part is any."""
+        release = planned_version(version)
+        ended = self.until is not None and release >= _numbers(self.until)
+        return _numbers(self.since) <= release and not ended and (not backend or self.backend in ("", backend))
+
+
+class Found(Record):
+    """What is known of one question: the answer, and the row that says it; ``None`` where no row does.
+
+    ``accelerators`` are those on which a format runs.
+    """
+
+    answer: Answer
+    row: HardwareRow | None = None
+    accelerators: tuple[str, ...] = ()
+
+
+def has_hardware(engine: str) -> bool:
+    """Whether the engine has a file of accelerators. The formulas alone run nowhere, and so have none."""
+    return f"{engine}/hardware" in names("engines")
+
+
+@lru_cache(maxsize=32)
+def hardware_rows(engine: str) -> Mapping[str, tuple[HardwareRow, ...]]:
+    """The rows of an engine by section.
+
+    >>> [row.accelerators for row in hardware_rows("tensorrt-llm")["runs"] if row.answer is Answer.OPEN]
+    [('12.1',)]
+    """
+    content = record("engines", f"{engine}/hardware")
+    return {section: tuple(_row(entry) for entry in content.get(section, ())) for section in SECTIONS}
+
+
+def _row(entry: Mapping[str, Any]) -> HardwareRow:
+    listed = {name: tuple(entry.get(name, ())) for name in ("accelerators", "formats")}
+    return HardwareRow(**{**entry, **listed, "answer": Answer(entry["answer"])})
+
+
+@lru_cache(maxsize=256)
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def architecture_of(gpu: Gpu) -> str | None:
+    """The name by which rows know an accelerator: its compute capability, or else its architecture; ``None`` if neither is known."""
+    return "cpu" if gpu.is_host else gpu.compute_capability or gpu.architecture
+
+
+def names_gpu(pattern: str, gpu: Gpu) -> bool:
+    """Whether a name in a row is one of this accelerator."""
+    architecture = architecture_of(gpu)
+    if pattern == gpu.id or architecture is None:
+        return pattern == gpu.id
+    if pattern.endswith("+"):
+        return gpu.capability is not None and gpu.capability >= _numbers(pattern.removesuffix("+"))
+    return architecture.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == architecture
+
+
+def family(architecture: str) -> str:
+    """The part of the name that architectures of one maker and kind share.
+
+    >>> family("gfx942"), family("tpu-v6e"), family("9.0"), family("7.5+")
+    ('gfx', 'tpu', 'cuda', 'cuda')
+    """
+    letters = re.match(r"[a-z]*", architecture)
+    return (letters[0] if letters else "") or "cuda"
+
+
+def runs_on(engine: str, version: str, gpu: Gpu, backend: str = "") -> Found:
+    """Whether a version of an engine runs on an accelerator.
+
+    An accelerator of the user's own whose file does not say its architecture is open.
+    """
+    rows = [row for row in hardware_rows(engine)["runs"] if row.holds(version, backend)]
+    found = _best([row for row in rows if any(names_gpu(name, gpu) for name in row.accelerators)])
+    if found is not None:
+        return found
+    unknown = architecture_of(gpu) is None and (gpu.user or gpu.id == "local")
+    return Found(answer=Answer.OPEN if unknown else Answer.NEVER)
+
+
+def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[str], gpu: Gpu, backend: str = "") -> Found | None:
+    """Whether a format runs on an accelerator; ``None`` if nothing says that it needs more than the engine.
+
+    ``spelled`` are its names, the most exact first. The first of which any row speaks counts, of those with a row for this maker's
+    accelerators if there are any. Where there is none for this maker, the answer is open.
+    """
+    architecture, spoken = architecture_of(gpu), False
+    for name in spelled:
+        rows = _about(hardware_rows(engine)[section], name, version, backend)
+        named = _best([row for row in rows if any(names_gpu(one, gpu) for one in row.accelerators)])
+        where = tuple(one for row in rows if row.answer is Answer.RUNS for one in row.accelerators)
+        if named is not None:
+            return Found(answer=named.answer, row=named.row, accelerators=where)
+        makers = {family(one) for row in rows for one in row.accelerators}
+        if architecture is not None and family(architecture) in makers:
+            return Found(answer=Answer.NEVER, row=rows[0], accelerators=where)
+        spoken = spoken or bool(rows)
+    return Found(answer=Answer.OPEN) if spoken else None
+
+
+def _best(rows: Sequence[HardwareRow]) -> Found | None:
+    """The best answer of rows that all name the accelerator; ``None`` without a row."""
+    if not rows:
+        return None
+    best = min(rows, key=lambda row: tuple(Answer).index(row.answer))
+    return Found(answer=best.answer, row=best)
+
+
+def _about(rows: Sequence[HardwareRow], name: str, version: str, backend: str) -> list[HardwareRow]:
+    """The rows of the longest beginning of ``name`` that any row has."""
+    held = [row for row in rows if row.holds(version, backend)]
+    known = {one for row in held for one in row.formats if name.startswith(one)}
+    return [row for row in held if known and max(known, key=len) in row.formats]
