@@ -1,6 +1,6 @@
-"""Write files so that nobody ever sees a part of one: a temporary file in the same folder takes the place of the old one.
+"""Open files to read, pipes too, and write files so that nobody ever sees a part of one.
 
-This is the only place that does so. Ctrl-C, SIGTERM and errors delete the temporary file; after ``kill -9`` it stays, and is deleted
+To write, a temporary file in the same folder takes the place of the old one; this is the only place that does so. Ctrl-C, SIGTERM and errors delete the temporary file; after ``kill -9`` it stays, and is deleted
 when a file is written into that folder a day later.
 """
 
@@ -26,6 +26,36 @@ SUFFIX: Final = ".kvplan.tmp"
 _STALE: Final = 24 * 3600
 """Seconds after which nobody writes to a temporary file any more."""
 _DESCRIPTORS: Final = ("/dev/fd/", "/dev/std", "/proc/")
+
+
+_WRITER_SECONDS: Final = 5.0
+"""How long a pipe may be without anybody who writes to it."""
+
+
+def opened(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file to read, which may be a pipe, as ``<(command)`` is. Raises :class:`OSError`, also for a pipe that nobody writes to."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if stat.S_ISFIFO(os.fstat(handle).st_mode):
+            _await_writer(handle)
+        if hasattr(os, "O_NONBLOCK"):
+            os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _await_writer(handle: int) -> None:
+    """Wait until somebody writes to a pipe, or has written."""
+    import select
+
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    if not waiting.poll(_WRITER_SECONDS * 1000):
+        with suppress(BlockingIOError):  # somebody has it open, and writes later
+            if not os.read(handle, 1):
+                raise BrokenPipeError(32, "nobody writes to this pipe")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

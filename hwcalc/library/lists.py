@@ -149,10 +149,12 @@ def _catalog() -> tuple[str, ...]:
 
 def _lines(name: str) -> list[str]:
     """The names in a file. A file cannot name another file: ``@`` at the start of a line is an error."""
+    from hwcalc.files import opened
+
     path, hint = name or "the file after @", "Write one model on each line."
     try:
-        with open(name, encoding="utf-8-sig") as file:  # noqa: PTH123 - a name as the user wrote it
-            text = file.read(_LARGEST_FILE + 1)
+        with opened(name) as file:
+            text = file.read(_LARGEST_FILE + 1).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ModelNotFoundError(f"{brief(path, 80)} cannot be read: {reason}.", hint=hint) from error

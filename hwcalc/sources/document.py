@@ -157,14 +157,18 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
 
 
 _JSON: Final = (str, int, float, type(None), Mapping, list, tuple)
-_PYTHON: Final = "Give what json.load() makes of a config.json, or config.to_dict() of transformers; int() and float() make plain numbers."
+_PYTHON: Final = (
+    "Give what json.load() makes of a config.json, or config.to_dict() of transformers; int() and float() make plain numbers."
+)
 
 
 def _foreign(value: object, level: Sequence[Any]) -> str:
     """A value in words, with its key in one of the objects of a level."""
     keys = (key for item in level if isinstance(item, Mapping) for key in item if isinstance(key, str) and item[key] is value)
     key = next(keys, None)
-    return f"{quoted(value)} ({type(value).__module__}.{type(value).__qualname__})" + ("" if key is None else f" as {shown(key, 60)}")
+    return f"{quoted(value)} ({type(value).__module__}.{type(value).__qualname__})" + (
+        "" if key is None else f" as {shown(key, 60)}"
+    )
 
 
 def check_document(document: object, name: str) -> None:

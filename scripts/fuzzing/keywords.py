@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-import datetime
+import datetime as dt
 import decimal
 import enum
 import fractions
@@ -16,12 +16,11 @@ import types
 import uuid
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, defaultdict, deque
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from inspect import signature
 from typing import Any, Final
 
-from scripts.fuzzing.mutate import HOSTILE
-
-__all__ = ["CONFIG", "FUNCTIONS", "VALUES", "Call", "calls", "keyword_call"]
+__all__ = ["CHECKS", "CONFIG", "VALUES", "call", "functions", "keyword_words"]
 
 CONFIG: Final[Mapping[str, Any]] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -110,11 +109,11 @@ _MADE: Final[tuple[Callable[[], Any], ...]] = (
     lambda: _Color.RED, lambda: _Number.ONE, lambda: _Word.VLLM, lambda: _Text("l4"), lambda: _Whole(8),
     lambda: decimal.Decimal(1), lambda: decimal.Decimal("0.9"), lambda: decimal.Decimal("NaN"), lambda: decimal.Decimal("sNaN"),
     lambda: decimal.Decimal("Infinity"), lambda: decimal.Decimal("1e400"), lambda: decimal.Decimal("1e999999"),
-    lambda: fractions.Fraction(1, 2), lambda: fractions.Fraction(10**5000), lambda: datetime.datetime(2026, 1, 1),  # noqa: DTZ001
-    lambda: datetime.timedelta(1), lambda: uuid.UUID(int=1), lambda: pathlib.Path("x"), lambda: pathlib.Path(), lambda: pathlib.PurePosixPath("l4"),
+    lambda: fractions.Fraction(1, 2), lambda: fractions.Fraction(10**5000), lambda: dt.datetime(2026, 1, 1),  # noqa: DTZ001
+    lambda: dt.timedelta(1), lambda: uuid.UUID(int=1), lambda: pathlib.Path("x"), pathlib.Path, lambda: pathlib.PurePosixPath("l4"),
     lambda: deque([1]), lambda: OrderedDict(a=1), lambda: defaultdict(int), lambda: Counter("a"), lambda: ChainMap({}), lambda: UserDict(a=1),
     lambda: UserList([1]), lambda: UserString("l4"), lambda: types.SimpleNamespace(a=1), lambda: types.MappingProxyType({"a": 1}),
-    lambda: array.array("i", [1, 2]), lambda: io.StringIO("{}"), lambda: io.BytesIO(b"GGUF"), lambda: io.StringIO(), lambda: itertools.islice("ab", 1),
+    lambda: array.array("i", [1, 2]), lambda: io.StringIO("{}"), lambda: io.BytesIO(b"GGUF"), io.StringIO, lambda: itertools.islice("ab", 1),
     _numpy("np.int64(8)"), _numpy("np.int8(-1)"), _numpy("np.uint64(2**64 - 1)"), _numpy("np.float64(0.5)"), _numpy("np.float32(1)"),
     _numpy("np.float16('nan')"), _numpy("np.bool_(True)"), _numpy("np.bool_(False)"), _numpy("np.str_('l4')"), _numpy("np.bytes_(b'l4')"),
     _numpy("np.complex64(1)"), _numpy("np.datetime64('2026')"), _numpy("np.array([])"), _numpy("np.array(8)"), _numpy("np.array([1])"),
@@ -131,7 +130,14 @@ VALUES: Final[tuple[Callable[[], Any], ...]] = (*map(_constant, _PLAIN), *_MADE)
 """Makers of values: some are used up, or changed, when they are read."""
 
 
-def _functions() -> Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]]:
+CHECKS: Final = "schema_version: 1\nchecks:\n  - {model: Qwen/Qwen3-8B, seq: 1k, max_cache: 1GiB}\n"
+"""The content of ``check.yaml`` in the current folder."""
+
+Called = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+
+
+@lru_cache(maxsize=1)
+def functions() -> Mapping[str, Called]:
     """Name -> function of the library, positional arguments and keywords of a call that is answered soon."""
     import hwcalc
     from hwcalc.check.run import check
@@ -156,3 +162,33 @@ def _functions() -> Mapping[str, tuple[Callable[..., Any], tuple[Any, ...], Mapp
         "sweep": (sweep, (CONFIG,), hosted),
         "check": (check, ("check.yaml",), {"offline": True}),
     }
+
+
+def call(name: str, keyword: str, value: Any, *, alone: bool = False) -> None:
+    """Call a function of the library with a value, and read the answer. Raises what the function raises.
+
+    ``keyword`` is the name of any of its parameters. With ``alone`` the call has few other keywords.
+    """
+    function, positional, keywords = functions()[name]
+    places = list(signature(function).parameters)
+    arguments = list(positional)
+    given = dict(keywords)
+    if alone and "offline" in given:
+        given = {key: given[key] for key in ("offline", "seq", "prompt") if key in given}
+    if keyword in places[: len(arguments)]:
+        arguments[places.index(keyword)] = value
+    else:
+        given[keyword] = value
+    answer = function(*arguments, **given)
+    if name == "sweep":
+        next(iter(answer), None)
+    elif hasattr(answer, "to_dict"):
+        answer.to_dict()
+        repr(answer)
+
+
+def keyword_words(chance: random.Random) -> tuple[str, ...]:
+    """The words of a case of the fuzzer: a function, the name of a parameter, and two numbers that choose the value and the call."""
+    name = chance.choice([*functions()])
+    keyword = chance.choice([*signature(functions()[name][0]).parameters])
+    return name, keyword, str(chance.randrange(len(VALUES))), str(chance.randrange(2))
