@@ -81,10 +81,8 @@ def whole_file(name: str, option: str, *, read: Iterable[str] = (), below: bool 
     written.
     """
     place = place_of(name, option, below=below)
-    for other in read:
-        with suppress(OSError, ValueError):
-            if os.path.samefile(name, other) and os.path.isfile(other):
-                raise UsageError(f"{option} {shown(name)} is a file that is read.", hint=f"Name another file: {option} FILE")
+    if any(_is_same_file(name, other) for other in read):
+        raise UsageError(f"{option} {shown(name)} is a file that is read.", hint=f"Name another file: {option} FILE")
     try:
         # A device, a pipe, or a descriptor such as /dev/stdout, whatever is behind it, cannot be replaced by another file.
         special = os.path.abspath(name).startswith(_DESCRIPTORS)
@@ -100,6 +98,12 @@ def whole_file(name: str, option: str, *, read: Iterable[str] = (), below: bool 
             f"{option} {shown(name)} cannot be written: {error.strerror or error}.",
             hint="Check the folder, the free space, and who may write there.",
         ) from error
+
+
+def _is_same_file(name: str, other: str) -> bool:
+    with suppress(OSError, ValueError):  # one of them is not there, or no name of a file
+        return os.path.isfile(name) and os.path.samefile(name, other)
+    return False
 
 
 def place_of(name: str, option: str, *, below: bool = False) -> str:

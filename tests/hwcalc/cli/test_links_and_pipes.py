@@ -121,7 +121,7 @@ def test_a_write_protected_file_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     """A new file could take its place, for the folder may be written. The superuser may write everything."""
     file = tmp_path / "f"
     file.write_bytes(b"old")
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(UnwritableFileError, match="write-protected"), whole_file(str(file), "--output"):
         pass
     assert file.read_bytes() == b"old"
