@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
@@ -77,18 +76,6 @@ class Deployment:
     def at(self, load: Load) -> Occupancy:
         """The deployment under a load, which is not checked yet. It has every answer about the load."""
         return self.engine.occupancy(self, load)
-
-    def seen_as(self, setup: Setup, **more: Any) -> Self:
-        """This deployment under another setup, such as that of one of its replicas; ``more`` is stored as known of it.
-
-        What has been computed already is kept, except the layout.
-        """
-        other = copy(self)
-        other.setup = setup
-        other.__dict__.pop("parallel", None)
-        other.__dict__.pop("closed_forms", None)
-        other.kept = {**self.kept, **more} if more else self.kept
-        return other
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which does not depend on the load. It is called once."""
@@ -178,9 +165,11 @@ class Occupancy:
     :attr:`notes` collects what the engine assumed.
     """
 
-    def __init__(self, deployment: Deployment, load: Load) -> None:
+    def __init__(self, deployment: Deployment, load: Load, counts: Mapping[int, int] | None = None) -> None:
+        """``counts`` are the tokens of each layer on which the policy acts, at another moment than the one that is planned."""
         self.deployment = deployment
         self.load = load
+        self.counts = counts
         self.collected: list[Note] = []
 
     @property
@@ -289,12 +278,6 @@ class Occupancy:
         """This deployment under another load, which is not checked."""
         return self if load == self.load else type(self)(self.deployment, load)
 
-    def with_request(self, request: Request) -> Self:
-        """The occupancy for another request, which is not checked. What the deployment has computed already is kept."""
-        if request.setup == self.setup:
-            return self.under(request.load)
-        return type(self)(self.deployment.seen_as(request.setup), request.load)
-
     def beyond(self, tokens: int) -> Self:
         """The occupancy at another length, which may be beyond the model's context, to see how its cache grows."""
         return self.sized(seq=tokens)
@@ -325,7 +308,7 @@ class Occupancy:
     def rank_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
         """What the fullest rank of a replica stores for one layer of each kind."""
         parallel = self.setup.parallel
-        if parallel.tp == parallel.dp == 1:
+        if parallel.tp == self.request.replicas == 1:
             return self.kind_tensors
         rules, replica = self.deployment.weight_rules(), self.replica
         sharded = self.of_stack(
@@ -423,7 +406,7 @@ class Occupancy:
 
         # An engine without a pool takes a batch through one prefill.
         together = 1 if self.engine.pooled else request.load.sequences
-        setting = replace(self._policy_setting, batch=request.load.sequences, together=together)
+        setting = replace(self._policy_setting, together=together)
         # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
         ahead, plain = min(self.ahead, request.load.prompt_tokens), self.plain_stack
         tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
@@ -431,7 +414,7 @@ class Occupancy:
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(policy.chosen, tokens, prompt, setting, plain, ahead),
         )
-        return evicted.with_setting(setting)
+        return evicted if self.counts is None else evicted.holding(self.counts)
 
     @property
     def _policy_setting(self) -> Setting:
@@ -475,10 +458,7 @@ class Occupancy:
 
     def holding(self, counts: Mapping[int, int]) -> Self:
         """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
-        assert self.evicted is not None
-        other = type(self)(self.deployment, self.load)
-        other.__dict__["evicted"] = self.evicted.holding(counts)
-        return other
+        return type(self)(self.deployment, self.load, counts)
 
     def without_policy(self) -> Self:
         """The occupancy without the policy: nothing is dropped."""
@@ -511,22 +491,19 @@ class Occupancy:
             forks=shares
             and sharing.branches > 1
             and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
-            replicas=request.setup.parallel.dp,
-            scattered=max(sharing.scattered, request.setup.parallel.dp if self.engine.scatters else 1),
+            replicas=request.replicas,
+            scattered=max(sharing.scattered, request.replicas if self.engine.scatters else 1),
         )
 
     @property
     def replica(self) -> Self:
         """The occupancy of the fullest data-parallel replica: that with the most sequences."""
-        if self.setup.parallel.dp == 1:
+        if self.request.replicas == 1:
             return self
-        request = self.request
-        sharing = (
-            replace(request.load.sharing, scattered=self.together.scattered)
-            if request.load.sharing.asked
-            else request.load.sharing
-        )
-        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
+        sharing = self.load.sharing
+        if sharing.asked:
+            sharing = replace(sharing, scattered=self.together.scattered)
+        return self.under(replace(self.load, batch=self.request.replica_requests, sharing=sharing, of_replica=True))
 
     @property
     def single(self) -> Self:

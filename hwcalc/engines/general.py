@@ -6,7 +6,7 @@ of attention. The memory left for the cache follows from the equation of :mod:`h
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.deployment import Deployment, Occupancy
@@ -21,11 +21,21 @@ from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas.hybrid import Group
+
+
+@lru_cache(maxsize=1)
+def _default_margin() -> Noted[Fraction]:
+    """The share of the GPU that plans leave free, with a note that says so."""
+    margin = parse_share(runtime_profile().margin_text)
+    message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
+    return Noted(margin, (Note(code="default-margin", message=message),))
 
 
 class GeneralDeployment(Deployment):
@@ -136,9 +146,7 @@ class GeneralOccupancy(Occupancy):
         margin, margin_notes = hardware.margin, tuple[Note, ...]()
         if margin is None and hardware.memory_utilization is None:
             # Who gives the share that the engine may use leaves no margin by default.
-            margin = parse_share(runtime_profile().margin_text)
-            message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
-            margin_notes = (Note(code="default-margin", message=message),)
+            margin, margin_notes = _default_margin()
         parts = (*weights, activations, *self.working(), *policy, *outside(self, gpu))
         tokens, share = passed_tokens(self.tokens, rows, chunks[1]), hardware.memory_utilization
         share = 1.0 if share is None else share

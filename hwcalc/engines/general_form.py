@@ -91,7 +91,7 @@ def growing_parts(opened: Occupancy, chunk: int | None) -> tuple[PartForm, ...]:
     measured = request.setup.hardware.calibrated and measurements(gpu.id, overheads_kind(about[0])).value is not None
     if not measured:
         return tuple(_part(part, chunk, ()) for part in opened.budget.parts)
-    estimated = opened.with_request(request.changed(calibrated=False)).budget
+    estimated = opened.engine.unchecked(opened.model, request.changed(calibrated=False)).budget
     assert estimated is not None
     # No forward pass has no tokens: what is measured at some sizes only comes below.
     parts = calibrated(*about, request, estimated.parts, tokens=0, rows=0).value

@@ -108,11 +108,15 @@ def known_dtype(name: str) -> DType:
 
 def model_dtype(model: ModelSpec, requested: str | None = None) -> Noted[DType]:
     """The dtype that the config names, or bf16 if it names none. A note says which. ``requested`` is ``auto`` or nothing."""
+    return model.once(("model dtype", requested is None), lambda: _model_dtype(model, auto=requested is not None))
+
+
+def _model_dtype(model: ModelSpec, *, auto: bool) -> Noted[DType]:
     if model.dtype is None:
         name, why = "bf16", "assumed, since the config names none that a cache has"
     else:
         name, why = model.dtype, "the model's own"
-    said = f"KV dtype {name}: {why}" if requested is None else f"KV dtype {AUTO}: {name}, {why}"
+    said = f"KV dtype {AUTO}: {name}, {why}" if auto else f"KV dtype {name}: {why}"
     return Noted(known_dtype(name), (Note(code="default-dtype", message=f"{said}. Set it with --dtype."),))
 
 

@@ -102,7 +102,7 @@ class Evicted(Record):
     """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
 
     ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.
-    ``plain`` are the layers without the policy.
+    ``plain`` are the layers without the policy, and ``setting`` is that of a single sequence.
     """
 
     chosen: Chosen
@@ -201,14 +201,6 @@ class Evicted(Record):
     def holding(self, counts: Mapping[int, int]) -> Evicted:
         """What the policy leaves, with ``counts`` as the most tokens of each layer."""
         return replace(self, most=counts)
-
-    def with_setting(self, setting: Setting) -> Evicted:
-        """The same outcome for another batch."""
-        if setting == self.setting:
-            return self
-        other = replace(self, setting=setting)
-        vars(other).update({name: value for name, value in vars(self).items() if name in ("stack", "read", "alike")})
-        return other
 
 
 def evicted_of(

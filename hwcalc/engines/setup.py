@@ -150,6 +150,8 @@ class Load(Record):
     sharing: Sharing = UNSHARED
     lengths: tuple[int, ...] = ()
     """Unlike lengths of the requests, of which each has its share of the batch; ``seq`` is the longest. Empty if all are alike."""
+    of_replica: bool = False
+    """Whether this is the share of one data-parallel replica, instead of the load of all of them."""
 
     @property
     def is_alike(self) -> bool:
@@ -256,9 +258,14 @@ class Request(Record):
         )
 
     @property
+    def replicas(self) -> int:
+        """The number of data-parallel replicas that have this load between them."""
+        return 1 if self.load.of_replica else self.setup.parallel.dp
+
+    @property
     def replica_requests(self) -> int:
         """The number of requests of the fullest data-parallel replica."""
-        return -(-self.load.batch // self.setup.parallel.dp)
+        return -(-self.load.batch // self.replicas)
 
     @property
     def replica_batch(self) -> int:

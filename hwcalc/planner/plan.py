@@ -335,7 +335,8 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
         from hwcalc.engines.policies import page_keys_bytes
 
         # The policy selects what is read, by the keys of its pages.
-        read = _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
+        setting = replace(evicted.setting, batch=opened.load.sequences)
+        read = _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, setting)
     return result.CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),

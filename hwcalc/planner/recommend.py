@@ -335,17 +335,19 @@ class _Search:
         """The best layouts of the fewest GPUs that hold the sequences for certain, and of the fewest that probably hold them."""
         node, least, out = node_of(candidate.gpu, candidate.count), 1, list[solve.Found]()
         if budget.requested_bytes > 0:
-            # The GPUs must have memory for one copy of the weights and the cache. Several GPUs may round blocks differently.
-            weights = sum(part.low for part in budget.parts if part.name == "weights")
+            # Several GPUs may round blocks differently.
             roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
             by_formulas = opened.batch * sum(
                 group.count * tensor.bytes(roles[tensor.role], tokens, encoder)
                 for group in opened.model.stack_for("reference").groups
                 for tensor in group.kind.tensors()
             )
-            least = max(1, -(-(weights + min(by_formulas, opened.needed_bytes)) // budget.requested_bytes))
+            least = solve.least_gpus(budget, min(by_formulas, opened.needed_bytes))
+        replica = solve.least_gpus(budget)
         for gpus in self._counts(candidate):
-            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            if gpus < least:
+                continue
+            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout, replica=replica)
             if found is not None and (found.certain or not out):
                 out.append(found)
                 if found.certain:

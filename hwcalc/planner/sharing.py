@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.setup import Request
@@ -56,7 +58,7 @@ def sharing_info(opened: Occupancy) -> SharingInfo:
     if sharing.beams > 1 and opened.setup.policy is None and together.prompt:
         # While beams share all tokens but the last.
         alike = max(sharing.prefix, load.prompt_tokens, load.seq - 1)
-        low_bytes = opened.with_request(opened.request.changed(prompt=alike)).stored_bytes
+        low_bytes = opened.under(replace(opened.load, prompt=alike)).stored_bytes
     if load.lengths:
         # Positions of a padded batch that hold no token.
         asked, kept = (sum(tokens * count for tokens, count in lengths) for lengths in (load.lengths_of, together.lengths))

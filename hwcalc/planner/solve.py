@@ -28,6 +28,7 @@ from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import Memory, MemoryForm
+    from hwcalc.engines.memory import Budget
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -349,18 +350,33 @@ class Found(Record):
     certain: bool
 
 
-def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> Found | None:
+def least_gpus(budget: Budget | None, cache_bytes: int = 0) -> int:
+    """The fewest GPUs that have memory for one copy of the weights and so much cache; 1 if nothing is known."""
+    if budget is None or budget.requested_bytes <= 0:
+        return 1
+    weights = sum(part.low for part in budget.parts if part.name == "weights")
+    return max(1, -(-(weights + cache_bytes) // budget.requested_bytes))
+
+
+def best_layout(
+    opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False, replica: int = 1
+) -> Found | None:
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
-    them by the expected value. Experts that the engine does not cut evenly are dealt out whole.
+    them by the expected value. Experts that the engine does not cut evenly are dealt out whole. ``replica`` is the fewest GPUs that have
+    memory for a copy of the weights; replicas that share experts can have fewer.
     """
     likely: Found | None = None
     deals = opened.deployment.deals_experts() and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
+        if layout.tp * layout.pp < replica and not deals:
+            continue
         dealt = replace(layout, ep=layout.tp * layout.dp)
         for one in (layout, dealt) if deals and layout.ep < dealt.ep else (layout,):
-            placed = tried(opened, **{**asdict(one), "dcp": 1})
+            sizes = {**asdict(one), "dcp": 1}
+            # The planned layout is opened already.
+            placed = opened if sizes == asdict(opened.setup.parallel) else tried(opened, **sizes)
             if placed is not None and opened.engine.splits_layers:
                 try:
                     placed = placed.entire()
@@ -405,16 +421,12 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
     """
     least, likely = 1, None
     with suppress(KvplanError):
-        # They must have memory for the weights.
         single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
-        budget = None if single is None else single.budget
-        if budget is not None and budget.requested_bytes > 0:
-            weights_bytes = sum(part.low for part in budget.parts if part.name == "weights")
-            least = max(1, -(-weights_bytes // budget.requested_bytes))
+        least = 1 if single is None else least_gpus(single.budget)
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.splits_layers
     for gpus in counts(most_gpus, node_of(opened.setup.hardware.gpu), any_layout=any_layout):
-        best = best_layout(opened, gpus) if gpus >= least else None
+        best = best_layout(opened, gpus, replica=least) if gpus >= least else None
         if best is not None:
             likely = likely or best.layout
             if best.certain:

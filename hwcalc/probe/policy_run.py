@@ -266,7 +266,8 @@ def run_policy(
             ran = pages_for_real(opened, evicted, info.blocks, device, usable_bytes=usable, share=share, seed=SEED, until=until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
-            beside = beside_for_real(info.beside, asked.chosen, prompt, evicted.setting, device, meter, least)
+            setting = replace(evicted.setting, batch=opened.load.sequences)
+            beside = beside_for_real(info.beside, asked.chosen, prompt, setting, device, meter, least)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise

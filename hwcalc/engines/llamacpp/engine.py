@@ -44,7 +44,7 @@ from hwcalc.engines.llamacpp.tensors import (
 )
 from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
-from hwcalc.engines.setup import Request
+from hwcalc.engines.setup import Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import LayerKind, SlidingAttention, Stack
@@ -67,14 +67,14 @@ if TYPE_CHECKING:
 class LlamacppDeployment(GeneralDeployment):
     """A model on llama.cpp with one setup: the file, the options, the devices, and where layers lie if options say so."""
 
-    pinned: Runs | None = None
-    """The layers of each device at every load, where they are kept as another load has them."""
+    def __init__(self, engine: Engine, model: ModelSpec, setup: Setup, pinned: Runs | None = None) -> None:
+        """``pinned`` are the layers of each device at every load, where they are kept as another load has them."""
+        super().__init__(engine, model, setup)
+        self.pinned = pinned
 
     def pinned_at(self, runs: Runs) -> Self:
         """The same deployment with its layers on the devices of ``runs``, whatever the load."""
-        other = type(self)(self.engine, self.model, self.setup)
-        other.pinned = runs
-        return other
+        return type(self)(self.engine, self.model, self.setup, runs)
 
     # --- the context ------------------------------------------------------------------------------------------------------
 

@@ -26,9 +26,10 @@ from hwcalc.units import GIB, MIB
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
-    from hwcalc.engines.engine import Turns
+    from hwcalc.engines.engine import Engine, Turns
+    from hwcalc.engines.llamacpp.layers import Runs
     from hwcalc.engines.options import CommandInput, EmittedFile
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Request, Setup
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -139,14 +140,16 @@ _WITHOUT: Final = frozenset(
 class OllamaDeployment(LlamacppDeployment):
     """llama.cpp's deployment with Ollama's defaults."""
 
-    cuts_context: bool = True
-    """Whether a context is no longer than the model was trained for."""
+    def __init__(
+        self, engine: Engine, model: ModelSpec, setup: Setup, pinned: Runs | None = None, *, cuts_context: bool = True
+    ) -> None:
+        """``cuts_context`` says whether a context is no longer than the model was trained for."""
+        super().__init__(engine, model, setup, pinned)
+        self.cuts_context = cuts_context
 
     def uncut(self) -> Self:
         """The same deployment, whose context is as long as it is asked to be."""
-        other = type(self)(self.engine, self.model, self.setup)
-        other.cuts_context = False
-        return other
+        return type(self)(self.engine, self.model, self.setup, cuts_context=False)
 
     @cached_property
     def context(self) -> ContextOptions:

@@ -488,8 +488,7 @@ class LmdeployOccupancy(PooledOccupancy):
 
     def _slots(self, name: str, role: Role, dtype: str, size: int) -> StoredTensor:
         """All slots of a state, which are there whatever the number of sequences."""
-        parallel, slots = self.setup.parallel, self.deployment.settings.slots
-        ranks = parallel.tp * parallel.dp
+        slots, ranks = self.deployment.settings.slots, self.setup.parallel.tp * self.request.replicas
         return StoredTensor(
             name=name,
             role=role,

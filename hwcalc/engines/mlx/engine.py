@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.devices import Cost, Saving, check_generation
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
@@ -341,7 +343,7 @@ def _beyond_bytes(occupancy: MlxOccupancy, steps: list[Step] | None = None) -> i
     request, size, bits = occupancy.request, occupancy.deployment.prefill_step, occupancy.deployment.bits
     prompt = request.load.prompt_tokens
     earlier: list[Occupancy] = [
-        occupancy.with_request(request.changed(seq=tokens, prompt=None)) for tokens in {prompt // size * size, prompt} if tokens
+        occupancy.under(replace(request.load, seq=tokens, prompt=None)) for tokens in {prompt // size * size, prompt} if tokens
     ]
     if bits is not None:
         tokens = min(quantized_at(occupancy, bits), request.load.seq)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccu
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
 from hwcalc.engines.pool import Allocation, PoolInfo
-from hwcalc.engines.setup import Load, Setup
+from hwcalc.engines.setup import Load
 from hwcalc.engines.sglang.layout import KINDS, SWA, PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.pools import (
     EVICTION_INTERVAL,
@@ -75,11 +75,6 @@ class SglangDeployment(GeneralDeployment):
     def settings(self) -> SglangSettings:
         """The settings with every default filled in."""
         return read_settings(self.model, self.setup)
-
-    def seen_as(self, setup: Setup, **more: Any) -> Self:
-        """As :meth:`Deployment.seen_as`. The settings stay those of the whole server."""
-        self.settings  # noqa: B018 - kept before the setup is another one
-        return super().seen_as(setup, **more)
 
     @cached_property
     def layout(self) -> PoolLayout:
@@ -379,7 +374,7 @@ class SglangOccupancy(GeneralOccupancy):
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
         """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
-        deployment, ratio, ranks = self.deployment, self.settings.swa_ratio, self.settings.tp * self.setup.parallel.dp
+        deployment, ratio, ranks = self.deployment, self.settings.swa_ratio, self.settings.tp * self.request.replicas
         stored = sum(group.count * bytes_of(self.kind_tensors[group.kind]) for group in self.stack.groups)
         rest, states, requests = self.needed_bytes * self.settings.pp * ranks - stored, 0, 0
         if deployment.compressed is not None:

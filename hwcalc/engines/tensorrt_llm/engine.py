@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Turns
@@ -18,7 +18,7 @@ from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccu
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import EmittedFile, check_one_replica, is_on
 from hwcalc.engines.pool import Allocation, PoolGroup
-from hwcalc.engines.setup import Load, Setup
+from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import (
     Blocks,
     Dtypes,
@@ -51,12 +51,13 @@ from hwcalc.model import Definition, ModelSpec, Note, Noted
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.options import Choices, CommandInput, EngineOption
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Request, Setup
     from hwcalc.formulas.hybrid import Group
 
 _SMALL_BATCH: Final = 2048
@@ -79,21 +80,16 @@ _BESIDE: Final = {
 class TensorrtDeployment(GeneralDeployment):
     """TensorRT-LLM as it is started: its settings, and the layers as its cache manager sees them."""
 
-    beams: int = 1
-    """Beams of the requests for which it is started, where ``max_beam_width`` does not say."""
+    def __init__(self, engine: Engine, model: ModelSpec, setup: Setup, beams: int = 1) -> None:
+        """``beams`` are those of the requests for which it is started, where ``max_beam_width`` does not say."""
+        super().__init__(engine, model, setup)
+        self.beams = beams
 
     def at(self, load: Load) -> Occupancy:
         """The deployment under a load: a server that runs as many beams."""
-        if load.sharing.beams == self.beams:
-            return super().at(load)
-        server = type(self)(self.engine, self.model, self.setup)
-        server.beams = load.sharing.beams
-        return server.at(load)
-
-    def seen_as(self, setup: Setup, **more: Any) -> Self:
-        """As :meth:`Deployment.seen_as`. The settings and the layers stay those of the whole server."""
-        self.layouts  # noqa: B018 - kept before the setup is another one
-        return super().seen_as(setup, **more)
+        beams = load.sharing.beams
+        server = self if beams == self.beams else type(self)(self.engine, self.model, self.setup, beams)
+        return self.engine.occupancy(server, load)
 
     @cached_property
     def noted_settings(self) -> Noted[Settings]:
@@ -295,7 +291,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def _beside(self, number: int) -> Iterator[tuple[str, int]]:
         """The names and bytes of these further tensors on one rank of a stage, of all replicas together."""
-        settings, layout, dp, replica = self.settings, self.layout, self.setup.parallel.dp, self.replica
+        settings, layout, dp, replica = self.settings, self.layout, self.request.replicas, self.replica
         stage, needs = layout.stages[number], replica.needs if settings.v2 else self.needs
         used = sum(needs.blocks[window] * settings.block * layout.rows(stage, window) for window in layout.windows)
         if not settings.v2:

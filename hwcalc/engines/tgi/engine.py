@@ -319,8 +319,7 @@ class TgiOccupancy(PooledOccupancy):
         if self.deployment.block_pool is None:
             return super()._plan_budget()
         # The cache of a draft is as long as the planned sequences; all else is the same under every load: the warm-up has one long prompt.
-        key = ("budget", self.setup.parallel.dp)
-        return self._warm_budget() if self.setup.draft is not None else self.shared(key, self._warm_budget)
+        return self._warm_budget() if self.setup.draft is not None else self.shared("budget", self._warm_budget)
 
     def _warm_budget(self) -> Noted[Budget | None]:
         """The bytes left for the pool: the share of the GPU minus what is allocated after the warm-up; ``None`` if memory or weights are unknown."""

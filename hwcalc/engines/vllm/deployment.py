@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget, BudgetPart
     from hwcalc.engines.pool import Allocation, PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.setup import Setup
     from hwcalc.engines.stored import Held, PagedGroup, SharedBlocks, Support
     from hwcalc.engines.vllm.layout import BlockGroup, LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
@@ -61,13 +60,6 @@ class VllmDeployment(Deployment):
     def block_pool(self) -> BlockPool | None:
         """The rule by which vLLM makes blocks of a budget; ``None`` if no layer has a cache."""
         return BlockPool.of(self.layout, self.settings.override)
-
-    def seen_as(self, setup: Setup, **more: Any) -> Self:
-        other = super().seen_as(setup, **more)
-        # These follow from replicas and hardware, and the settings and the layout do not.
-        for name in ("budgets", "form"):
-            vars(other).pop(name, None)
-        return other
 
     @cached_property
     def checks_blocks(self) -> bool:
@@ -182,13 +174,8 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def prompt_peak(self) -> PromptPeak | None:
         """What a request holds under a policy while its prompt is read, where that is more."""
-        return None if self.setup.policy is None else policies.prompt_peak(self)
-
-    def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
-        """The occupancy after the prompts have been read, with ``counts`` tokens in each layer on which the policy acts."""
-        other: VllmOccupancy = super().holding(counts)
-        vars(other)["prompt_peak"] = None
-        return other
+        # Layers have other numbers of tokens than the planned ones after all prompts have been read.
+        return None if self.setup.policy is None or self.counts is not None else policies.prompt_peak(self)
 
     @cached_property
     def blocks(self) -> int:
@@ -349,7 +336,7 @@ class VllmOccupancy(Occupancy):
         ):
             if size:
                 extras.append(beside_layers(name, ranks * size, f"{self._of_all(counted)}: {words}", words))
-        peak, replicas = self.prompt_peak, self.setup.parallel.dp
+        peak, replicas = self.prompt_peak, self.request.replicas
         if peak is not None:
             each, fuller = divmod(self.batch, replicas)
             many, more = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas)), peak.blocks - self.blocks

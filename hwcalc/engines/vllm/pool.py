@@ -396,18 +396,19 @@ def _pages(deployment: VllmDeployment, tp: int) -> Iterator[_Grown]:
     Every block is as wide as the widest group of its stage.
     """
     layout, kinds = deployment.layout, [group.kind.name for group in deployment.plain_stack.groups]
-    for group in layout.groups:
+    stairs = [layout.sums(group) for group in layout.groups]
+    for group, sums in zip(layout.groups, stairs, strict=True):
         layers = defaultdict[tuple[int, LayerSpec], list[int]](list)
         for member, spec in zip(group.members, group.specs, strict=True):
             cache = layout.caches[member]
             layers[cache.kind, spec].append(cache.layer)
         for (kind, spec), numbers in layers.items():
             name = "draft" if kind < 0 else kinds[kind]
-            yield name, tp * spec.page, spec, layout.sums(group), numbers, len(numbers)
-    for group in layout.groups:
+            yield name, tp * spec.page, spec, sums, numbers, len(numbers)
+    for group, sums in zip(layout.groups, stairs, strict=True):
         unused = sum(layout.stage_bytes) - group.block_bytes
         if unused:
-            yield "unused block space", tp * unused, group.specs[0], layout.sums(group), (), 1
+            yield "unused block space", tp * unused, group.specs[0], sums, (), 1
 
 
 def _terms(grown: Iterable[_Grown]) -> tuple[Term, ...]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+import sys
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
+from hwcalc.formulas import Stack
+from hwcalc.formulas.attention import FullAttention
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
@@ -167,3 +172,30 @@ def test_gemma_by_hand() -> None:
     assert full.units(32_768) == 2_048
     assert windowed.units(32_768) == windowed.units(1_000_000)
     assert sum(len(term.layers) for term in form.curve.total) == 62
+
+
+def calls_of_plan(count: int) -> int:
+    """How many functions the plan of a model of ``count`` layers calls, which all differ."""
+    unlike = (
+        FullAttention(num_attention_heads=1, num_key_value_heads=1, head_dim=8 * n, v_head_dim=8 * n) for n in range(1, count + 1)
+    )
+    model = replace(load_model("meta-llama/Llama-3.1-8B"), stack=Stack(tuple((kind,) for kind in unlike)))
+    calls = 0
+
+    def count_call(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count_call)
+    try:
+        plan(model, engine="vllm", seq=16, gpu="h100")
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_work_grows_with_the_layers_and_not_with_their_square() -> None:
+    """Of a model whose layers are all unlike, four times the layers are about four times the calls."""
+    calls_of_plan(10)
+    assert calls_of_plan(400) < 6 * calls_of_plan(100)

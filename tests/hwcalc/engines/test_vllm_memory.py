@@ -268,7 +268,7 @@ def test_without_hardware_or_weights() -> None:
     found, notes = plan_budget(made, sequences=1, batched_tokens=1)
     assert found is None
     assert [note.code for note in notes] == ["gpu-memory-unknown"]
-    bare = made.with_request(made.request.changed(gpu=None))
+    bare = made.engine.unchecked(made.model, made.request.changed(gpu=None))
     assert plan_budget(bare, sequences=1, batched_tokens=1) == (None, ())
     uncounted = request("meta-llama/Llama-3.1-8B", "h100")
     uncounted = unchecked(replace(uncounted.model, counted=None, weights=None), 8192, None, {"gpu": find_gpu("h100")})
