@@ -85,8 +85,8 @@ def unzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while more:
             if decoder.eof:
                 rest = decoder.unused_data + rest if rest is piece else decoder.unused_data
-                if not rest:
-                    break
+                if rest[:1] != _GZIP:
+                    break  # the end, or what fills the file up
                 decoder = zlib.decompressobj(wbits=31)
             content = decoder.decompress(rest, _PIECE)
             rest = decoder.unconsumed_tail
@@ -95,6 +95,10 @@ def unzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
                 yield content
 
 
+_GZIP: Final = b"\x1f"
+"""The first byte of a member of gzip."""
+_LONGEST_TIMEOUT: Final = 3600.0
+"""Most seconds that a piece of an answer may be waited for."""
 PAUSES: Final = (0.5, 1.0)
 """Seconds before the second and the third try."""
 
@@ -185,10 +189,10 @@ class HubClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
-        if not 0 < self._timeout <= _LONGEST_READING:
+        if not 0 < self._timeout <= _LONGEST_TIMEOUT:
             raise UsageError(
                 f"HF_HUB_DOWNLOAD_TIMEOUT is {self._timeout:g}, and a request takes no such time.",
-                hint=f"Write seconds, up to {_LONGEST_READING:g}.",
+                hint=f"Write seconds, up to {_LONGEST_TIMEOUT:g}.",
             )
         self._end = time.monotonic() + _LONGEST_READING
 

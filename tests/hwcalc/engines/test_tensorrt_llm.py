@@ -325,3 +325,10 @@ def test_all_parts_are_the_whole() -> None:
             assert made.stored_bytes == made.needed_bytes, (model, seq, batch)
             assert made.holds(made.needed_bytes)
             assert not made.holds(made.needed_bytes - 1)
+
+
+def test_a_model_that_keeps_nothing() -> None:
+    """An encoder has no pool, and needs none."""
+    planned = plan({"model_type": "bert", "architectures": ["Qwen3_5MoeForConditionalGeneration"]}, seq=100, engine="tensorrt-llm", gpu="h100")
+
+    assert planned.cache.total_bytes == 0
