@@ -329,6 +329,11 @@ def test_all_parts_are_the_whole() -> None:
 
 def test_a_model_that_keeps_nothing() -> None:
     """An encoder has no pool, and needs none."""
-    planned = plan({"model_type": "bert", "architectures": ["Qwen3_5MoeForConditionalGeneration"]}, seq=100, engine="tensorrt-llm", gpu="h100")
+    planned = plan(
+        {"model_type": "bert", "architectures": ["Qwen3_5MoeForConditionalGeneration"]},
+        seq=100,
+        engine="tensorrt-llm",
+        gpu="h100",
+    )
 
     assert planned.cache.total_bytes == 0
