@@ -61,8 +61,8 @@ def plot(models: ModelLike | Sequence[ModelLike], *, kind: str = "memory", **opt
 def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any]) -> Picture:
     """As :func:`plot`, from a dict of all keywords."""
     if not isinstance(kind, str) or kind not in KINDS:
-        named = shown(kind, 40) if isinstance(kind, str) else quoted(kind, 40)
-        raise UsageError(f"--kind {named} is not known.", hint=f"Allowed: {', '.join(KINDS)}.")
+        given_kind = shown(kind, 40) if isinstance(kind, str) else quoted(kind, 40)
+        raise UsageError(f"--kind {given_kind} is not known.", hint=f"Allowed: {', '.join(KINDS)}.")
     _, asked = take_options("plot", given)
     refuse_auto(asked.weights, "plot")
     named = models_or_equation(models, asked.dimensions)
