@@ -95,6 +95,13 @@ class UnsupportedError(KvplanError):
     type = "unsupported"
 
 
+class InstallationError(KvplanError):
+    """A file of kvplan's own is missing, cannot be read, or is damaged. Exit 70: only a new installation helps."""
+
+    exit_code = 70
+    type = "installation"
+
+
 class OutputError(KvplanError):
     """Standard output or a file cannot be written (a full disk, a folder that is not there). Exit 74, ``EX_IOERR`` of sysexits.h."""
 

@@ -15,7 +15,8 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.json import decode
 
-from hwcalc.profiles.catalog import ProfileError, built_in
+from hwcalc.data import reading_data
+from hwcalc.profiles.catalog import built_in
 
 COMPILED: Final = built_in("compiled.jsonl")
 TOP: Final = "."
@@ -40,7 +41,9 @@ def record(folder: str, name: str) -> Record:
     >>> record("gpus", "l4")["memory_marketing_gb"]
     24
     """
-    found: Record = decode(_read(*_start()[1][folder][name]))
+    place = _start()[1][folder][name]
+    with reading_data(COMPILED):
+        found: Record = decode(_read(*place))
     return found
 
 
@@ -53,19 +56,18 @@ def records(folder: str) -> Mapping[str, Record]:
     """
     places = _start()[1][folder]
     first, *_, last = places.values()
-    lines = _read(first[0], last[0] + last[1] - first[0]).rstrip()
-    return MappingProxyType(dict(zip(places, decode(b"[" + lines.replace(b"\n", b",") + b"]"), strict=True)))
+    with reading_data(COMPILED):
+        lines = _read(first[0], last[0] + last[1] - first[0]).rstrip()
+        return MappingProxyType(dict(zip(places, decode(b"[" + lines.replace(b"\n", b",") + b"]"), strict=True)))
 
 
 @lru_cache(maxsize=1)
 def _start() -> tuple[int, Mapping[str, Mapping[str, list[int]]]]:
     """The byte after the index, and the index."""
-    try:
+    with reading_data(COMPILED):
         with open(COMPILED, "rb") as file:
             line = file.readline()
-    except OSError as error:
-        raise ProfileError(COMPILED, f"cannot be read ({error.strerror})") from error
-    return len(line), decode(line)
+        return len(line), decode(line)
 
 
 def _read(start: int, length: int) -> bytes:

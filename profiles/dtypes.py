@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from hwcalc.data import data_file
+from hwcalc.data import json_data
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
 
@@ -23,7 +22,7 @@ class PackedDType(Record):
 @lru_cache(maxsize=1)
 def dtype_file() -> Mapping[str, Any]:
     """The file: under ``dtypes`` and ``packed`` the facts of each format by its name."""
-    data: Mapping[str, Any] = json.loads(data_file(__file__, "dtypes.json").read_text("utf-8"))
+    data: Mapping[str, Any] = json_data(__file__, "dtypes.json")
     return data
 
 

@@ -14,6 +14,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from hwcalc.data import reading_data
 from hwcalc.profiles.catalog import built_in
 
 INDEX: Final = built_in("model_index.json")
@@ -49,7 +50,7 @@ class IndexedModel(NamedTuple):
 @lru_cache(maxsize=1)
 def _index() -> Mapping[str, Any]:
     """The rows of models, the names of formats and the shapes."""
-    with open(INDEX, encoding="utf-8") as file:
+    with reading_data(INDEX), open(INDEX, encoding="utf-8") as file:
         found: dict[str, Any] = json.load(file)
     return found
 
@@ -98,7 +99,7 @@ def _details(number: int) -> Sequence[bytes]:
 
 
 def _text(start: int, length: int) -> bytes:
-    with open(DETAILS, "rb") as file:
+    with reading_data(DETAILS), open(DETAILS, "rb") as file:
         file.seek(start)
         return file.read(length)
 

@@ -44,7 +44,7 @@ if str(ROOT) not in sys.path:
 
 from hwcalc.formulas.record import Record  # noqa: E402
 from scripts.fuzzing.case import Case, case_document, read_case, write_files  # noqa: E402
-from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of  # noqa: E402
+from scripts.fuzzing.families import FAMILIES, SOCKETS, WEIGHTS, case_of  # noqa: E402
 from scripts.fuzzing.watch import (  # noqa: E402
     MEMORY_BYTES,
     READING_SECONDS,
@@ -54,6 +54,7 @@ from scripts.fuzzing.watch import (  # noqa: E402
     environment,
     read_alone,
     run_case,
+    written_outside,
 )
 
 HANGS_SECONDS: Final = 60.0
@@ -275,7 +276,12 @@ def run_alone(case: Case) -> tuple[list[str], Outcome]:
         write_files(case, folder)
         report = Path(scratch) / "report"
         words = [word.encode("utf-8", "surrogateescape" if _escaped(word) else "surrogatepass") for word in case.words]
-        command: list[str | bytes] = [sys.executable, "-c", _CHILD, str(report), read_alone(case) or "", *words]
+        kept = Path(scratch) / "case.json"
+        kept.write_text(json.dumps(case_document(case)), encoding="utf-8")
+        child = _CHILD if case.family not in SOCKETS else _CHILD_OF_A_CASE
+        command: list[str | bytes] = [sys.executable, "-c", child, str(report), read_alone(case) or "", *words]
+        if child is _CHILD_OF_A_CASE:
+            command = [sys.executable, "-c", child, str(report), str(kept)]
         variables = environment(folder) | {"PYTHONPATH": str(ROOT), "KVPLAN_DEBUG": "0"}
         try:
             done = subprocess.run(
@@ -292,6 +298,7 @@ def run_alone(case: Case) -> tuple[list[str], Outcome]:
             seconds=seconds,
             memory_bytes=int(memory),
             reading_seconds=reading,
+            left=("through a link",) if case.links and written_outside(folder) else (),
         )
         return complaints(case, outcome), outcome
 
@@ -305,6 +312,16 @@ seconds = time.process_time()
 from scripts.fuzzing.watch import peak_bytes, reading_seconds
 reading = reading_seconds(sys.argv[2]) if sys.argv[2] else 0.0
 open(sys.argv[1], "w").write(f"{seconds} {peak_bytes()} {reading}")
+sys.exit(status)
+"""
+_CHILD_OF_A_CASE: Final = """
+import resource, sys, time
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+from scripts.fuzzing.case import read_case
+from scripts.fuzzing.watch import peak_bytes, started
+status = started(read_case(Path(sys.argv[2])))
+open(sys.argv[1], "w").write(f"{time.process_time()} {peak_bytes()} 0.0")
 sys.exit(status)
 """
 """The peak is read from the process's own memory: that of getrusage begins with the parent's."""

@@ -197,11 +197,22 @@ _OF_SOME: Final = frozenset({"tensors", "weights_format"})
 
 
 def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
-    """Write the facts atomically; returns whether the file changed. ``command`` is the command that repairs a lock."""
+    """Write the facts atomically; returns whether the file changed. ``command`` is the command that repairs a lock.
+
+    A lock repeats the configs of strangers. It is a file of its own beside the check file, never one that a link leads to, and a shell
+    that reads it all the same finds nothing in quotes to run.
+    """
     entries = {key: _entry(models[key]) for key in sorted(models)}
     document = {"schema_version": SCHEMA_VERSION, "digest": _digest(entries), "models": entries}
-    data = (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    data = text.replace("$", r"\u0024").replace("`", r"\u0060").encode()
     name = printable(path)
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        from hwcalc.errors import UnwritableFileError
+
+        kind = "a link" if os.path.islink(path) else "a folder" if os.path.isdir(path) else "a pipe or a device"
+        message = f"--lock {name} cannot be written: it is {kind}, and a lock is a file of its own."
+        raise UnwritableFileError(message, hint=f"Delete it, then write it: {command}")
     if len(data) > LARGEST_DOCUMENT:
         raise LockError(f"{name} would be larger than {LARGEST_DOCUMENT // 1024**2} MiB.", hint="Split the check file.")
     with suppress(OSError), open(path, "rb") as file:

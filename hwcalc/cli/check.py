@@ -137,6 +137,7 @@ def check(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
+    from hwcalc.check.models import SUFFIX
     from hwcalc.check.run import check
 
     with progress():
@@ -148,7 +149,7 @@ def check(
             max_growth=max_growth or "0%",
             **given_options("check", options),
         )
-    return _answer(document, view, targets)
+    return _answer(document, view, targets, [*names, *(f"{name}{SUFFIX}" for name in names), *(baseline or ())])
 
 
 def _found() -> str:
@@ -196,11 +197,14 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
     return targets
 
 
-def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Answer:
-    """The answer, once the files are written: none on standard output where one of them takes its place."""
-    from hwcalc.files import write_file
+def _answer(document: CheckDocument, view: View, targets: dict[str, str], read: list[str]) -> Answer:
+    """The answer, once the files are written, none of which was ``read``: none on standard output where one of them takes its place."""
+    from hwcalc.files import place_of, write_file
     from hwcalc.report.check import check_report
 
+    # A checkout is somebody else's folder: no name in it leads out of it.
+    for path in targets:
+        place_of(path, "--output", below=True)
     for path, chosen in targets.items():
         format_ = chosen or view.format
         text = check_report(document, View(format=format_, quiet=view.quiet))
@@ -208,9 +212,8 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Ans
         if not os.path.lexists(path):
             with suppress(OSError):
                 os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
-        write_file(
-            path, (json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github")).encode(), "--output"
-        )
+        safe = json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github")
+        write_file(path, safe.encode(), "--output", read=read, below=True)
     status = document.summary.exit_code
     if not all(targets.values()):
         return Answer(text="", status=status)

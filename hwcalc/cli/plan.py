@@ -157,7 +157,7 @@ def plot(*, models: Sequence[str] | None, kind: str | None, output: str | None, 
         return Answer(text=characters(picture))
     from hwcalc.files import write_file
 
-    write_file(output, data, "--output")
+    write_file(output, data, "--output", read=[name.removeprefix("@") for name in models or ()])
     return Answer(text="", remarks=() if quiet else (*picture.chart.remarks, f"{picture.chart.title}: {shown(output)}"))
 
 

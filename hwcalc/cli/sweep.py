@@ -88,7 +88,7 @@ def sweep(
         rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, **given)
         if rows.seconds >= _WORTH_SAYING and not quiet:
             write(sys.stderr, f"kvplan: {len(rows):,} points, about {in_words(rows.seconds)}\n")
-        pieces = _write(chosen, target, tally.counted(rows))
+        pieces = _write(chosen, target, tally.counted(rows), models or ())
     from hwcalc.report.text import plural
 
     remarks = [] if quiet else [note.message for note in rows.notes]
@@ -144,14 +144,17 @@ class _Tally:
             yield block
 
 
-def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> Iterator[str]:
-    """Write rows as they are planned, and a regular file whole or not at all. A document for standard output is returned instead."""
+def _write(format_: str, target: str | None, blocks: Iterable[RowBlock], models: Iterable[str]) -> Iterator[str]:
+    """Write rows as they are planned, and a regular file whole or not at all. A document for standard output is returned instead.
+
+    No file of the ``models`` is replaced.
+    """
     from hwcalc.sweep import writers
 
     if target is not None:
         from hwcalc.files import whole_file
 
-        with whole_file(target, "--output") as file:
+        with whole_file(target, "--output", read=[name.removeprefix("@") for name in models]) as file:
             if format_ == "parquet":
                 writers.write_parquet(file, blocks)
             else:
@@ -249,7 +252,8 @@ def explore(
     from hwcalc.files import whole_file
 
     # The file first: where none can be written nobody waits for the page.
-    with progress(), nullcontext() if serve or to_pipe else whole_file(target, "--output") as file:
+    read = [name.removeprefix("@") for name in models or ()]
+    with progress(), nullcontext() if serve or to_pipe else whole_file(target, "--output", read=read) as file:
         from hwcalc.explore.build import page_of
 
         page = page_of(tuple(models or ()), given, live=serve)

@@ -276,7 +276,7 @@ def _of_states(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -
         elif tensor.dtype != was.dtype:
             yield f"{name} {tensor.dtype}"
         elif tensor.bytes != was.bytes:
-            yield f"{tensor.bytes / was.bytes:.3g} x {name}"
+            yield f"{tensor.bytes / was.bytes:.3g} x {name}" if was.bytes else f"{name} beside"
 
 
 def _of_positions(layer: _Layer, other: _Layer) -> Iterator[str]:

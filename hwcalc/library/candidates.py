@@ -5,6 +5,7 @@ What their names alone say: which family one is of, and which ids are the same m
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,8 +17,6 @@ from hwcalc.profiles.model_index import model_index
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    import os
-
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.model_index import IndexedModel
     from hwcalc.sources.built_in import CatalogFacts
@@ -210,8 +209,9 @@ def from_folder(folder: str) -> Iterator[Candidate]:
 
     from hwcalc.sources.listing import models_in_folder
 
-    root = Path(folder).expanduser()
-    if not root.is_dir():
+    # Those of pathlib fail for a user who is not there, and for a name that is too long.
+    root = Path(os.path.expanduser(folder))  # noqa: PTH111
+    if not os.path.isdir(root):  # noqa: PTH112
         raise UsageError(f"--folder {shown(folder, 80)} is not a folder here.", hint="Give the folder that has the .gguf files.")
     for one in models_in_folder(root):
         yield _of_file(one)

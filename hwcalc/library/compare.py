@@ -19,7 +19,7 @@ from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, st
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
+from hwcalc.library.lists import Numbers, Words, models_or_equation, numbers, policies_of, words
 from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
@@ -189,7 +189,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     axes |= {name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")}
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     # Dimensions alone are a model, too.
-    specs = load_each((None,) if asked.dimensions and not models else each_model(models), asked)
+    specs = load_each(models_or_equation(models, asked.dimensions), asked)
     if not axes["seq"]:
         longest = [model.max_position_embeddings for model in specs if isinstance(model, ModelSpec)]
         known = [length for length in longest if length is not None]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsFloat, Unpack
 
 from msgspec.structs import replace
 
@@ -43,6 +44,8 @@ DEFAULT_SEQ: Final = 8192
 OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
 MODALITIES: Final = ("text", "vision", "audio")
+_FASTEST: Final = 1e9
+"""More tokens per second than anybody means."""
 _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
 _LAST_FIRST: Final = {letter: 0x7F - letter for letter in range(0x80)}
@@ -173,22 +176,17 @@ class Wishes(Record):
         )
         if least is not None and most is not None and least > most:
             raise UsageError(f"min_params {least:,} is more than max_params {most:,}.", hint="Leave one of them out.")
-        if modality is not None and modality not in MODALITIES:
-            raise UsageError(f"modality is {shown(str(modality), 40)}.", hint=f"Allowed: {', '.join(MODALITIES)}.")
-        try:
-            speed = None if min_speed is None else float(min_speed)
-        except (TypeError, ValueError):
-            speed = -1.0
-        if speed is not None and not 0 <= speed < 1e9:
-            raise UsageError(f"min_speed is {quoted(min_speed)}.", hint="Write tokens per second: 20.")
+        if modality is not None and (not isinstance(modality, str) or modality not in MODALITIES):
+            given = shown(modality, 40) if isinstance(modality, str) else quoted(modality)
+            raise UsageError(f"modality is {given}.", hint=f"Allowed: {', '.join(MODALITIES)}.")
         return cls(
             words=tuple(word.lower() for text in texts(models, "models") for word in text.split()),
             families=tuple(word.lower() for word in words(texts(family, "family"), "family")),
             least=least,
             most=most,
             modality=modality,
-            only_whole=bool(only_fits),
-            least_speed=speed,
+            only_whole=read_flag(only_fits, "only_fits"),
+            least_speed=None if min_speed is None else _speed(min_speed),
         )
 
     def has(self, one: Candidate) -> bool:
@@ -207,6 +205,17 @@ class Wishes(Record):
         if self.least is None and self.most is None:
             return True
         return parameters is not None and (self.least or 0) <= parameters <= (self.most or parameters)
+
+
+def _speed(given: object) -> float:
+    """Tokens per second, from a number of any type or from text."""
+    speed = -1.0
+    if isinstance(given, (str, SupportsFloat)) and not isinstance(given, bool):
+        with suppress(Exception):  # what its __float__ raises may be anything
+            speed = float(given)
+    if not 0 <= speed < _FASTEST:
+        raise UsageError(f"min_speed is {quoted(given)}.", hint="Write tokens per second: 20.")
+    return speed
 
 
 class Found(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def _add_numbers(found: dict[int, None], text: str, what: str) -> None:
 
 def policies_of(given: object) -> tuple[Chosen | None, ...]:
     """The policies of a list (:func:`~hwcalc.policies.parse.policy_list`); ``None`` stands for no policy, and is the list without one."""
-    if given is None or given == []:
+    if given is None or (isinstance(given, list) and not given):
         return (None,)
     from hwcalc.policies.parse import policy_list
 
@@ -101,6 +101,14 @@ def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -
     if len(names) == len(models):
         return model_names(names, every=every)
     return tuple(one for model in models for one in (model_names((model,), every=False) if isinstance(model, str) else (model,)))
+
+
+def models_or_equation(
+    given: ModelLike | Sequence[ModelLike] | None, dimensions: Mapping[str, int]
+) -> tuple[ModelLike | None, ...]:
+    """The models of an argument; where it names none and ``dimensions`` are given, ``None``, which is the bare equation."""
+    none = given is None or (isinstance(given, (str, list, tuple)) and not given)
+    return (None,) if none and dimensions else each_model(given)  # type: ignore[arg-type]
 
 
 def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
@@ -141,10 +149,12 @@ def _catalog() -> tuple[str, ...]:
 
 def _lines(name: str) -> list[str]:
     """The names in a file. A file cannot name another file: ``@`` at the start of a line is an error."""
+    from hwcalc.files import opened
+
     path, hint = name or "the file after @", "Write one model on each line."
     try:
-        with open(name, encoding="utf-8-sig") as file:  # noqa: PTH123 - a name as the user wrote it
-            text = file.read(_LARGEST_FILE + 1)
+        with opened(name) as file:
+            text = file.read(_LARGEST_FILE + 1).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ModelNotFoundError(f"{brief(path, 80)} cannot be read: {reason}.", hint=hint) from error

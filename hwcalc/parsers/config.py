@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from hwcalc.data import data_file
+from hwcalc.data import data_file, reading_data
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
@@ -66,7 +66,9 @@ class ClassDefaults:
 
 @lru_cache(maxsize=2)
 def _table(file: str) -> bytes:
-    return data_file(__file__, file).read_bytes()
+    path = data_file(__file__, file)
+    with reading_data(path):
+        return path.read_bytes()
 
 
 def _row(file: str, start: str) -> Any:

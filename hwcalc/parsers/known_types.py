@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -13,7 +12,7 @@ from math import log
 from typing import Any, Final
 
 from hwcalc import formulas
-from hwcalc.data import data_file
+from hwcalc.data import json_data
 from hwcalc.formulas import Layer
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.config import ALIASES
@@ -81,7 +80,7 @@ def read_family(text: str) -> KeptKinds | None:
 @lru_cache(maxsize=1)
 def known_types() -> Mapping[str, KnownType]:
     """Every known model type, in alphabetical order."""
-    table: dict[str, Any] = json.loads(data_file(__file__, "types.json").read_text(encoding="utf-8"))
+    table: dict[str, Any] = json_data(__file__, "types.json")
     return {
         name: KnownType(
             model_type=name, families=tuple(entry["families"]), keys=frozenset(entry["keys"]), published=entry["published"]

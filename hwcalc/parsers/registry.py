@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.data import data_file
+from hwcalc.data import json_data
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.config import Config, architecture_of, defaults_table
 from hwcalc.parsers.reading import Family
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def _index() -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = json.loads(data_file(__file__, "index.json").read_text("utf-8"))
+    found: dict[str, Mapping[str, Any]] = json_data(__file__, "index.json")
     return found
 
 

@@ -9,13 +9,13 @@ from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.lists import each_model
+from hwcalc.library.lists import models_or_equation
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.options import PlanOptions, take_options, takes
 from hwcalc.planner.values import refuse_auto
 from hwcalc.plot.series import KINDS, Chart, chart_of
-from hwcalc.text import brief, shown
+from hwcalc.text import brief, quoted, shown
 
 SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 MOST_MODELS: Final = 12
@@ -60,11 +60,12 @@ def plot(models: ModelLike | Sequence[ModelLike], *, kind: str = "memory", **opt
 
 def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any]) -> Picture:
     """As :func:`plot`, from a dict of all keywords."""
-    if kind not in KINDS:
-        raise UsageError(f"--kind {shown(kind, 40)} is not known.", hint=f"Allowed: {', '.join(KINDS)}.")
+    if not isinstance(kind, str) or kind not in KINDS:
+        given_kind = shown(kind, 40) if isinstance(kind, str) else quoted(kind, 40)
+        raise UsageError(f"--kind {given_kind} is not known.", hint=f"Allowed: {', '.join(KINDS)}.")
     _, asked = take_options("plot", given)
     refuse_auto(asked.weights, "plot")
-    named: Sequence[ModelLike | None] = each_model(models) if models or not asked.dimensions else [None]
+    named = models_or_equation(models, asked.dimensions)
     if len(named) > MOST_MODELS:
         raise UsageError(f"a picture holds at most {MOST_MODELS} models (got {len(named):,}).", hint="Name fewer.")
     requests: list[tuple[ModelSpec, Mapping[str, Any]]] = [load_request(model, asked) for model in named]

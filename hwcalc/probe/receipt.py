@@ -112,12 +112,14 @@ def read_receipt(path: str) -> dict[str, Any]:
     """
     import sys
 
+    from hwcalc.files import opened
+
     try:
         if path == "-":
             text = sys.stdin.read(_LARGEST + 1)
         else:
-            with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as above
-                text = file.read(_LARGEST + 1)
+            with opened(path) as file:
+                text = file.read(_LARGEST + 1).decode()
         if len(text) > _LARGEST:
             raise ConfigError(f"{shown(path, 80)} is larger than {_LARGEST:,} characters: no receipt is.")
         document = json.loads(text, parse_constant=_no_number)

@@ -16,6 +16,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, LogError, UnknownNameError, UsageError
+from hwcalc.files import opened
 from hwcalc.formulas.record import Record
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
@@ -119,7 +120,7 @@ def _raw(log: LogLike) -> Iterator[tuple[str | None, int]]:
         path, hint = Path(log), "Name a file, or - for standard input."
         shown = printable(str(path))
         try:
-            stream = path.open("rb")
+            stream = opened(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "no file can have that name"
             raise LogError(f"the log {shown} cannot be read ({reason}).", hint=hint) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from hwcalc.data import data_file
+from hwcalc.data import data_file, reading_data
 
 DOCUMENTS = (
     "plan", "explain", "diff", "compare", "sweep", "recommend", "fit", "check", "check-file", "reconcile", "models", "types",
@@ -21,7 +21,7 @@ def json_schema(document: str) -> dict[str, Any]:
     ``check-file`` is the exception: kvplan reads it, and most of its keys are optional.
     """
     start = f'["{document}", '
-    with open(PATH, encoding="utf-8") as file:
+    with reading_data(PATH), open(PATH, encoding="utf-8") as file:
         line = next(line for line in file if line.startswith(start))
-    schema: dict[str, Any] = json.loads(line)[1]
+        schema: dict[str, Any] = json.loads(line)[1]
     return schema

@@ -12,13 +12,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
 from hwcalc.model import Note
-from hwcalc.text import printable
+from hwcalc.text import printable, quoted, shown
 
 GGUF_MAGIC: Final = b"GGUF"
 """How a GGUF file begins."""
@@ -156,10 +156,26 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
     return document
 
 
+_JSON: Final = (str, int, float, type(None), Mapping, list, tuple)
+_PYTHON: Final = (
+    "Give what json.load() makes of a config.json, or config.to_dict() of transformers; int() and float() make plain numbers."
+)
+
+
+def _foreign(value: object, level: Sequence[Any]) -> str:
+    """A value in words, with its key in one of the objects of a level."""
+    keys = (key for item in level if isinstance(item, Mapping) for key in item if isinstance(key, str) and item[key] is value)
+    key = next(keys, None)
+    return f"{quoted(value)} ({type(value).__module__}.{type(value).__qualname__})" + (
+        "" if key is None else f" as {shown(key, 60)}"
+    )
+
+
 def check_document(document: object, name: str) -> None:
     """Raise :class:`ConfigError` for a document that is too deep or too large, or that contains half of a UTF-16 pair.
 
-    The document may come from Python: it may hold one list many times, or itself, and whole numbers of any length.
+    The document may come from Python: it may hold one list many times, or itself, whole numbers of any length, and values that JSON
+    does not have, such as a number of NumPy's, which compares unlike a number of Python's.
     """
     level: list[Any] = [document]
     left = MAX_VALUES
@@ -176,6 +192,8 @@ def check_document(document: object, name: str) -> None:
                     raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
             elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
                 raise ConfigError(f"{name} {_TOO_LONG}", hint=_WRONG_KIND)
+            if not isinstance(value, _JSON) or hasattr(value, "tolist"):
+                raise ConfigError(f"{name} holds {_foreign(value, level)}, which JSON does not have.", hint=_PYTHON)
         level = [value for value in inner if isinstance(value, (Mapping, list, tuple))]
         if not level:
             return

@@ -76,20 +76,29 @@ def timely(pieces: Iterator[bytes], end: float) -> Iterator[bytes]:
 
 
 def unzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of gzip pieces, never more than 64 KiB at once: a short answer can unpack to gigabytes."""
+    """The content of gzip pieces, of one member or several, never more than 64 KiB at once: a short answer can unpack to gigabytes."""
     import zlib
 
     decoder = zlib.decompressobj(wbits=31)
     for piece in pieces:
         rest, more = piece, True
-        while more and not decoder.eof:
+        while more:
+            if decoder.eof:
+                rest = decoder.unused_data + rest if rest is piece else decoder.unused_data
+                if rest[:1] != _GZIP:
+                    break  # the end, or what fills the file up
+                decoder = zlib.decompressobj(wbits=31)
             content = decoder.decompress(rest, _PIECE)
             rest = decoder.unconsumed_tail
-            more = bool(rest) or len(content) == _PIECE
+            more = bool(rest) or len(content) == _PIECE or decoder.eof
             if content:
                 yield content
 
 
+_GZIP: Final = b"\x1f"
+"""The first byte of a member of gzip."""
+_LONGEST_TIMEOUT: Final = 3600.0
+"""Most seconds that a piece of an answer may be waited for."""
 PAUSES: Final = (0.5, 1.0)
 """Seconds before the second and the third try."""
 
@@ -180,6 +189,11 @@ class HubClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+        if not 0 < self._timeout <= _LONGEST_TIMEOUT:
+            raise UsageError(
+                f"HF_HUB_DOWNLOAD_TIMEOUT is {self._timeout:g}, and a request takes no such time.",
+                hint=f"Write seconds, up to {_LONGEST_TIMEOUT:g}.",
+            )
         self._end = time.monotonic() + _LONGEST_READING
 
     def file(self, model_id: str, revision: str, name: str, *, most: int, first: int | None = None) -> Reply:
@@ -346,6 +360,8 @@ def _reason(error: Exception, timeout: float) -> tuple[str, bool]:
         "HF_HUB_OFFLINE is set": {"OfflineModeIsEnabled"},
         "its certificate is not trusted": {"SSLError"},
         "no connection": {"ConnectError", "ConnectionError"},
+        "SSL_CERT_FILE or another variable names a certificate that is not there": {"FileNotFoundError"},
+        "the proxy of the environment needs a package that is not installed": {"ImportError"},
         "the answer broke off": {"ReadError", "RemoteProtocolError", "ProtocolError"},
     }
     reason = next((meaning for meaning, known in meanings.items() if names & known), None)

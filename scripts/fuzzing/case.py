@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["CONFIG_HOME", "Case", "case_document", "case_from", "read_case", "write_files"]
+__all__ = ["CONFIG_HOME", "OUTSIDE", "Case", "case_document", "case_from", "read_case", "write_files"]
 
 CONFIG_HOME: Final = "home"
 """The folder of a case's files that is the user's configuration: profiles lie in ``home/kvplan/profiles``."""
+
+
+OUTSIDE: Final = b"what a link may lead to, and nobody may write"
+"""The content of ``../outside/file`` of a case with links."""
 
 
 class Case(Record):
@@ -26,16 +31,33 @@ class Case(Record):
     words: tuple[str, ...]
     files: Mapping[str, bytes]
     stdin: bytes = b""
+    links: Mapping[str, str] = {}
+    """Names of links, and what they lead to."""
+    pipes: tuple[str, ...] = ()
+    """Names of pipes that nobody writes to."""
     status: int | None = None
     says: str = ""
 
 
 def write_files(case: Case, folder: Path) -> None:
-    """Write the case's files below a folder."""
+    """Write the case's files, links and pipes below a folder."""
     for name, data in case.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
+    if case.links:
+        outside = folder.parent / "outside"
+        outside.mkdir(exist_ok=True)
+        (outside / "file").write_bytes(OUTSIDE)
+    for name, target in case.links.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+    for name in case.pipes:
+        path = folder / name
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
 
 
 def case_document(case: Case) -> dict[str, Any]:
@@ -45,6 +67,8 @@ def case_document(case: Case) -> dict[str, Any]:
         "words": [word.encode("utf-8", "surrogatepass").decode("utf-8", "backslashreplace") for word in case.words],
         "files": {name: _packed(data) for name, data in case.files.items()},
         "stdin": _packed(case.stdin),
+        "links": dict(case.links),
+        "pipes": list(case.pipes),
     }
 
 
@@ -55,6 +79,8 @@ def case_from(document: Mapping[str, Any]) -> Case:
         words=tuple(document["words"]),
         files={name: _unpacked(data) for name, data in document["files"].items()},
         stdin=_unpacked(document.get("stdin", "")),
+        links=document.get("links", {}),
+        pipes=tuple(document.get("pipes", ())),
         status=document.get("status"),
         says=document.get("says", ""),
     )

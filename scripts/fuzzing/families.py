@@ -13,10 +13,12 @@ from hwcalc.profiles.catalog import built_in
 from scripts.fuzzing import pictures
 from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf
+from scripts.fuzzing.keywords import keyword_words
 from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, damaged_text, encoded, places, strange
+from scripts.fuzzing.servers import answers, page_request
 from scripts.fuzzing.words import GPUS, any_words, plan_words
 
-__all__ = ["FAMILIES", "WEIGHTS", "case_of"]
+__all__ = ["FAMILIES", "SOCKETS", "WEIGHTS", "case_of"]
 
 LARGEST: Final = 1024**2
 """Bytes of a document that stays within the stated memory and time; larger ones may take more."""
@@ -248,6 +250,89 @@ def picture(chance: random.Random) -> Case:
     return pictures.picture(chance, configs())
 
 
+def keywords(chance: random.Random) -> Case:
+    """A call of a function of the library with any value."""
+    return Case(family="keywords", words=keyword_words(chance), files={})
+
+
+def hub(chance: random.Random) -> Case:
+    """A model of a Hub that answers what no Hub should."""
+    rows, end = _tensors(chance, chance.randrange(6))
+    body = json.dumps(rows).encode()
+    header = len(body).to_bytes(8, "little") + body + bytes(min(end, 4096))
+    config = damaged(chance.choice(configs()), chance, configs(), chance.choice((0, 0, 1, 3)))
+    words = ["org/name", "--seq", "1k"]
+    for more in (
+        ("--json",),
+        ("--revision", chance.choice(("main", "x/y", "../outside", "a" * 40))),
+        ("--gpu", "l4"),
+        ("--verbose",),
+    ):
+        if chance.random() < 0.25:
+            words += more
+    return Case(family="hub", words=tuple(words), files=answers(config, header, chance))
+
+
+def page(chance: random.Random) -> Case:
+    """A request for the page that is served, with something wrong in it."""
+    return Case(family="page", words=(), files={}, stdin=page_request(chance))
+
+
+_LINKED: Final = (
+    "check.yaml",
+    "check.yaml.lock",
+    "base.json",
+    "config.json",
+    "log.txt",
+    "models.txt",
+    "out.json",
+    "out.csv",
+    "receipt.json",
+)
+_TARGETS: Final = (
+    "../outside/file",
+    "../outside",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/proc/self/mem",
+    "/nosuch/x",
+    ".",
+    "check.yaml",
+    "config.json",
+)
+
+
+def links(chance: random.Random) -> Case:
+    """Links and pipes where files are read and written."""
+    words = chance.choice((
+        ("check", "check.yaml", "--lock", "--offline"), ("check", "check.yaml", "--offline", "-o", "out.json"),
+        ("check", "check.yaml", "--offline", "--baseline", "base.json"), ("check", "check.yaml", "--offline", "--output", "sarif=out.json"),
+        ("sweep", "Qwen/Qwen3-1.7B", "--seq", "1k", "-o", "out.csv"), ("sweep", "@models.txt", "--seq", "1k"),
+        ("config.json",), ("folder",), ("explain", "config.json"), ("reconcile", "Qwen/Qwen3-8B", "--log", "log.txt"),
+        ("probe", "--verify", "receipt.json"), ("compare", "config.json", "Qwen/Qwen3-1.7B"), ("sweep", "Qwen/Qwen3-1.7B", "--seq", "1k", "-o", "receipt.json"),
+    ))  # fmt: skip
+    text = json.dumps(chance.choice(configs())).encode()
+    files = {
+        "check.yaml": _CHECKS.encode(),
+        "config.json": text,
+        "base.json": b"{}",
+        "models.txt": b"Qwen/Qwen3-1.7B\n",
+        "folder/config.json": text,
+    }
+    files |= {"log.txt": chance.choice(logs()).encode(), "receipt.json": b"{}"}
+    names = chance.sample(
+        (*_LINKED, "folder/config.json", "folder/model.safetensors", "folder/params.json"), chance.choice((1, 1, 2, 4))
+    )
+    # To wait for the writer of a pipe takes seconds.
+    piped = tuple(names[:1]) if chance.random() < 0.1 else ()
+    linked = {name: chance.choice((*_TARGETS, *_LINKED)) for name in names if name not in piped}
+    return Case(family="links", words=words, files=files, links=linked, pipes=piped)
+
+
+SOCKETS: Final = frozenset({"hub", "keywords", "page"})
+"""Kinds of input that are no command line alone."""
+
 FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "config": config,
     "arguments": arguments,
@@ -258,11 +343,16 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "weights": weights,
     "gguf": gguf,
     "picture": picture,
+    "keywords": keywords,
+    "hub": hub,
+    "page": page,
+    "links": links,
 }
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "config": 48, "arguments": 5, "check": 10, "profile": 2, "log": 6, "header": 14, "weights": 5, "gguf": 10, "picture": 1,
+    "config": 36, "arguments": 4, "check": 8, "profile": 2, "log": 5, "header": 10, "weights": 4, "gguf": 10, "picture": 1,
+    "keywords": 8, "hub": 5, "page": 4, "links": 3,
 }  # fmt: skip
 """How many cases belong to each family, of about a hundred."""
 
@@ -272,7 +362,7 @@ def case_of(seed: int, number: int, families: Mapping[str, int] = WEIGHTS) -> Ca
     chance = random.Random(f"{seed}:{number}")  # noqa: S311 - nothing secret is made
     name = chance.choices([*families], [*families.values()])[0]
     made = FAMILIES[name](chance)
-    if chance.random() < 0.02 and made.files:
+    if chance.random() < 0.02 and made.files and name != "links":
         # The secret stands where nobody would put it.
         target = chance.choice([*made.files])
         data = made.files[target]

@@ -40,7 +40,10 @@ def models() -> tuple[tuple[str, Mapping[str, Any]], ...]:
 
 
 def gguf(chance: random.Random) -> Case:
-    """A GGUF file: most with a few damaged keys or tensors, some with damaged bytes, a few sound ones."""
+    """A GGUF file: most with a few damaged keys or tensors, some with damaged bytes, a few sound ones, a few with very many parts."""
+    if chance.random() < 0.03:
+        data = _many(chance)
+        return Case(family="gguf", words=plan_words(chance, "-"), files={"x.gguf": data}, stdin=data)
     architecture, hparams = chance.choice(models())
     keys = [_key("general.architecture", architecture), _key("general.name", chance.choice(("Tiny", *HOSTILE)))]
     keys += [_key(name if "." in name and name.split(".")[0] == "tokenizer" else f"{architecture}.{name}", value)
@@ -212,6 +215,26 @@ _DAMAGES: Final[tuple[Callable[..., None], ...]] = (
     _damage_tensor,
     _damage_head,
 )
+
+
+def _many(chance: random.Random) -> bytes:
+    """A sound header of up to a megabyte that has as many small keys, strings, arrays or tensors as go into it."""
+    count = chance.choice((100, 3_000, 4_096, 4_097, 8_192, 20_000, 60_000))
+    name = chance.choice((b"%x", b"k.%06d", b"\xff\xfe%05d", "\u05d0\u202e%d".encode(), b"tokenizer.%d"))
+    inner = chance.choice((0, 1, 28, 255, 256, 4_095, 10_000))
+    value: tuple[int, Any] = chance.choice((
+        (0, 1), (7, True), (_STRING, b""), (_STRING, b"\xff" * 30), (_ARRAY, (4, [])), (_ARRAY, (_STRING, [b""] * inner)), (_ARRAY, (0, [1] * inner)),
+        (_ARRAY, (_STRING, [b"x" * 5_000] + [b""] * inner)), (_ARRAY, (_STRING, [b"x" * 128, b""] * (inner // 2))), (_ARRAY, (12, [0.5] * inner)),
+    ))  # fmt: skip
+    keys: list[Key] = [_key("general.architecture", "llama")]
+    rows: list[dict[str, Any]] = []
+    if chance.random() < 0.25:
+        shape = chance.choice(([32], [32, 1, 1, 1], [256, 7]))
+        rows = [{"name": b"%x" % number, "shape": shape, "type": chance.choice((0, 8))} for number in range(min(count, 17_000))]
+    else:
+        size = len(_packed_value(*value, "<")) + len(name % 1) + 16
+        keys += [(name % number, *value) for number in range(min(count, max(1, (LARGEST - 5_000) // size)))]
+    return _packed(keys, rows, {"order": "<", "version": 3, "keys": None, "tensors": None, "alignment": 32, "data": 0})[:LARGEST]
 
 
 def _packed(keys: list[Key], rows: list[dict[str, Any]], head: Mapping[str, Any]) -> bytes:

@@ -19,8 +19,10 @@ from typing import Final
 from hwcalc.cli import main
 from hwcalc.files import SUFFIX
 from hwcalc.formulas.record import Record
-from scripts.fuzzing.case import CONFIG_HOME, Case, write_files
+from scripts.fuzzing.case import CONFIG_HOME, OUTSIDE, Case, write_files
+from scripts.fuzzing.keywords import CHECKS, VALUES, call
 from scripts.fuzzing.mutate import SECRET
+from scripts.fuzzing.servers import asked_page, hub_of
 
 __all__ = [
     "MEMORY_BYTES",
@@ -35,6 +37,8 @@ __all__ = [
     "read_alone",
     "reading_seconds",
     "run_case",
+    "started",
+    "written_outside",
 ]
 
 SECONDS: Final = 5.0
@@ -112,7 +116,7 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
             start = time.process_time()
             status: int | None = None
             try:
-                status = main(list(case.words))
+                status = started(case)
             except SystemExit as ending:
                 status = ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
             except BaseException as error:  # that is what is looked for
@@ -125,11 +129,58 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
             memory = peak_bytes()
         said = [stream.getvalue()[:_LARGEST_OUTPUT].decode("utf-8", "surrogatepass") for stream in (out, err)]
         left = tuple(str(path) for path in folder.rglob(f"*{SUFFIX}"))
+        if case.links and written_outside(folder):
+            left = (*left, "through a link")
         return Outcome(
             status=status, out=said[0], err=said[1], seconds=seconds, memory_bytes=memory, left=left, reading_seconds=reading
         )
     finally:
         os.chdir(before)
+
+
+def written_outside(folder: Path) -> bool:
+    """Whether a link of a case was followed out of its folder and something written there."""
+    outside = folder.parent / "outside"
+    return {path.name: path.read_bytes() for path in outside.iterdir()} != {"file": OUTSIDE}
+
+
+def started(case: Case) -> int:
+    """Run the case in the current folder, as its family is run: most are command lines. Returns an exit status."""
+    if case.family == "keywords":
+        return _called(*case.words)
+    if case.family == "page":
+        reply = asked_page(case.stdin)
+        print("no answer" if not reply else reply[:12].decode("latin-1"))
+        return 70 if reply[9:12] == b"500" else 0
+    if case.family != "hub":
+        return main(list(case.words))
+    from unittest.mock import patch
+
+    from huggingface_hub import constants
+
+    from hwcalc.sources import hub_client
+
+    short = patch.multiple(constants, HF_HUB_OFFLINE=False, HF_HUB_DOWNLOAD_TIMEOUT=1.0)
+    with short, patch.object(hub_client, "PAUSES", (0.01, 0.01)), hub_of(case.files) as address:
+        os.environ.pop("HF_HUB_OFFLINE", None)
+        return main([*case.words, "--endpoint", address])
+
+
+def _called(name: str, keyword: str, number: str, alone: str) -> int:
+    """Call a function of the library. An error of kvplan is printed; any other leaves this function."""
+    import warnings
+
+    from hwcalc import KvplanError
+
+    Path("check.yaml").write_text(CHECKS, encoding="utf-8")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(name, keyword, VALUES[int(number)](), alone=bool(int(alone)))
+    except KvplanError as error:
+        print(f"{error.message}\n{error.hint}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 def read_alone(case: Case) -> str | None:
@@ -181,7 +232,11 @@ def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory
     if wants == "csv" and _has_formula(outcome.out):
         found.append("a formula in CSV")
     if outcome.left:
-        found.append("a temporary file is left")
+        found.append(
+            f"a file is left or written: {outcome.left[0][-40:]}"
+            if "through a link" in outcome.left
+            else "a temporary file is left"
+        )
     for name, text in (("output", outcome.out), ("error", outcome.err)):
         if _TOLD in text or OWN_TOKEN in text:
             found.append(f"the secret on standard {name}")

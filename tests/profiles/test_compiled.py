@@ -14,8 +14,9 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import astuple
 
+from hwcalc.errors import InstallationError
 from hwcalc.profiles import compiled
-from hwcalc.profiles.catalog import ProfileError, built_in
+from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, listed_facts, names, record, records
 from hwcalc.profiles.schema import read_yaml
 from tests.paths import ROOT
@@ -89,7 +90,7 @@ def test_a_lost_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(compiled, "COMPILED", str(tmp_path / "lost.jsonl"))
     compiled._start.cache_clear()
     try:
-        with pytest.raises(ProfileError, match=r"lost\.jsonl: cannot be read"):
+        with pytest.raises(InstallationError, match=r"lost\.jsonl cannot be read"):
             names("gpus")
     finally:
         compiled._start.cache_clear()

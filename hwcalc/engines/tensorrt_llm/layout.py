@@ -137,6 +137,9 @@ def _sliding(name: str, role: Role, dtype: str, row: int, window: int, ratio: in
 
 def _state(conv: int, columns: int, matrix: int, settings: Settings) -> tuple[Piece, ...]:
     """The convolution's last columns in the model's dtype, and the recurrence in that of states."""
+    if settings.model_dtype not in ITEM_BYTES:
+        message = f"TensorRT-LLM computes convolutions in {', '.join(ITEM_BYTES)}, and the config says {settings.model_dtype}."
+        raise UnsupportedError(message, hint="Check the key torch_dtype of the config, or plan it with --engine vllm.")
     columns_bytes = conv // settings.tp * columns * ITEM_BYTES[settings.model_dtype]
     return (
         Piece(name="conv_state", role=Role.CONV, dtype=settings.model_dtype, state=columns_bytes),

@@ -86,6 +86,8 @@ class Needs:
     def least_budget(self) -> int:
         """V2: the smallest budget, in whole pages, whose pools hold the sequences."""
         first, *others = self.storages
+        if not any(storage.pools for storage in self.storages):
+            return 0  # no layer keeps anything
         if not others and len(first.pools) == len(first.pools[0][0]) == 1 and self.layout.settings.interval is None:
             # One pool with slots of one size has the whole quota.
             most = larger(self._demands[0][0], first.floor[0]) * first.pools[0][0][0]

@@ -10,12 +10,11 @@ in its first forward pass.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from hwcalc.data import data_file
+from hwcalc.data import json_data
 from hwcalc.engines.rank_weights import (
     ROW_PARALLEL,
     Rank,
@@ -61,7 +60,7 @@ class ShardPlan(Record):
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
-    table: Mapping[str, Any] = json.loads(data_file(__file__, "plans.json").read_text("utf-8"))
+    table: Mapping[str, Any] = json_data(__file__, "plans.json")
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
         flags = {name: entry[name] for name in ("experts", "dealt", "heads")}

@@ -8,13 +8,12 @@ is the first release that ran the class through this backend before its own regi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.data import data_file
+from hwcalc.data import json_data
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.stored import check_heads
@@ -54,7 +53,7 @@ _NO_METHODS: Final = frozenset({"bitnet"})
 
 @lru_cache(maxsize=1)
 def _releases() -> Mapping[str, Mapping[str, str]]:
-    return MappingProxyType(json.loads(data_file(__file__, "architectures.json").read_text("utf-8")))
+    return MappingProxyType(json_data(__file__, "architectures.json"))
 
 
 def check_architecture(model: ModelSpec, version: str) -> None:

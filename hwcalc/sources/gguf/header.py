@@ -124,9 +124,10 @@ def skip_strings(window: Window, count: int, order: str) -> None:
             count -= _AT_ONCE
             continue
         for _ in range(min(count, _AT_ONCE)):
-            window.need(_LENGTH)
+            if len(window.data) < window.position + _LENGTH:
+                window.need(_LENGTH)
             data, position = window.data, window.position
-            end = position + _LENGTH + int(length(data, position)[0])
+            end: int = position + _LENGTH + length(data, position)[0]
             if end <= len(data):
                 window.position = end
             else:
@@ -145,14 +146,17 @@ def _short_strings(order: str) -> re.Pattern[bytes]:
 
 MAGIC: Final = b"GGUF"
 
-MOST_KEYS: Final = 65_536
+MOST_KEYS: Final = 4_096
 """Most keys of a header. Published files have up to 100."""
-MOST_TENSORS: Final = 65_536
+MOST_TENSORS: Final = 8_192
 """Most tensors of a file. Published files have up to 2,000."""
 MOST_STRINGS: Final = 4_000_000
 """Most strings in the arrays of a header. Those of models with 260,000 tokens have 800,000."""
 MOST_ITEMS: Final = 10_000
 """Most values of an array that is kept, such as the heads of each layer."""
+
+MOST_TEXTS: Final = 4_096
+"""Most strings of arrays that are kept, in all. Files list a few tags and languages."""
 
 MOST_KEPT: Final = 16 * 1024**2
 """Most bytes of memory for all metadata that are kept."""
@@ -213,16 +217,23 @@ def read_header(window: Window, name: str) -> Header:
 
 
 class _Reader:
-    """One reading. ``where`` says what is being read, for messages."""
+    """One reading. ``reading`` are a pattern and its values, which :attr:`where` puts into words: most are never told."""
 
     def __init__(self, window: Window, name: str) -> None:
         self.window = window
         self.name = name
-        self.where = "its first bytes"
+        self.reading: tuple[str | int, ...] = ("its first bytes",)
         self.order = "<"
         self.strings = 0
+        self.texts = 0
         self.tokens: int | None = None
         self.kept = 0
+
+    @property
+    def where(self) -> str:
+        """What is being read, for messages."""
+        pattern, *values = self.reading
+        return str(pattern).format(*(shown(value) if isinstance(value, str) else value for value in values))
 
     def header(self) -> Header:
         """All of it, in the order of the file."""
@@ -231,7 +242,7 @@ class _Reader:
         for count, most, least, what in ((key_count, MOST_KEYS, 13, "keys"), (tensor_count, MOST_TENSORS, 24, "tensors")):
             if count > most:
                 self.fail(f"it says that it has {count:,} {what}, and the most are {most:,}")
-            self.where = f"the {count:,} {what} that it names"
+            self.reading = (f"the {{:,}} {what} that it names", count)
             self.window.must_have(least * count)
         keys, types = self._keys(key_count)
         alignment, key = _DEFAULT_ALIGNMENT, "general.alignment"
@@ -306,13 +317,13 @@ class _Reader:
         types: dict[str, int] = {}
         long: list[str] = []
         for number in range(count):
-            self.where = f"key {number + 1:,} of {count:,}"
+            self.reading = ("key {:,} of {:,}", number + 1, count)
             (length,) = self._unpack("Q")
             if length > _LONGEST_KEY:
                 self.window.must_have(length)
                 self.fail(f"the name of {self.where} has {length:,} bytes, and the most are {_LONGEST_KEY:,}")
             key = self.window.take(length).decode("utf-8", "replace")
-            self.where = f"the value of {shown(key)}"
+            self.reading = ("the value of {}", key)
             if not key:
                 self.fail(f"key {number + 1:,} has no name")
             if key in types:
@@ -357,7 +368,7 @@ class _Reader:
 
     def _array(self, key: str) -> tuple[Any, bool]:
         kind, count = self._unpack("IQ")
-        self.where = f"the {count:,} values of {shown(key)}"
+        self.reading = ("the {:,} values of {}", count, key)
         if kind == _ARRAY:
             self.fail(f"{shown(key)} is an array of arrays, which llama.cpp does not read")
         kept = count <= MOST_ITEMS and not key.startswith(_UNKEPT)
@@ -366,18 +377,8 @@ class _Reader:
             if self.strings > MOST_STRINGS:
                 self.window.must_have(8 * count)
                 self.fail(f"its arrays have more than {MOST_STRINGS:,} strings")
-            if kept and count <= _LONGEST_TEXT:
-                # All of them, unless one is long.
-                texts: list[str] | None = []
-                for _ in range(count):
-                    (length,) = self._unpack("Q")
-                    if length > _LONGEST_TEXT or texts is None:
-                        self.window.skip(length)
-                        texts = None
-                    else:
-                        self._keep(_OF_A_KEY + length)
-                        texts.append(self.window.take(length).decode("utf-8", "replace"))
-                return texts, True
+            if kept and self.texts + count <= MOST_TEXTS:
+                return self._texts(count), True
             skip_strings(self.window, count, self.order)
             if key == _TOKENS:
                 self.tokens = count
@@ -393,6 +394,20 @@ class _Reader:
         self._keep(_OF_A_VALUE * count)
         return list(self._unpack(f"{count}{letter}")), True
 
+    def _texts(self, count: int) -> list[str] | None:
+        """The strings of an array; ``None`` if one of them is long."""
+        self.texts += count
+        texts = []
+        for number in range(count):
+            (length,) = self._unpack("Q")
+            if length > _LONGEST_TEXT:
+                self.window.skip(length)
+                skip_strings(self.window, count - number - 1, self.order)
+                return None
+            self._keep(_OF_A_KEY + length)
+            texts.append(self.window.take(length).decode("utf-8", "replace"))
+        return texts
+
     def _tensors(self, count: int) -> list[tuple[GgufTensor, int]]:
         """The tensors and their offsets."""
         window, order = self.window, self.order
@@ -401,7 +416,7 @@ class _Reader:
         seen: set[bytes] = set()
         rows: list[tuple[GgufTensor, int]] = []
         for number in range(count):
-            self.where = f"tensor {number + 1:,} of {count:,}"
+            self.reading = ("tensor {:,} of {:,}", number + 1, count)
             window.need(8)
             (length,) = length_at(window.data, window.position)
             if length > _LONGEST_TENSOR_NAME:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines.tensorrt_llm.engine import TensorrtOccupancy
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
 
@@ -325,3 +326,23 @@ def test_all_parts_are_the_whole() -> None:
             assert made.stored_bytes == made.needed_bytes, (model, seq, batch)
             assert made.holds(made.needed_bytes)
             assert not made.holds(made.needed_bytes - 1)
+
+
+def test_a_model_that_keeps_nothing() -> None:
+    """An encoder has no pool, and needs none."""
+    planned = plan(
+        {"model_type": "bert", "architectures": ["Qwen3_5MoeForConditionalGeneration"]},
+        seq=100,
+        engine="tensorrt-llm",
+        gpu="h100",
+    )
+
+    assert planned.cache.total_bytes == 0
+
+
+def test_a_convolution_in_eight_bits_is_refused() -> None:
+    """The columns of a convolution lie in the model's dtype, for which TensorRT-LLM has floats of 16 and 32 bits."""
+    model = replace(load_model(NEXT), dtype="fp8")
+    with pytest.raises(UnsupportedError, match="computes convolutions in fp32, fp16, bf16, and the config says fp8") as error:
+        plan(model, engine=ENGINE, seq=1024)
+    assert "torch_dtype" in error.value.hint

@@ -1,91 +1,99 @@
-"""Whatever the keywords of the library are given, the answer is a value or a UsageError, soon."""
+"""Whatever the functions of the library are given, the answer is a value or an error of kvplan, soon."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import numpy as np
 import pytest
 
-from hwcalc import KvplanError, check, compare, explain, load_model, plan, recommend, sweep
-from hwcalc.errors import UsageError
-from hwcalc.planner.options import OPTIONS
+import hwcalc
+from hwcalc import KvplanError, fit, load_model, plan
+from hwcalc.errors import ConfigError, UsageError
 from hwcalc.units import MOST_TOKENS, parse_bytes, parse_share, parse_tokens
-from tests.tiny_configs import TINY_LLAMA
+from scripts.fuzzing.keywords import CHECKS, CONFIG, VALUES, call, functions
 
-CONFIG: Final = TINY_LLAMA | {"max_position_embeddings": 1000}
-
-
-class _Broken:
-    def __repr__(self) -> str:
-        raise RuntimeError
-
-    __str__ = __index__ = __repr__
-
-
-def _nested() -> list[Any]:
-    value: list[Any] = []
-    for _ in range(3000):
-        value = [value]
-    return value
+SHARED: Final[Mapping[str, int]] = {
+    "recommend": 12,
+    "explore": 8,
+    "fit": 4,
+    "compare": 4,
+    "explain": 4,
+    "plot": 4,
+    "sweep": 4,
+    "strategies": 4,
+}
+"""Functions that take the options of ``plan``, which has all values: each parameter gets one in so many, and all of them together every value."""
+FAR: Final = {("fit", "folder"), ("fit", "installed")}
+"""What looks into folders of this machine."""
 
 
-def _endless() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
+def test_every_function_is_called() -> None:
+    """A new function of the library belongs into the table."""
+    public = {name for name in hwcalc.__all__ if name[0].islower() and not name.startswith("_")}
+
+    assert public == set(functions())
+    assert len(VALUES) >= 154
 
 
-STRANGE: Final[tuple[Any, ...]] = (
-    10**5000, -(10**5000), 2**62, MOST_TOKENS + 1, -1, 0, 1.5, float("nan"), float("inf"), True, "", "x" * 1000, "9" * 5000, "\ud800",
-    "\x00", [], [1], [None], [10**5000], {}, {"a": 1}, {1: 2}, {"a": _Broken()}, {"block_size": 10**5000}, {("a", 1): 2}, (), set(),
-    object(), _Broken(), [_Broken()], b"x", Decimal("NaN"), Fraction(10**5000), 1j, range(10**18), iter([1]), print, _nested(), _endless(),
-)  # fmt: skip
+@pytest.mark.parametrize("name", [*functions()])
+def test_any_value_of_any_parameter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of any library and size, text, containers, and objects that cannot be printed or compared."""
+    monkeypatch.chdir(tmp_path)
+    Path("check.yaml").write_text(CHECKS, encoding="utf-8")
+    for place, parameter in enumerate(signature(functions()[name][0]).parameters):
+        if (name, parameter) in FAR:
+            continue
+        for number, make in enumerate(VALUES):
+            if (number + place) % SHARED.get(name, 1) == 0:
+                _answered(name, parameter, make, alone=number % 2 == 1)
 
 
-def _answered(function: Any, model: Any, **keywords: Any) -> None:
+def _answered(name: str, parameter: str, make: Callable[[], Any], *, alone: bool) -> None:
     try:
-        function(model, **keywords)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy's, of numbers that lose a part
+            call(name, parameter, make(), alone=alone)
     except KvplanError as error:
         message = error.message
+    except Exception as error:
+        error.add_note(f"{name}({parameter}={type(make())})")
+        raise
     else:
         return
-    assert 0 < len(message) < 2000
-
-
-@pytest.mark.parametrize("name", [row.name for row in OPTIONS])
-@pytest.mark.parametrize("function", [plan, compare, sweep, explain])
-def test_any_value_of_any_option(function: Any, name: str) -> None:
-    """Numbers of any size, text, containers, and objects that cannot be printed."""
-    for value in STRANGE:
-        _answered(function, CONFIG, **{"offline": True, "seq": 100, name: value})
+    assert 0 < len(message) <= 2000, (name, parameter)
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu", "vendor", "category", "instances", "max_gpus", "strict", "limit", "seq", "engine_options"]
-)
-def test_any_value_for_recommend(name: str) -> None:
-    """The same for what narrows the choice."""
-    for value in STRANGE:
-        _answered(recommend, CONFIG, **{"gpu": "l4", "seq": 100, name: value})
+    "value",
+    [np.int64(1000), np.float32(1), np.float64(1), np.array([]), np.array([1, 2]), np.str_("x"), Decimal(1000), Decimal("sNaN"), Fraction(1, 2), {1}, b"x", object()],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "rope_theta", "x", "quantization_config"])
+def test_a_config_holds_what_json_has(key: str, value: Any) -> None:
+    """Values of other types compare unlike those of Python. The error names key, value and type, at any depth."""
+    for given in ({key: value}, {key: [value]}, {key: {"bits": value}}):
+        with pytest.raises(ConfigError, match="which JSON does not have") as error:
+            load_model({**CONFIG, **given})
+        assert type(value).__qualname__ in error.value.message
+        assert "to_dict()" in error.value.hint
 
 
-@pytest.mark.parametrize("name", ["revision", "offline", "token", "endpoint", "headers", "assume"])
-def test_any_value_for_load_model(name: str) -> None:
-    """The same for how a model is read."""
-    for value in STRANGE:
-        _answered(load_model, CONFIG, **{name: value})
-
-
-@pytest.mark.parametrize("name", ["files", "lock", "strict", "baseline", "max_growth", "offline", "token", "endpoint"])
-def test_any_value_for_check(name: str, tmp_path: Path) -> None:
-    """The same for a run of checks."""
-    path = tmp_path / "checks.yaml"
-    path.write_text("schema_version: 1\nchecks:\n  - {model: Qwen/Qwen3-8B, seq: 1k, max_cache: 1GiB}\n", encoding="utf-8")
-    for value in STRANGE:
-        _answered(check, **{"model": str(path), name: value} if name != "files" else {"model": value})
+def test_a_name_of_a_folder_is_any_text() -> None:
+    """One that no file can have, and one of a user who is not there."""
+    for name in ("x" * 5000, "~nobody-of-that-name/x", "a\0b"):
+        with pytest.raises(UsageError, match="is not a folder here"):
+            fit(gpu="l4", folder=name)
+    assert (
+        fit("Qwen3-1.7B", gpu="l4", min_speed="0.5").models
+        == fit("Qwen3-1.7B", gpu="l4", min_speed=cast("Any", Fraction(1, 2))).models
+    )
 
 
 @pytest.mark.parametrize("parse", [parse_tokens, parse_bytes, parse_share])

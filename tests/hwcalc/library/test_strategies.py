@@ -13,7 +13,7 @@ from hwcalc.library.glossary import MEANINGS
 from hwcalc.library.strategies import only_strategy, strategy_section
 from hwcalc.planner.strategies import NAMES
 from hwcalc.planner.strategies_result import Strategies, Strategy
-from tests.hwcalc.library.test_any_argument import STRANGE
+from scripts.fuzzing.keywords import VALUES
 from tests.hwcalc.library.test_explain import value
 
 QWEN: Final = "Qwen/Qwen3-8B"
@@ -333,7 +333,7 @@ def test_errors(options: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize("name", ["block_size", "fill", "lengths", "prompt", "seq", "batch"])
 def test_any_value(name: str) -> None:
     """Whatever is given, the answer is a value or an error of ours, soon."""
-    for strange in (*STRANGE, [1, "2k"], "uniform:1..1", "uniform:..", "50%", ",", [[1]], "1" * 400):
+    for strange in (*(make() for make in VALUES), [1, "2k"], "uniform:1..1", "uniform:..", "50%", ",", [[1]], "1" * 400):
         try:
             strategies({**LLAMA, "max_position_embeddings": 1000}, **{name: strange})
         except KvplanError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.errors import HubUnreachableError
+from hwcalc.errors import HubUnreachableError, UsageError
 from hwcalc.sources import hub_client, weights
 from tests.hub.repositories import MODEL, TEXT, File, sharded
 from tests.hub.server import Hub
@@ -108,6 +108,24 @@ def test_a_compressed_answer_is_read(hub: Path, loopback: Hub) -> None:
     loopback.fail("config.json", body=gzip.compress(TEXT), headers={"Content-Encoding": "gzip"})
 
     assert planned().config == json.loads(TEXT)
+
+
+@pytest.mark.parametrize("size", [1, 5, 100_000])
+def test_gzip_may_have_several_members(size: int) -> None:
+    """As the format allows; zeros behind the last one are no member."""
+    data = b"".join(map(gzip.compress, (TEXT[:20], TEXT[20:], b"x" * 200_000))) + bytes(9)
+    pieces = (data[place : place + size] for place in range(0, len(data), size))
+
+    assert b"".join(hub_client.unzipped(pieces)) == TEXT + b"x" * 200_000
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 1e20, float("nan")])
+def test_a_time_out_is_one(hub: Path, loopback: Hub, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """One out of range is wrong usage, and nothing is asked."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", seconds)
+    with pytest.raises(UsageError, match="HF_HUB_DOWNLOAD_TIMEOUT is "):
+        hub_client.HubClient(endpoint=loopback.address)
+    assert loopback.asked == []
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip"])

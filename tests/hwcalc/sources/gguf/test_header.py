@@ -273,3 +273,46 @@ def test_a_large_vocabulary_takes_no_time() -> None:
 
     assert found.keys[VOCABULARY] == 151_936
     assert min(seconds) < 0.06
+
+
+def _q(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _i(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+def _many(part: bytes, count: int) -> bytes:
+    return b"GGUF" + _i(3) + _q(0) + _q(count) + b"".join(_q(8) + b"k%07d" % number + part for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _many(_i(0) + b"\1", 4_096),
+        _many(_i(9) + _i(4) + _q(0), 4_096),
+        _many(_i(8) + _q(0), 4_096),
+        _many(_i(9) + _i(8) + _q(28) + _q(0) * 28, 4_000),
+        _many(_i(9) + _i(8) + _q(4_096) + _q(5_000) + b"x" * 5_000 + _q(0) * 4_095, 26),
+        _many(_i(9) + _i(8) + _q(255) + _q(0) * 255, 480),
+        b"GGUF" + _i(3) + _q(8_192) + _q(0) + b"".join(_q(4) + b"%04x" % n + _i(1) + _q(32) + _i(0) + _q(128 * n) for n in range(8_192)),
+        b"GGUF" + _i(3) + _q(0) + _q(4_096) + b"".join(_q(9) + "אב\u202e".encode()[:4] + b"%05d" % n + _i(0) + b"\1" for n in range(4_096)),
+    ],
+    ids=["numbers", "empty arrays", "empty strings", "short arrays", "a long string first", "strings", "tensors", "unsafe names"],
+)  # fmt: skip
+def test_many_small_parts_are_read_soon(data: bytes) -> None:
+    """No header of a megabyte takes more than 50 ms of the processor; a slow machine is given four times as much."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        read_header(Window(lambda first, end: data[first:end], None), "x.gguf")
+        times.append(time.process_time() - start)
+
+    assert min(times) < 0.2
+
+
+def test_more_parts_than_any_model_has() -> None:
+    """The error says how many there may be."""
+    with pytest.raises(ConfigError, match="30,000 keys, and the most are 4,096"):
+        read_header(Window(lambda first, end: _many(_i(0) + b"\1", 30_000)[first:end], None), "x.gguf")
