@@ -20,7 +20,7 @@ from hwcalc.engines.stored import (
     bytes_of,
     of_stack,
 )
-from hwcalc.engines.subjects import Devices, PolicyRules, Reported
+from hwcalc.engines.subjects import Devices, PolicyRules, Reported, Traits
 from hwcalc.errors import UsageError
 from hwcalc.model import Noted
 
@@ -100,7 +100,16 @@ class Deployment:
     def parallel(self) -> Parallel:
         """The layout, which says whether replicas share experts."""
         parallel = self.setup.parallel
-        return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
+        return parallel if parallel.dp == 1 or self.traits.deals_experts else Servers(**asdict(parallel))
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What holds of its memory, where the rest of the program has to know."""
+        return Traits()
+
+    def unlimited(self) -> Deployment:
+        """The deployment without the limit that the engine puts on every length; almost always this one."""
+        return self
 
     def check_class(self) -> None:
         """Raise an error if the engine has no class for the model, where it has a list of them. It is checked before the kinds of layers."""
@@ -122,30 +131,6 @@ class Deployment:
     def model_weights(self) -> ModelWeights | None:
         """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
         return None
-
-    def deals_experts(self) -> bool:
-        """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
-        return False
-
-    def expands_latents(self) -> bool:
-        """Whether the engine stores latent attention as keys and values of every head."""
-        return False
-
-    def pads(self) -> bool:
-        """Whether every sequence of a batch takes as much as the longest of them."""
-        return False
-
-    def preallocates(self) -> bool:
-        """Whether each sequence has the place of all its tokens from the start."""
-        return False
-
-    def periods(self) -> frozenset[int]:
-        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
-        return frozenset()
-
-    def sizes_by_token(self) -> bool:
-        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
-        return False
 
 
 class Occupancy:
@@ -231,10 +216,6 @@ class Occupancy:
     def under(self, load: Load) -> Self:
         """This deployment under another load, which is not checked."""
         return self if load == self.load else type(self)(self.deployment, load)
-
-    def beyond(self, tokens: int) -> Self:
-        """The occupancy at another length, which may be beyond the model's context, to see how its cache grows."""
-        return self.sized(seq=tokens)
 
     def changed(self, **change: Any) -> Self:
         """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
@@ -346,7 +327,7 @@ class Occupancy:
         request, sharing, shares = self.request, self.load.sharing, self.shares
         return Together(
             lengths=((request.load.seq, request.load.batch),)
-            if request.load.lengths and self.deployment.pads()
+            if request.load.lengths and self.deployment.traits.pads
             else request.load.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
@@ -354,9 +335,9 @@ class Occupancy:
             # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
             forks=shares
             and sharing.branches > 1
-            and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
+            and not (self.engine.facts.pooled and self.evicted is not None and self.evicted.drops),
             replicas=request.replicas,
-            scattered=max(sharing.scattered, request.replicas if self.engine.scatters else 1),
+            scattered=max(sharing.scattered, request.replicas if self.engine.facts.scatters else 1),
         )
 
     @property
@@ -387,10 +368,6 @@ class Occupancy:
     def reported(self) -> Reported:
         """What a plan reports of the settings in the engine's words."""
         return Reported()
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
-        return settings
 
     def check(self) -> None:
         """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""

@@ -333,7 +333,7 @@ def _shown_inputs(
     shown = {name: values.get(name) for name in _SHOWN}
     shown |= {"gpu": None if gpu is None else gpu.id, "dtype": occupancy.dtypes.kv}
     out = []
-    if gpu is None and (assumed := occupancy.engine.assumed_gpu) is not None:
+    if gpu is None and (assumed := occupancy.engine.facts.assumed_gpu) is not None:
         out.append(Input(name="gpu", value=assumed, source="assumed", line=None))
     for name, value in shown.items():
         if value is None:

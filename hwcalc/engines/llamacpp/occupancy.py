@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -312,14 +312,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         from hwcalc.engines.llamacpp.policies import savings
 
         return savings(self, short_bytes)
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of a change in llama.cpp's options: length and number of sequences make the context of all slots."""
-        if not settings.keys() & {"seq", "batch"}:
-            return settings
-        seq, batch = settings.get("seq", self.tokens), settings.get("batch", self.batch)
-        others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
-        return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
