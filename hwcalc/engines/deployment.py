@@ -302,10 +302,6 @@ class Occupancy:
         """The layers of the model, each with the tokens that the policy of the request leaves in it."""
         return self.deployment.plain_stack if self.evicted is None else self.evicted.stack
 
-    def holding(self, counts: Mapping[int, int]) -> Self:
-        """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
-        return type(self)(self.deployment, self.load, counts)
-
     @cached_property
     def sharing_support(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
@@ -349,11 +345,6 @@ class Occupancy:
         if sharing.asked:
             sharing = replace(sharing, scattered=self.together.scattered)
         return self.under(replace(self.load, batch=self.request.replica_requests, sharing=sharing, of_replica=True))
-
-    @property
-    def ahead(self) -> int:
-        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
-        return self.load.sharing.prefix if self.shares else 0
 
     @property
     def policies(self) -> PolicyRules:

@@ -242,7 +242,7 @@ def evicted_under(occupancy: Occupancy) -> Evicted | None:
     together = 1 if occupancy.engine.facts.pooled else request.load.sequences
     setting = replace(occupancy.deployment.shared("policy setting", lambda: _setting_of(occupancy)), together=together)
     # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
-    ahead, plain = min(occupancy.ahead, request.load.prompt_tokens), occupancy.deployment.plain_stack
+    ahead, plain = min(occupancy.policies.ahead, request.load.prompt_tokens), occupancy.deployment.plain_stack
     tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
     evicted = occupancy.deployment.shared(
         ("evicted", tokens, prompt, ahead, together),

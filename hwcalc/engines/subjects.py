@@ -96,6 +96,16 @@ class PolicyRules:
         """Whether the engine has this policy, and how, or what it would take."""
         return Support(offered=False, how="")
 
+    @property
+    def ahead(self) -> int:
+        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
+        return self.occupancy.load.sharing.prefix if self.occupancy.shares else 0
+
+    def holding(self, counts: Mapping[int, int]) -> Occupancy:
+        """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
+        occupancy = self.occupancy
+        return type(occupancy)(occupancy.deployment, occupancy.load, counts)
+
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
         occupancy = self.occupancy

@@ -337,7 +337,7 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
 
         # The policy selects what is read, by the keys of its pages.
         setting = replace(evicted.setting, batch=opened.load.sequences)
-        read = _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, setting)
+        read = _read_bytes(stored_layers(opened.policies.holding(evicted.read))) + page_keys_bytes(opened, setting)
     return result.CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),

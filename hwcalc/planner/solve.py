@@ -100,8 +100,8 @@ def _crests(occupancy: Occupancy) -> Iterator[int]:
         return
     for chosen in policy.chosen.whole:
         for crest in () if chosen.policy.crests is None else chosen.policy.crests(chosen):
-            if occupancy.ahead + crest < occupancy.tokens:
-                yield occupancy.ahead + crest
+            if occupancy.policies.ahead + crest < occupancy.tokens:
+                yield occupancy.policies.ahead + crest
 
 
 def closed_form(occupancy: Occupancy) -> MemoryForm | None:

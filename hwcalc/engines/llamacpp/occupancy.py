@@ -5,7 +5,7 @@ Refusals are those of ``llama_init_from_model`` and the constructors of its cont
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
@@ -170,10 +170,6 @@ class LlamacppOccupancy(GeneralOccupancy):
     @cached_property
     def needed_bytes(self) -> int:
         return self.layout.needed_bytes
-
-    def holding(self, counts: Mapping[int, int]) -> Self:
-        """The same occupancy: a context has all its cells from the start, whatever tokens it keeps."""
-        return self
 
     @property
     def cuts_prompts(self) -> bool:
