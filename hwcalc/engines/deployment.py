@@ -104,7 +104,7 @@ class Deployment:
 
     @cached_property
     def traits(self) -> Traits:
-        """What holds of its memory, where the rest of the program has to know."""
+        """What the rest of the program has to know of its memory."""
         return Traits()
 
     def unlimited(self) -> Deployment:

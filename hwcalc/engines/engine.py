@@ -40,7 +40,7 @@ class Engine(ABC):
     kinds: ClassVar[frozenset[type[LayerKind]] | frozenset[str] | None]
     """Those that it has a rule for, as classes or by their names; every other one is refused. ``None``: all, by the formulas alone."""
     facts: ClassVar[Facts]
-    """Whether and what, where the rest of the program has to know."""
+    """What the rest of the program has to know of it."""
     weights: ClassVar[WeightFormats] = WeightFormats()
     """The formats among which ``--weights auto`` chooses."""
     command: ClassVar[Command] = Command()
