@@ -172,7 +172,7 @@ def _named(check: Check) -> list[tuple[str, str | None]]:
 def _option_draft(check: Check) -> str | None:
     """The draft model that an engine option of the check names."""
     asked = read_options(check.options)
-    return find_engine(asked.engine)[0].draft_named(asked.engine_options)
+    return find_engine(asked.engine)[0].requests.draft_named(asked.engine_options)
 
 
 def _failure(error: KvplanError) -> CheckFailure:

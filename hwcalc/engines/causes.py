@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.deployment import of_one, without_sharing
 from hwcalc.engines.stored import StoredTensor, bytes_of, rank_bytes_of
 from hwcalc.engines.subjects import without_policy
@@ -91,7 +93,7 @@ def growth_bytes(opened: Occupancy) -> int:
     tp = opened.setup.parallel.tp
 
     def held_bytes(opened: Occupancy) -> int:
-        if tp == 1 or opened.engine.counts_copies:
+        if tp == 1 or opened.engine.facts.counts_copies:
             return opened.stored_bytes
         return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
 
@@ -113,7 +115,7 @@ def _names(tensor: StoredTensor) -> tuple[str, ...]:
 
 
 def _farther(opened: Occupancy, steps: int = 1) -> Occupancy:
-    return opened.beyond(opened.tokens + steps * _STEP)
+    return opened.deployment.unlimited().at(replace(opened.load, seq=opened.tokens + steps * _STEP))
 
 
 class _Layer:
@@ -153,7 +155,7 @@ class _Layer:
     def copies(self) -> int:
         """Ranks that have a row of the same token, where the engine counts all of them."""
         parallel = self.opened.setup.parallel
-        return parallel.tp // parallel.dcp if self.opened.engine.counts_copies else 1
+        return parallel.tp // parallel.dcp if self.opened.engine.facts.counts_copies else 1
 
     def positions(self, kept_bytes: int, row_bytes: int) -> int | None:
         """How many positions of each sequence the bytes are; ``None`` if they are no whole number of positions."""
@@ -202,7 +204,7 @@ def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, in
 def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
     """What GPUs hold beyond their share, where each is counted as the fullest one."""
     parallel, left = opened.setup.parallel, request_bytes(opened) - opened.stored_bytes
-    if left and parallel.tp == opened.setup.gpus and not opened.engine.counts_copies:
+    if left and parallel.tp == opened.setup.gpus and not opened.engine.facts.counts_copies:
         for group in opened.stack.groups:
             layer, held = _Layer(group.kind, opened), rank_bytes_of(opened, opened.rank_tensors[group.kind])
             added = group.count * (parallel.tp * held - layer.bytes)
@@ -210,7 +212,7 @@ def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
                 yield _copies(layer, whole=held == layer.bytes), added
                 left -= added
     # An engine that splits a model may leave layers to the host.
-    on_host = opened.engine.splits_layers and left < 0
+    on_host = opened.engine.facts.splits_layers and left < 0
     yield "layers in host memory" if on_host else "every GPU counted as the fullest", left
 
 
@@ -305,7 +307,7 @@ def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:
     expected_bytes = expected.token_bytes or expected.row_bytes
     roles = layer.opened.dtypes.roles
     by_format = sum(tensor.bytes_per_position(roles[tensor.role]) for tensor in layer.kind.tensors())
-    if layer.opened.engine.counts_copies and layer.row_bytes > by_format < row_bytes:
+    if layer.opened.engine.facts.counts_copies and layer.row_bytes > by_format < row_bytes:
         yield _copies(layer)
         # Where every rank has a whole row, its layout shows in the row of one.
         row_bytes = by_format if row_bytes == layer.row_bytes else row_bytes // layer.copies

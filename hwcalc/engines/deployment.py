@@ -21,7 +21,7 @@ from hwcalc.engines.stored import (
     bytes_of,
     of_stack,
 )
-from hwcalc.engines.subjects import Devices, PolicyRules, Reported
+from hwcalc.engines.subjects import Devices, PolicyRules, Reported, Traits
 from hwcalc.errors import UsageError
 from hwcalc.model import Noted
 
@@ -101,7 +101,16 @@ class Deployment:
     def parallel(self) -> Parallel:
         """The layout, which says whether replicas share experts."""
         parallel = self.setup.parallel
-        return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
+        return parallel if parallel.dp == 1 or self.traits.deals_experts else Servers(**asdict(parallel))
+
+    @cached_property
+    def traits(self) -> Traits:
+        """What the rest of the program has to know of its memory."""
+        return Traits()
+
+    def unlimited(self) -> Deployment:
+        """The deployment without the limit that the engine puts on every length; almost always this one."""
+        return self
 
     def check_class(self) -> None:
         """Raise an error if the engine has no class for the model, where it has a list of them. It is checked before the kinds of layers."""
@@ -138,30 +147,6 @@ class Deployment:
     def model_weights(self) -> ModelWeights | None:
         """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
         return None
-
-    def deals_experts(self) -> bool:
-        """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
-        return False
-
-    def expands_latents(self) -> bool:
-        """Whether the engine stores latent attention as keys and values of every head."""
-        return False
-
-    def pads(self) -> bool:
-        """Whether every sequence of a batch takes as much as the longest of them."""
-        return False
-
-    def preallocates(self) -> bool:
-        """Whether each sequence has the place of all its tokens from the start."""
-        return False
-
-    def periods(self) -> frozenset[int]:
-        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
-        return frozenset()
-
-    def sizes_by_token(self) -> bool:
-        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
-        return False
 
 
 class Occupancy:
@@ -255,10 +240,6 @@ class Occupancy:
         """This deployment under another load, which is not checked."""
         return self if load == self.load else type(self)(self.deployment, load)
 
-    def beyond(self, tokens: int) -> Self:
-        """The occupancy at another length, which may be beyond the model's context, to see how its cache grows."""
-        return self.sized(seq=tokens)
-
     def changed(self, **change: Any) -> Self:
         """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
         if change.keys() <= LOAD_FIELDS:
@@ -344,10 +325,6 @@ class Occupancy:
         """The layers of the model, each with the tokens that the policy of the request leaves in it."""
         return self.deployment.plain_stack if self.evicted is None else self.evicted.stack
 
-    def holding(self, counts: Mapping[int, int]) -> Self:
-        """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
-        return type(self)(self.deployment, self.load, counts)
-
     @cached_property
     def sharing_support(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
@@ -369,7 +346,7 @@ class Occupancy:
         request, sharing, shares = self.request, self.load.sharing, self.shares
         return Together(
             lengths=((request.load.seq, request.load.batch),)
-            if request.load.lengths and self.deployment.pads()
+            if request.load.lengths and self.deployment.traits.pads
             else request.load.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
@@ -377,9 +354,9 @@ class Occupancy:
             # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
             forks=shares
             and sharing.branches > 1
-            and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
+            and not (self.engine.facts.pooled and self.evicted is not None and self.evicted.drops),
             replicas=request.replicas,
-            scattered=max(sharing.scattered, request.replicas if self.engine.scatters else 1),
+            scattered=max(sharing.scattered, request.replicas if self.engine.facts.scatters else 1),
         )
 
     @property
@@ -391,11 +368,6 @@ class Occupancy:
         if sharing.asked:
             sharing = replace(sharing, scattered=self.together.scattered)
         return self.under(replace(self.load, batch=self.request.replica_requests, sharing=sharing, of_replica=True))
-
-    @property
-    def ahead(self) -> int:
-        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
-        return self.load.sharing.prefix if self.shares else 0
 
     @property
     def policies(self) -> PolicyRules:
@@ -410,10 +382,6 @@ class Occupancy:
     def reported(self) -> Reported:
         """What a plan reports of the settings in the engine's words."""
         return Reported()
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of a plan in this engine's terms: it may count several of them as a single setting."""
-        return settings
 
     def check(self) -> None:
         """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""

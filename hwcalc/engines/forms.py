@@ -476,7 +476,7 @@ class MemoryForm(Record):
     in_blocks: bool = False
     """Whether the ``pools`` say no more than the ``blocks``, which the page of ``kvplan explore`` can evaluate."""
     crests: tuple[int, ...] = ()
-    """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
+    """Periods: a length just below a multiple of one may take more than the length itself (:attr:`~hwcalc.engines.subjects.Traits.periods`)."""
 
     @property
     def refuses_more(self) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.models import plain_format
-from hwcalc.engines.options import Choices
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.stored import allocations_of, bytes_of, fullest_rank_bytes, stage_groups, stage_spans
 from hwcalc.engines.subjects import LayerByLayer
@@ -193,6 +192,5 @@ class GeneralOccupancy(Occupancy):
 class GeneralEngine(Engine):
     """The general rules. A subclass needs at least a name, a :attr:`deployment` and an :attr:`occupancy`."""
 
-    choices: ClassVar[Choices | None] = Choices()
     deployment: ClassVar[type[Deployment]] = GeneralDeployment
     occupancy: ClassVar[type[Occupancy]] = GeneralOccupancy

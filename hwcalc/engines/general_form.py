@@ -78,7 +78,7 @@ def form_with(
         most_sequences=most,
         limited_by=limited_by,
         dp=opened.setup.parallel.dp,
-        crests=tuple(sorted(opened.deployment.periods())),
+        crests=tuple(sorted(opened.deployment.traits.periods)),
     )
 
 

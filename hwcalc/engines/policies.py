@@ -239,10 +239,10 @@ def evicted_under(occupancy: Occupancy) -> Evicted | None:
     if policy is None:
         return None
     # An engine without a pool takes a batch through one prefill.
-    together = 1 if occupancy.engine.pooled else request.load.sequences
+    together = 1 if occupancy.engine.facts.pooled else request.load.sequences
     setting = replace(occupancy.deployment.shared("policy setting", lambda: _setting_of(occupancy)), together=together)
     # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
-    ahead, plain = min(occupancy.ahead, request.load.prompt_tokens), occupancy.deployment.plain_stack
+    ahead, plain = min(occupancy.policies.ahead, request.load.prompt_tokens), occupancy.deployment.plain_stack
     tokens, prompt = request.load.seq - ahead, request.load.prompt_tokens - ahead
     evicted = occupancy.deployment.shared(
         ("evicted", tokens, prompt, ahead, together),
@@ -276,7 +276,7 @@ def cut_layers(opened: GeneralOccupancy) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
     evicted, parallel = local.evicted, opened.setup.parallel
-    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.deployment.sizes_by_token():
+    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.deployment.traits.sizes_by_token:
         return None
     rules = opened.deployment.weight_rules()
 
@@ -401,7 +401,7 @@ def peaks_of(opened: Occupancy, device: Layers | None = None) -> Peaks:
             scored, beside, extras = cache, peak.prefill, peak.extras
         held = max(held, peak.decoding)
     low = expected = high = 0
-    if not opened.engine.splits_layers:
+    if not opened.engine.facts.splits_layers:
         weight_format = format_name(opened.setup.weights)
         element_bytes = rules.weight_format(model, weight_format if weight_format in FLOATS else None).bits // 8
         width = element_bytes * model_width(rules, model, opened.deployment.parallel)

@@ -7,11 +7,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
+from hwcalc.engines.facts import Facts
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
-from hwcalc.engines.subjects import LayerByLayer
+from hwcalc.engines.subjects import LayerByLayer, Traits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, Note, Noted
@@ -72,11 +73,9 @@ class ReferenceDeployment(GeneralDeployment):
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
         return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
 
-    def deals_experts(self) -> bool:
-        return True
-
-    def sizes_by_token(self) -> bool:
-        return True
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(deals_experts=True, sizes_by_token=True)
 
 
 class ReferencePolicies(LayerByLayer):
@@ -145,9 +144,11 @@ class Reference(GeneralEngine):
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
     label: ClassVar[str] = "reference"
     definition: ClassVar[Definition] = Definition.EXACT
-    cache_is: ClassVar[str] = "what must be kept, to the token"
+    facts: ClassVar[Facts] = Facts(
+        cache_is="what must be kept, to the token",
+        choices=Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4")),
+        beams_and_samples=True,
+    )
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
-    choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
-    beams_and_samples: ClassVar[bool] = True

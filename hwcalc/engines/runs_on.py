@@ -1,7 +1,7 @@
 """Whether an engine runs on an accelerator, and the formats of a deployment there: the one refusal, and the one warning.
 
 What runs where are facts with their source (:mod:`hwcalc.profiles.engine_hardware`). An engine may also run where kvplan does not know its
-rules; :attr:`~hwcalc.engines.engine.Engine.planned_makers` says on whose accelerators it does.
+rules; :attr:`~hwcalc.engines.facts.Facts.planned_makers` says on whose accelerators it does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "",
         why = "no source says that it does" if found.row is None else found.row.note
         message = f"{title} does not run on {_called(gpu)}{f': {why}' if why else ''}."
         raise UnsupportedError(message, hint=_elsewhere(engine, gpu))
-    makers = engine.planned_makers
+    makers = engine.facts.planned_makers
     if makers is not None and gpu.vendor.lower() not in map(str.lower, makers):
         raise UnsupportedError(
             f"{engine.label}'s rules for {gpu.name} are not known.",

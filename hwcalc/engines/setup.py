@@ -122,7 +122,7 @@ class Setup(Record):
     draft: ModelSpec | None = None
     """The model of ``--draft``: a small model that proposes tokens, which the planned model verifies."""
     option_draft: ModelSpec | None = None
-    """The draft model that an engine option names (:meth:`~hwcalc.engines.engine.Engine.draft_named`)."""
+    """The draft model that an engine option names (:meth:`~hwcalc.engines.facts.RequestRules.draft_named`)."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     policy: AskedPolicy | None = None
     """What is dropped of the cache; ``None`` is nothing."""

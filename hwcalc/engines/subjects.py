@@ -25,6 +25,23 @@ if TYPE_CHECKING:
 AnyOccupancy = TypeVar("AnyOccupancy", bound="Occupancy")
 
 
+class Traits(Struct, frozen=True, kw_only=True):
+    """What holds of the memory of a deployment under every load."""
+
+    deals_experts: bool = False
+    """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
+    expands_latents: bool = False
+    """Whether the engine stores latent attention as keys and values of every head."""
+    pads: bool = False
+    """Whether every sequence of a batch takes as much as the longest of them."""
+    preallocates: bool = False
+    """Whether each sequence has the place of all its tokens from the start."""
+    periods: frozenset[int] = frozenset()
+    """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
+    sizes_by_token: bool = False
+    """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
+
+
 class Reported(Struct, frozen=True):
     """What a plan reports of an engine's settings besides the request's."""
 
@@ -78,6 +95,16 @@ class PolicyRules:
     def support(self, chosen: Chosen) -> Support:
         """Whether the engine has this policy, and how, or what it would take."""
         return Support(offered=False, how="")
+
+    @property
+    def ahead(self) -> int:
+        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
+        return self.occupancy.load.sharing.prefix if self.occupancy.shares else 0
+
+    def holding(self, counts: Mapping[int, int]) -> Occupancy:
+        """The occupancy with ``counts`` tokens in each layer on which the policy acts."""
+        occupancy = self.occupancy
+        return type(occupancy)(occupancy.deployment, occupancy.load, counts)
 
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""

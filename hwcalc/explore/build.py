@@ -211,7 +211,7 @@ def _engine(name: str) -> dict[str, Any]:
         "label": engine.label,
         "version": engine.version(None),
         "definition": engine.definition.value,
-        "splits_layers": engine.splits_layers,
+        "splits_layers": engine.facts.splits_layers,
         "options": dict(choices_of(name).options),
     }
 

@@ -40,12 +40,12 @@ _BATCHES: Final = tuple(1 << power for power in range(9))
 
 def page_engines() -> tuple[str, ...]:
     """The engines that offer something to choose, in their usual order."""
-    return tuple(name for name in ENGINES if find_engine(name)[0].choices is not None)
+    return tuple(name for name in ENGINES if find_engine(name)[0].facts.choices is not None)
 
 
 def choices_of(engine: str) -> Choices:
     """What an engine offers."""
-    return find_engine(engine)[0].choices or Choices()
+    return find_engine(engine)[0].facts.choices or Choices()
 
 
 def plan_options(engine: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class PageLayout(Record):
 
     def parallel(self, engine: str) -> Parallel:
         """The sizes: the other GPUs are replicas, or hold further layers if the engine splits models by layers."""
-        if find_engine(engine)[0].splits_layers:
+        if find_engine(engine)[0].facts.splits_layers:
             return Parallel(pp=self.count)
         return Parallel(tp=self.tp, dp=self.count // self.tp)
 

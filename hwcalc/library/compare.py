@@ -297,8 +297,8 @@ def _row(
         formulas = known[key][1]
     return EngineRow(
         stores=stored_words(opened),
-        cache_is=engine.cache_is,
-        pool_is=engine.pool_is or None,
+        cache_is=engine.facts.cache_is,
+        pool_is=engine.facts.pool_is or None,
         growth_bytes=growth_bytes(opened) if opened.evicted is None else plan.cache.bytes_per_token,
         pool_tokens=None if plan.pool is None else plan.pool.tokens,
         all_gpus_bytes=request_bytes(opened),

@@ -38,9 +38,9 @@ def stored_formula(field: str, size: int, info: PolicyInfo, opened: Occupancy) -
         return "", {}
     moments: dict[str, Callable[[], Occupancy]] = {
         "full_bytes": lambda: without_policy(opened),
-        "prefill_bytes": lambda: opened.sized(seq=info.prompt).holding(evicted.behind_prompt),
+        "prefill_bytes": lambda: opened.sized(seq=info.prompt).policies.holding(evicted.behind_prompt),
         "most_bytes": lambda: opened,
-        "last_bytes": lambda: opened.holding(evicted.last),
+        "last_bytes": lambda: opened.policies.holding(evicted.last),
     }
     at = moments[field]()
     tried = _in_blocks(at, info, peak=field == "most_bytes") if opened.groups else _in_cells(at, info, field)
@@ -62,7 +62,7 @@ def _in_blocks(at: Occupancy, info: PolicyInfo, *, peak: bool) -> Iterator[Worke
     values |= {"batch": batch, "bytes_of_block": ranks * sum(group.block_bytes for group in cut), "other_layers": others}
     more = " + other_layers" if others else ""
     yield f"batch x {_factor(counted)} x bytes_of_block{more}", values
-    together = [group for group in at.in_common().blocks if at.ahead and group.shared]
+    together = [group for group in at.in_common().blocks if at.policies.ahead and group.shared]
     if len(together) == len(cut) == 1 and not peak:
         once = f"copies x shared_blocks + batch x ({counted} - shared_blocks)"
         yield f"({once}) x bytes_of_block{more}", {**values, "copies": together[0].copies, "shared_blocks": together[0].shared}

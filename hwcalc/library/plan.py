@@ -75,7 +75,7 @@ def load_request(model: ModelLike | None, asked: Asked) -> tuple[ModelSpec, dict
 
 def option_draft(engine: str | None, options: Mapping[str, str], access: Access, assume: str | None) -> ModelSpec | None:
     """Load the draft model that an engine option names; ``None`` if no option names one."""
-    named = find_engine(engine)[0].draft_named(options)
+    named = find_engine(engine)[0].requests.draft_named(options)
     return None if named is None else load(named, access, assume=assume)
 
 

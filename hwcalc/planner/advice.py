@@ -179,7 +179,7 @@ def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Layout |
 
     With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
     """
-    if line.given.get("seq") is None and opened.engine.names_length(opened.setup.hardware.gpu):
+    if line.given.get("seq") is None and opened.engine.requests.names_length(opened.setup.hardware.gpu):
         # The engine would take another length with other hardware or formats.
         line = line.changed(seq=opened.tokens)
     return _Adviser(opened, line, fits=fits, partly=partly).advise(fewest)
@@ -190,7 +190,7 @@ def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tu
     out, engine = [], opened.engine
     for one in flags:
         value = one.flag.split()[-1] if one.flag.split() else ""
-        name = next((name for name in engine.options if engine.flag(name, value) == one.flag), "")
+        name = next((name for name in engine.options if engine.command.flag(name, value) == one.flag), "")
         command = line.changed(engine_options={**opened.setup.options, name: value}).text if name else ""
         out.append(Try(command=command, flag=one.flag, effect=one.effect))
     return tuple(out)
@@ -404,7 +404,7 @@ class _Adviser:
             settings["instance"] = instance if layout.gpus <= own else larger
             what = what if settings["instance"] == instance else f"{larger}, {what}"
         # An engine that gives each GPU a run of layers needs their number alone.
-        sizes = "" if self.opened.engine.splits_layers else layout.text
+        sizes = "" if self.opened.engine.facts.splits_layers else layout.text
         cost = Cost.GPUS if layout.gpus > setup.gpus else Cost.NOTHING
         return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
 
@@ -469,7 +469,7 @@ class _Adviser:
         whole = "all layers on the GPU" if self.partly else ""
         effect = "; ".join(filter(None, (change.what, whole, gain, "" if offer.sure else "probably fits")))
         settings = {**self._sizes(offer), **change.settings}
-        if engine.splits_layers and "gpus" in settings:
+        if engine.facts.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
@@ -482,13 +482,15 @@ class _Adviser:
         settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
         parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
         words: list[str] = []
-        for name, value in self.opened.own_settings(settings).items():
+        for name, value in engine.command.settings(settings, self.opened.load).items():
             if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
                 continue
             if name == "engine_options":
-                words += [engine.flag(option, each) for option, each in value.items()]
+                words += [engine.command.flag(option, each) for option, each in value.items()]
             else:
-                words.append(engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
+                words.append(
+                    engine.command.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value)
+                )
         return " ".join(filter(None, words))
 
     def _sizes(self, offer: Offer) -> dict[str, int]:

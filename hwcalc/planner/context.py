@@ -56,7 +56,7 @@ def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -
 
 def _layout_note(engine: Engine, parallel: Parallel) -> Note:
     """A note that says the parallel sizes, where the user gave others or none."""
-    if engine.splits_layers:
+    if engine.facts.splits_layers:
         held = f"Each of the {parallel.gpus:,} GPUs holds a run of layers (pp {parallel.pp:,})"
         return Note(code="layout", message=f"{held}, as {engine.label} splits a model.")
     layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
@@ -94,7 +94,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         message = f"Planned as {find_engine(name)[0].label} runs the file. By the formulas alone: --engine reference."
         before.append(Note(code="default-engine", message=message))
     engine, version = find_engine(name)
-    starter = engine.started_by(asked.engine_options)
+    starter = engine.requests.started_by(asked.engine_options)
     engine, version = (engine, version) if starter is engine else (starter, None)
     gpu, gpus = _accelerator(asked, before)
     given = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
@@ -106,7 +106,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     named, seq, seq_notes = _tokens(engine, model, asked)
     notes += seq_notes
     resolved = engine.version(version)
-    engine.check_options(asked.engine_options)
+    engine.requests.check_options(asked.engine_options)
     sharing = Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams)
     values = {
         **{name: value for name, value in asked.values.items() if name in _CARRIED},
@@ -129,7 +129,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         from hwcalc.planner.sharing import check_sharing
 
         check_sharing(engine, request)
-    shortens = named is None and engine.names_length(gpu)
+    shortens = named is None and engine.requests.names_length(gpu)
     if is_auto(asked.weights):
         from hwcalc.planner.fitting import best_weights
 
@@ -152,7 +152,7 @@ def _tokens(engine: Engine, model: ModelSpec, asked: Asked) -> tuple[int | None,
 
     By default it is the maximum of the model, or one token if the cache has the same size at every length.
     """
-    named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
+    named = asked.seq or engine.requests.length_named(model, asked.batch, asked.engine_options)
     seq, notes, longest = named, list[Note](), model.max_position_embeddings
     if seq is None and longest is not None:
         message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."

@@ -77,7 +77,7 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int |
 def choices(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> tuple[Choice, ...]:
     """The formats that the engine accepts for this model, the largest first. Raises the error of the engine if it accepts none."""
     refused: list[KvplanError] = []
-    out = list(_openable(engine, model, request, engine.weight_choices_of(model), refused, node))
+    out = list(_openable(engine, model, request, engine.weights.of(model), refused, node))
     if not out:
         raise next(iter(refused), None) or UnsupportedError(
             f"--weights auto: what {model.id} needs beside its cache is not known.", hint="Give a budget with --kv-memory."
@@ -111,7 +111,7 @@ def _openable(
 
 def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Occupancy:
     """The occupancy in the format of :func:`best_weights`, found by bisection over the sizes instead of planning every format."""
-    sizes = engine.weight_sizes(model)
+    sizes = engine.weights.sizes(model)
     names = sorted(sizes, key=lambda name: -sizes[name])
     if len(names) >= _FEW:
         seen: dict[str | None, Choice | None] = {}
@@ -182,7 +182,7 @@ class Hosting(Record):
         gpu, gpus = self.gpu, self.asked.gpus or 1
         if parameters is None or gpu.memory_marketing_gb is None or not is_auto(self.asked.weights):
             return False
-        times = _WITH_HOST if self.engine.splits_layers and not gpu.shares_host_memory else 1
+        times = _WITH_HOST if self.engine.facts.splits_layers and not gpu.shares_host_memory else 1
         return parameters * _LEAST_BITS > 8 * times * gpus * gpu.memory_marketing_gb * GIB
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
@@ -217,7 +217,7 @@ class Hosting(Record):
         else:
             whole = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).devices.entire()
         fitted = _judged(whole)
-        return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
+        return fitted if fitted.verdict is Verdict.FITS or not self.engine.facts.splits_layers else self.apart(model, named)
 
     def apart(self, model: ModelSpec, weights: str | None) -> Fitted:
         """The figures of the model in this format, with its layers on GPU and host as the engine places them by itself."""
@@ -291,9 +291,9 @@ def hosting(asked: Asked, gpu: Gpu, seq: int, notes: list[Note]) -> Hosting:
     :class:`~hwcalc.errors.UsageError` for unknown names, and :class:`~hwcalc.errors.UnsupportedError` if it does not run there.
     """
     engine, version = find_engine(asked.engine)
-    engine.check_options(asked.engine_options)
+    engine.requests.check_options(asked.engine_options)
     if gpu.is_host:
-        engine.check_host(gpu, asked.engine_options, asked.gpus or 1)
+        engine.requests.check_host(gpu, asked.engine_options, asked.gpus or 1)
     resolved = engine.version(version)
     notes += check_accelerator(engine, resolved, gpu)
     return Hosting(engine=engine, engine_version=resolved or None, gpu=gpu, seq=asked.seq or seq, asked=asked)

@@ -84,11 +84,11 @@ def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout
     >>> [layout.text for layout in layouts(opened, 16)]
     ['tp 8, dp 2', 'tp 8, pp 2', 'tp 4, dp 4', 'tp 2, dp 8', 'dp 16']
     """
-    if opened.engine.splits_layers:
+    if opened.engine.facts.splits_layers:
         return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
     model, deals, width = (
         opened.model,
-        opened.deployment.deals_experts(),
+        opened.deployment.traits.deals_experts,
         node_of(opened.setup.hardware.gpu) if node is None else node,
     )
 
@@ -192,12 +192,12 @@ def sizes_for(
     Without sizes they follow from the number of GPUs. Otherwise it must equal tp x pp x dp; an instance may have more. Raises
     :class:`~hwcalc.errors.UsageError`, also where dcp or ep do not reuse whole ranks.
     """
-    if engine.splits_layers:
+    if engine.facts.splits_layers:
         check_stages(engine.label, sizes)
     ranks = sizes.tp * sizes.pp * sizes.dp
     if gpus is not None and gpus != ranks and not (instance and 1 < ranks < gpus):
         if ranks == 1:
-            if engine.splits_layers:
+            if engine.facts.splits_layers:
                 return replace(sizes, pp=gpus)
             if not 1 <= gpus <= MOST_RANKS or gpu is None:
                 return replace(sizes, tp=gpus)

@@ -52,7 +52,7 @@ class PlanOption(Struct, frozen=True):
     of_budget: bool = False
     """Whether it changes only the memory that a GPU has left for the cache."""
     in_cache_if: str | None = None
-    """The name of an attribute of :class:`~hwcalc.engines.engine.Engine` (``drafts_in_cache``) with which it changes the cache as well."""
+    """The name of an attribute of :class:`~hwcalc.engines.facts.Facts` (``drafts_in_cache``) with which it changes the cache as well."""
     reads_model: bool = False
     """Whether it says how models are read, and not what is planned."""
     group: str = "model"

@@ -83,7 +83,7 @@ def _has(engine: str, trait: str | None) -> bool:
     """Whether this engine has a trait; false for an unknown engine, whose error is raised elsewhere."""
     from hwcalc.engines import ENGINES, find_engine, spelled
 
-    return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0], trait))
+    return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0].facts, trait))
 
 
 def common_notes(plans: Iterable[Iterable[Note]]) -> tuple[Note, ...]:
@@ -337,7 +337,7 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
 
         # The policy selects what is read, by the keys of its pages.
         setting = replace(evicted.setting, batch=opened.load.sequences)
-        read = _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, setting)
+        read = _read_bytes(stored_layers(opened.policies.holding(evicted.read))) + page_keys_bytes(opened, setting)
     return result.CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),
@@ -371,7 +371,7 @@ def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition)
 def _copied_bytes(opened: Occupancy, stored: list[Stored]) -> int:
     """Bytes of ``stored`` that are copies of what another tensor-parallel rank keeps, all ranks together."""
     parallel = opened.setup.parallel
-    if parallel.tp == 1 or not opened.engine.counts_copies:
+    if parallel.tp == 1 or not opened.engine.facts.counts_copies:
         return 0
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
 

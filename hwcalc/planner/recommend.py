@@ -377,7 +377,7 @@ class _Search:
         if candidate.count is not None:
             return (candidate.count,) if candidate.count <= self.most else ()
         most = min(self.most, gpu.node) if gpu.whole_machine else self.most
-        return counts(most, gpu.node, any_layout=self.any_layout or self.opened.engine.splits_layers)
+        return counts(most, gpu.node, any_layout=self.any_layout or self.opened.engine.facts.splits_layers)
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """The candidate and layout whose needed bytes are the smallest multiple of their memory.

@@ -33,7 +33,7 @@ def check_sharing(engine: Engine, request: Request) -> None:
             f"{named[0]} {getattr(sharing, named[0]):,}: how many tokens they have in common is not said.",
             hint=f"Say how many of the {request.load.seq:,} tokens of a sequence are the prompt, such as: --prompt {max(1, request.load.seq // 2)}",
         )
-    if len(named) > 1 and not engine.beams_and_samples:
+    if len(named) > 1 and not engine.facts.beams_and_samples:
         raise UsageError(
             f"{engine.label} takes samples or beams of a request, not both.", hint="Give one of --samples and --beams."
         )

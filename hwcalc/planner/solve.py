@@ -89,7 +89,7 @@ def holds_in(occupancy: Occupancy, size: int, end: str = "expected") -> bool:
 
 def _crests(occupancy: Occupancy) -> Iterator[int]:
     """The shorter lengths in tokens that may take more memory than the planned length."""
-    for period in occupancy.deployment.periods():
+    for period in occupancy.deployment.traits.periods:
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
         full_buffer = occupancy.tokens // period * period - 1
         if full_buffer > 0:
@@ -100,8 +100,8 @@ def _crests(occupancy: Occupancy) -> Iterator[int]:
         return
     for chosen in policy.chosen.whole:
         for crest in () if chosen.policy.crests is None else chosen.policy.crests(chosen):
-            if occupancy.ahead + crest < occupancy.tokens:
-                yield occupancy.ahead + crest
+            if occupancy.policies.ahead + crest < occupancy.tokens:
+                yield occupancy.policies.ahead + crest
 
 
 def closed_form(occupancy: Occupancy) -> MemoryForm | None:
@@ -217,7 +217,7 @@ def _largest(
     It begins at ``guess`` where the engine places layers anew at each length, so that memory does not grow with it everywhere.
     """
     form = _form_for_search(occupancy, name)
-    if not occupancy.engine.splits_layers:
+    if not occupancy.engine.facts.splits_layers:
         guess = None
     if form is None:
         return _largest_by_loads(occupancy, name, end, bound, guess, skips_short=skips_short and name == "seq")
@@ -253,7 +253,7 @@ def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
 
     It is ``None`` if the search must try loads one by one.
     """
-    if occupancy.engine.splits_layers and occupancy.setup.parallel.dp > 1:
+    if occupancy.engine.facts.splits_layers and occupancy.setup.parallel.dp > 1:
         return None
     form = kept_form(occupancy)
     return None if form is None or (name == "batch" and occupancy.tokens < form.least_tokens) else form
@@ -306,7 +306,7 @@ def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
 
     With layers in the memory of the host, it may be that memory.
     """
-    if occupancy.engine.splits_layers:
+    if occupancy.engine.facts.splits_layers:
         with suppress(KvplanError):
             lacking = occupancy.changed(**{name: value + 1}).devices.lacking(end)
             if lacking is not None:
@@ -368,7 +368,7 @@ def best_layout(
     memory for a copy of the weights; where attention alone is data parallel, replicas share the other weights and can have fewer.
     """
     likely: Found | None = None
-    shares = opened.deployment.deals_experts()
+    shares = opened.deployment.traits.deals_experts
     deals = shares and has_experts(opened.model)
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
         if layout.tp * layout.pp < replica and not shares:
@@ -378,7 +378,7 @@ def best_layout(
             sizes = {**asdict(one), "dcp": 1}
             # The planned layout is opened already.
             placed = opened if sizes == asdict(opened.setup.parallel) else tried(opened, **sizes)
-            if placed is not None and opened.engine.splits_layers:
+            if placed is not None and opened.engine.facts.splits_layers:
                 try:
                     placed = placed.devices.entire()
                 except KvplanError:
@@ -412,7 +412,7 @@ def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
 def has_layouts(engine: Engine, request: Request) -> bool:
     """Whether the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
     hardware = request.setup.hardware
-    return request.setup.gpus > 1 and not engine.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
+    return request.setup.gpus > 1 and not engine.facts.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
 
 
 def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
@@ -425,7 +425,7 @@ def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout |
         single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
         least = 1 if single is None else least_gpus(single.budget)
     # Cards are added one by one where none of them needs an equal share.
-    any_layout = opened.engine.splits_layers
+    any_layout = opened.engine.facts.splits_layers
     for gpus in counts(most_gpus, node_of(opened.setup.hardware.gpu), any_layout=any_layout):
         best = best_layout(opened, gpus, replica=least) if gpus >= least else None
         if best is not None:

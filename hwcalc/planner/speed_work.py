@@ -87,7 +87,7 @@ class Passes(Record):
 
 def passes_of(opened: Occupancy) -> Passes | None:
     """The layers of a decode step and of a prompt; ``None`` if both are the layers of the model at the length of the sequence."""
-    evicted, plain, expands = opened.evicted, opened.deployment.plain_stack, opened.deployment.expands_latents()
+    evicted, plain, expands = opened.evicted, opened.deployment.plain_stack, opened.deployment.traits.expands_latents
 
     def as_stored(stack: Stack) -> Stack:
         """The layers as the engine stores them: latents as keys and values of every head, if the engine expands them."""
@@ -298,7 +298,7 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
         caches = _Caches(kinds, load.roles, load.seq, load.encoder_tokens, selected, passes.beside_bytes)
         kinds = _rank_kinds(passes.prompt, parallel.tp)
         prefill = _Caches(kinds, load.roles, passes.prompt_tokens, load.encoder_tokens, selected)
-    in_32_bits = find_engine(load.engine)[0].sums_in_32_bits
+    in_32_bits = find_engine(load.engine)[0].facts.sums_in_32_bits
     passed = {Use.LAST: 1, Use.ENCODER: prefill.encoder_tokens}
     shares = [(share, passed.get(share.use, prefill.seq)) for share in counted]
     read, flops = _rank_work(shares, prefill, parallel, prefill.flops(prefill_flops), in_32_bits=in_32_bits)
@@ -309,7 +309,7 @@ def work_of(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] |
 def decode_of(stack: Stack, counted: Iterable[WeightShare], seq: int, roles: Mapping[Role, DType], engine: str) -> Pass:
     """Bytes and operations of a decode step of one sequence on one rank, without those of a prompt: for lists of many models."""
     caches = _Caches(_rank_kinds(stack, 1), roles, seq, 0, selected_tokens(stack))
-    return _decode_step(counted, caches, 1, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
+    return _decode_step(counted, caches, 1, ALONE, in_32_bits=find_engine(engine)[0].facts.sums_in_32_bits)
 
 
 def workload_of(opened: Occupancy) -> Workload:

@@ -151,10 +151,10 @@ def engine_strategy(setting: Setting) -> Strategy | None:
     label = f"{engine.label} {opened.deployment.version}".rstrip()
     held, wasted, steps = None, None, [step("full_bytes", "", full)]
     # Of random lengths, or of very many, the engine is not asked what it holds now.
-    known = opened.deployment.preallocates() or (lengths.uniform is None and len(lengths.now) <= MOST_LENGTHS)
+    known = opened.deployment.traits.preallocates or (lengths.uniform is None and len(lengths.now) <= MOST_LENGTHS)
     if known:
         now = [opened.sized(seq=length, batch=count) for length, count in lengths.now if length]
-        now = [opened] if opened.deployment.preallocates() else now
+        now = [opened] if opened.deployment.traits.preallocates else now
         held, stored = sum(one.needed_bytes for one in now), sum(one.stored_bytes for one in now)
         formula, terms = (
             "max(held_on_all_devices - needed_bytes, 0)",

@@ -24,7 +24,7 @@ from hwcalc.units import GIB
 
 def _at(opened: Occupancy, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:
     """The tensors of a stage, by name, if the policy leaves so many tokens in each of the layers on which it acts."""
-    return {one.name: one for one in opened.holding(lengths).allocation(stage)}
+    return {one.name: one for one in opened.policies.holding(lengths).allocation(stage)}
 
 
 class Piece(Record):

@@ -279,7 +279,7 @@ def _compared(
         rows = [*_unjudged(rows, "--weights", lambda row: row.name in _OF_WEIGHTS and row.definition != "profile")]
         message = f"The log's weights are in {foreign}, and which of them that is, only the files say: they are not compared. Set --weights."
         remarks = [*remarks, Note(code="weights-unknown", message=message)]
-    if occupancy.setup.hardware.gpu is None and occupancy.engine.assumed_gpu is not None:
+    if occupancy.setup.hardware.gpu is None and occupancy.engine.facts.assumed_gpu is not None:
         seen = [_or_nothing(partial(beside, gpu=gpu))[1] for gpu in _OTHER_GPUS]
         rows = [*_unjudged(rows, "--gpu", lambda row: any(_moves(row, others) for others in seen))]
     return stated, occupancy, rows, remarks
@@ -473,7 +473,7 @@ def _shown_inputs(
     shown = {name: values.get(name) for name in _SHOWN}
     shown |= {"gpu": None if gpu is None else gpu.id, "dtype": occupancy.dtypes.kv}
     out = []
-    if gpu is None and (assumed := occupancy.engine.assumed_gpu) is not None:
+    if gpu is None and (assumed := occupancy.engine.facts.assumed_gpu) is not None:
         out.append(Input(name="gpu", value=assumed, source="assumed", line=None))
     for name, value in shown.items():
         if value is None:

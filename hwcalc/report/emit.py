@@ -29,14 +29,14 @@ _GGUF: Final = "gguf"
 
 def emitters() -> tuple[str, ...]:
     """The engines that have a command line."""
-    return tuple(name for name in ENGINES if find_engine(name)[0].has_command)
+    return tuple(name for name in ENGINES if find_engine(name)[0].command.known)
 
 
 def emitted_engine(engine: str) -> str:
     """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
     found = find_engine(engine)[0] if spelled(engine) in ENGINES else None
     # Which engines there are is asked in vain alone: each takes a while to import.
-    if found is None or not found.has_command:
+    if found is None or not found.command.known:
         raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
     return found.name
 
@@ -47,9 +47,9 @@ def emitted(plan: Plan, engine: str) -> str:
     Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine.
     """
     rules, given = _planned(plan, engine)
-    file = rules.command_file(given)
+    file = rules.command.file(given)
     if file is None:
-        return _quoted((*_environment(plan), *rules.command(given)))
+        return _quoted((*_environment(plan), *rules.command.words(given)))
     serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
     return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
 
@@ -59,8 +59,8 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     from hwcalc.report.records import EmittedDocument
 
     rules, given = _planned(plan, engine)
-    file = rules.command_file(given)
-    words = tuple(rules.command(given)) if file is None else file.command
+    file = rules.command.file(given)
+    words = tuple(rules.command.words(given)) if file is None else file.command
     environment = _environment(plan) if file is None else file.environment
     return EmittedDocument(
         schema_version=SCHEMA_VERSION,
@@ -79,12 +79,12 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
     engine = plan.request.engine
     try:
         rules, given = _planned(plan, engine)
-        file = rules.command_file(given)
-        words = rules.command(given) if file is None else file.command
+        file = rules.command.file(given)
+        words = rules.command.words(given) if file is None else file.command
     except UsageError:
         return None
     # What to know about a file that has to be made first.
-    made = rules.file_remark if given.made else ""
+    made = rules.command.file_remark if given.made else ""
     if file is None:
         return _quoted((*_environment(plan), *words)), made
     server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
@@ -97,7 +97,7 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
     """What to know about the file that a command names, if it has to be made first."""
     rules, given = _planned(plan, engine)
-    return (rules.file_remark,) if given.made and rules.file_remark else ()
+    return (rules.command.file_remark,) if given.made and rules.command.file_remark else ()
 
 
 def _quoted(words: Iterable[str]) -> str:

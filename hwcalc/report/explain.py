@@ -145,7 +145,7 @@ def _blocks(explanation: Explanation) -> Iterator[_Block]:
         yield title, [*parts, _Line(share, "bold"), where(formulas), _Source(kind.source)]
     if explanation.kinds:
         if plan.cache.groups:
-            shared = find_engine(plan.request.engine)[0].groups_share
+            shared = find_engine(plan.request.engine)[0].facts.groups_share
             title = "groups that share the pool" if shared else "groups, each with a pool"
             yield title, [_Line(line) for line in _group_lines(plan, shared=shared)]
         terms = [f"{kind.bytes:,}" for kind in explanation.kinds if kind.bytes]

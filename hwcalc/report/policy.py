@@ -66,7 +66,7 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     if info.rules != "kvpress":
         lines.append(("rules", f"those of the {info.rules}, where the code of kvpress differs"))
     drops = _DROPS[info.effect.value]
-    if info.effect.value == "frees" and engine.splits_layers:
+    if info.effect.value == "frees" and engine.facts.splits_layers:
         drops = "the others; a context has fewer cells from its start, and gives none back"
     elif info.effect.value == "frees" and info.blocks is not None:
         drops = "the others; their memory comes back in whole blocks alone"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.engines import DEFAULT, find_engine
-from hwcalc.engines.engine import Engine
+from hwcalc.engines.facts import Command
 from hwcalc.engines.pool import Try
 from hwcalc.engines.runs_on import OPEN
 from hwcalc.formulas import LayerNumbers, Role
@@ -454,7 +454,7 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
 
     request, memory = plan.request, plan.memory
     ranks = request.tp * request.pp * request.dcp
-    if find_engine(request.engine)[0].splits_layers and ranks == 1:
+    if find_engine(request.engine)[0].facts.splits_layers and ranks == 1:
         helps = f"whether it fits, how many layers, and what to type{change}; a Mac: m4-24gb; no GPU: cpu-32gb"
         return f"{command} --gpu {_AT_HOME}", helps
     needed = plan.cache.total_bytes if memory.total_bytes is None else memory.total_bytes
@@ -583,7 +583,7 @@ def advice_command(one: Try) -> str:
 def advice_pair(one: Try, engine: str) -> tuple[str, str]:
     """The command of a change; what it gives, and the engine's own flags where they are not the words of the command."""
     rules = find_engine(engine)[0]
-    own = one.flag if one.command and type(rules).flag is not Engine.flag else ""
+    own = one.flag if one.command and type(rules.command).flag is not Command.flag else ""
     again = "give the config again: < FILE" if one.command.startswith("kvplan - ") else ""
     return advice_command(one), clean(" · ".join(filter(None, (one.effect, own and f"{rules.label}: {own}", again))))
 

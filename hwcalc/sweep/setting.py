@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.engine import Turns
+from hwcalc.engines.facts import Turns
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
@@ -99,9 +99,9 @@ class SettingRows:
 
         def make() -> Turns:
             try:
-                engine = find_engine(self._engine)[0].started_by(self._options)
-                engine.check_options(self._options)
-                turns = engine.turns(self._model, self._options)
+                engine = find_engine(self._engine)[0].requests.started_by(self._options)
+                engine.requests.check_options(self._options)
+                turns = engine.requests.turns(self._model, self._options)
             except KvplanError:
                 # What is refused for its options is refused at every point.
                 turns = Turns()
@@ -184,7 +184,7 @@ class SettingRows:
         """
         opened = self._first
         assert opened is not None
-        return None if opened.engine.names_sizes(self._options) else family_of(opened, self._setting.gpu)
+        return None if opened.engine.requests.names_sizes(self._options) else family_of(opened, self._setting.gpu)
 
     def blocks(self, axes: Axes) -> Iterator[RowBlock]:
         """All rows, in blocks."""
@@ -200,8 +200,8 @@ class SettingRows:
             length: int | None = None
             if self._first is not None:
                 engine, setup, load = self._first.engine, self._first.setup, self._first.load
-                named = engine.length_named(self._model, load.batch, setup.options) is not None
-                length = None if named or engine.names_length(setup.hardware.gpu) else load.seq
+                named = engine.requests.length_named(self._model, load.batch, setup.options) is not None
+                length = None if named or engine.requests.names_length(setup.hardware.gpu) else load.seq
             axes = Axes((length,), batches)
         for piece in axes.pieces:
             yield from self.of_piece(piece, axes)
@@ -346,7 +346,9 @@ class LaidOutRows(SettingRows):
                 name: np.concatenate([objects_of(block.columns[name], block.size) for block in blocks]) for name in COLUMNS
             }
         dealt, opened = replace(layout, ep=layout.tp * layout.dp), self._first
-        deals = opened is not None and layout.ep < dealt.ep and opened.deployment.deals_experts() and has_experts(opened.model)
+        deals = (
+            opened is not None and layout.ep < dealt.ep and opened.deployment.traits.deals_experts and has_experts(opened.model)
+        )
         if not deals or layout == usual or not any(block.failed for block in blocks):
             return columns
         refused = (objects_of(columns["error"], piece.size) != None) * 1  # noqa: E711 - place by place

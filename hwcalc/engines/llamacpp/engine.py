@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
+from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
@@ -44,10 +45,11 @@ from hwcalc.engines.llamacpp.tensors import (
 )
 from hwcalc.engines.memory import BudgetPart, Section, estimated, exact
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
-from hwcalc.engines.setup import Request, Setup
+from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
+from hwcalc.engines.subjects import Traits
 from hwcalc.errors import UnknownNameError, UsageError
-from hwcalc.formulas import LayerKind, SlidingAttention, Stack
+from hwcalc.formulas import SlidingAttention, Stack
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
@@ -57,7 +59,6 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
-    from hwcalc.engines.engine import Turns
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.engines.options import CommandInput
@@ -95,11 +96,9 @@ class LlamacppDeployment(GeneralDeployment):
         message = f"KV dtype {dtypes.kv}: llama.cpp's default. Set it with --dtype."
         return Noted(dtypes, () if named else (Note(code="default-dtype", message=message),))
 
-    def preallocates(self) -> bool:
-        return True
-
-    def pads(self) -> bool:
-        return not self.context.kv_unified
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(preallocates=True, pads=not self.context.kv_unified)
 
     @property
     def most_slots(self) -> int:
@@ -336,48 +335,44 @@ class LlamacppDeployment(GeneralDeployment):
         return form_of(self)
 
 
-class Llamacpp(GeneralEngine):
-    """The contexts of llama.cpp."""
+class LlamacppWeights(WeightFormats):
+    """The mixes of GGUF files, of which llama.cpp leaves out tensors that it does not load."""
 
-    deployment: ClassVar[type[Deployment]] = LlamacppDeployment
-    occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
-    name: ClassVar[str] = "llamacpp"
-    title: ClassVar[str] = "llama.cpp: llama-server and bindings"
-    label: ClassVar[str] = "llama.cpp"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "cells of the whole context, from the start"
-    pool_is: ClassVar[str] = "n_ctx"
-    versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
-    source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
-    kinds: ClassVar[frozenset[str]] = frozenset(RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
-    choices: ClassVar[Choices | None] = Choices(
-        dtypes=("q8_0", "q4_0"),
-        weights=("bf16", "q8_0", "q6_k", "q4_k_m"),
-        # With layers left to the host, what is there follows from length and batch.
-        options=MappingProxyType({"n_gpu_layers": "all"}),
-    )
-    has_command: ClassVar[bool] = True
-    splits_layers: ClassVar[bool] = True
+    def sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
+        from hwcalc.quantization.gguf import mix_sizes
+
+        return mix_sizes(model, self.of(model), hparams_of(model).architecture.always_loaded)
+
+
+class LlamacppCommand(Command):
+    """``llama-server`` for a plan."""
+
+    known: ClassVar[bool] = True
     file_remark: ClassVar[str] = (
         "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name."
     )
 
-    def _resolve_version(self, requested: str) -> str:
-        """The release of a version: ``0.5``, ``v0.5.0`` and ``0.5.0`` name the release whose rules are known."""
-        if requested.removeprefix("v") in ("0.5", "0.5.0"):
-            return self.versions[0]
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}. Builds shortly before and after it have the same rules: --engine {self.name}",
-        )
+    def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.llamacpp.command import flag_text
 
-    def weight_sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
-        from hwcalc.quantization.gguf import mix_sizes
+        return flag_text(name, value)
 
-        return mix_sizes(model, self.weight_choices_of(model), hparams_of(model).architecture.always_loaded)
+    def settings(self, changed: Mapping[str, Any], load: Load) -> Mapping[str, Any]:
+        """The changes in llama.cpp's options: length and number of sequences make the context of all slots."""
+        if not changed.keys() & {"seq", "batch"}:
+            return changed
+        seq, batch = changed.get("seq", load.seq), changed.get("batch", load.sequences)
+        others = {name: value for name, value in changed.items() if name not in ("seq", "batch")}
+        return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in changed else {}), **others}
+
+    def words(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.llamacpp.command import serve
+
+        return serve(planned)
+
+
+class LlamacppRequests(RequestRules):
+    """Requests, where ``n_ctx`` names the context of all slots."""
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """The tokens of each sequence that ``n_ctx`` leaves; ``None`` without ``n_ctx``."""
@@ -393,21 +388,11 @@ class Llamacpp(GeneralEngine):
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """Ollama, if the options say so: it is this engine with other defaults."""
-        if self.name == "llamacpp" and is_on(options.get("ollama")):
+        if self.engine.name == "llamacpp" and is_on(options.get("ollama")):
             from hwcalc.engines import find_engine
 
             return find_engine("ollama")[0]
-        return self
-
-    def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.llamacpp.command import flag_text
-
-        return flag_text(name, value)
-
-    def command(self, planned: CommandInput) -> list[str]:
-        from hwcalc.engines.llamacpp.command import serve
-
-        return serve(planned)
+        return self.engine
 
     def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
         if gpus > 1:
@@ -418,3 +403,46 @@ class Llamacpp(GeneralEngine):
             here = this_machine()
             also = "" if here is None else f" This machine: --gpu {here}"
             raise UsageError(f"--gpu {host.id}: how much memory does the machine have?", hint=f"Say it: --gpu {EXAMPLE}.{also}")
+
+
+class Llamacpp(GeneralEngine):
+    """The contexts of llama.cpp."""
+
+    deployment: ClassVar[type[Deployment]] = LlamacppDeployment
+    occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
+    name: ClassVar[str] = "llamacpp"
+    title: ClassVar[str] = "llama.cpp: llama-server and bindings"
+    label: ClassVar[str] = "llama.cpp"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="cells of the whole context, from the start",
+        pool_is="n_ctx",
+        unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
+        choices=Choices(
+            dtypes=("q8_0", "q4_0"),
+            weights=("bf16", "q8_0", "q6_k", "q4_k_m"),
+            # With layers left to the host, what is there follows from length and batch.
+            options=MappingProxyType({"n_gpu_layers": "all"}),
+        ),
+        splits_layers=True,
+    )
+    weights: ClassVar[WeightFormats] = LlamacppWeights()
+    command: ClassVar[Command] = LlamacppCommand()
+    versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
+    source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
+    kinds: ClassVar[frozenset[str]] = frozenset(RULES)
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
+
+    def _resolve_version(self, requested: str) -> str:
+        """The release of a version: ``0.5``, ``v0.5.0`` and ``0.5.0`` name the release whose rules are known."""
+        if requested.removeprefix("v") in ("0.5", "0.5.0"):
+            return self.versions[0]
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}. Builds shortly before and after it have the same rules: --engine {self.name}",
+        )
+
+    @property
+    def requests(self) -> LlamacppRequests:
+        return LlamacppRequests(self)

@@ -5,9 +5,9 @@ Refusals are those of ``llama_init_from_model`` and the constructors of its cont
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -171,10 +171,6 @@ class LlamacppOccupancy(GeneralOccupancy):
     def needed_bytes(self) -> int:
         return self.layout.needed_bytes
 
-    def holding(self, counts: Mapping[int, int]) -> Self:
-        """The same occupancy: a context has all its cells from the start, whatever tokens it keeps."""
-        return self
-
     @property
     def cuts_prompts(self) -> bool:
         """Whether a prompt that is longer than the context is cut."""
@@ -312,14 +308,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         from hwcalc.engines.llamacpp.policies import savings
 
         return savings(self, short_bytes)
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings of a change in llama.cpp's options: length and number of sequences make the context of all slots."""
-        if not settings.keys() & {"seq", "batch"}:
-            return settings
-        seq, batch = settings.get("seq", self.tokens), settings.get("batch", self.batch)
-        others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
-        return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""

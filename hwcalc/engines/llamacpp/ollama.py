@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
+from hwcalc.engines.facts import Command, Facts, Turns
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
-from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppCommand, LlamacppDeployment, LlamacppRequests
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
-from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.model import ModelSpec, Note, Noted
@@ -27,7 +28,7 @@ from hwcalc.units import GIB, MIB
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.devices import Saving
-    from hwcalc.engines.engine import Engine, Turns
+    from hwcalc.engines.engine import Engine
     from hwcalc.engines.llamacpp.layers import Runs
     from hwcalc.engines.options import CommandInput, EmittedFile
     from hwcalc.engines.setup import Request, Setup
@@ -148,7 +149,7 @@ class OllamaDeployment(LlamacppDeployment):
         super().__init__(engine, model, setup, pinned)
         self.cuts_context = cuts_context
 
-    def uncut(self) -> Self:
+    def unlimited(self) -> Self:
         """The same deployment, whose context is as long as it is asked to be."""
         return type(self)(self.engine, self.model, self.setup, cuts_context=False)
 
@@ -236,9 +237,6 @@ class OllamaOccupancy(LlamacppOccupancy):
     def devices(self) -> OllamaDevices:
         return OllamaDevices(self)
 
-    def beyond(self, tokens: int) -> Self:
-        return type(self)(self.deployment.uncut(), replace(self.load, seq=tokens))
-
     @property
     def cuts_prompts(self) -> bool:
         """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
@@ -266,38 +264,28 @@ class OllamaOccupancy(LlamacppOccupancy):
             if one.settings.get("engine_options", {}).keys() <= self.engine.options.keys():
                 yield one
 
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        return settings
+
+class OllamaCommand(Command):
+    """A Modelfile for a plan."""
+
+    known: ClassVar[bool] = True
+    file_remark: ClassVar[str] = LlamacppCommand.file_remark
+
+    def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.llamacpp.command import ollama_flag
+
+        return ollama_flag(name, value)
+
+    def file(self, planned: CommandInput) -> EmittedFile | None:
+        from hwcalc.engines.llamacpp.command import modelfile
+
+        return modelfile(planned)
 
 
-class Ollama(Llamacpp):
-    """The llama-server that Ollama starts."""
+class OllamaRequests(LlamacppRequests):
+    """Requests, where ``num_ctx`` and ``num_parallel`` name length and number of sequences, or the model's own Modelfile does."""
 
-    deployment: ClassVar[type[Deployment]] = OllamaDeployment
-    occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
-    name: ClassVar[str] = "ollama"
-    title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
-    label: ClassVar[str] = "Ollama"
-    versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
-    choices: ClassVar[Choices | None] = None
-    source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {option.name: option for option in _OWN}
-        | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
-    )
-
-    def _resolve_version(self, requested: str) -> str:
-        """``0.32.15`` has the rules of 0.32."""
-        minor = ".".join(requested.removeprefix("v").split(".")[:2])
-        if minor in self.versions:
-            return minor
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
-        )
-
-    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model and the request with the parameters of the model's Modelfile filled in, by llama.cpp's names."""
         named: dict[str, str] = {}
         for name in ("num_batch", "num_gpu"):
@@ -334,15 +322,38 @@ class Ollama(Llamacpp):
     def names_length(self, gpu: Gpu | None) -> bool:
         return True
 
-    def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.llamacpp.command import ollama_flag
 
-        return ollama_flag(name, value)
+class Ollama(Llamacpp):
+    """The llama-server that Ollama starts."""
 
-    def command_file(self, planned: CommandInput) -> EmittedFile | None:
-        from hwcalc.engines.llamacpp.command import modelfile
+    deployment: ClassVar[type[Deployment]] = OllamaDeployment
+    occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
+    name: ClassVar[str] = "ollama"
+    title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
+    label: ClassVar[str] = "Ollama"
+    versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
+    facts: ClassVar[Facts] = replace(Llamacpp.facts, choices=None)
+    command: ClassVar[Command] = OllamaCommand()
+    source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
+        {option.name: option for option in _OWN}
+        | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
+    )
 
-        return modelfile(planned)
+    def _resolve_version(self, requested: str) -> str:
+        """``0.32.15`` has the rules of 0.32."""
+        minor = ".".join(requested.removeprefix("v").split(".")[:2])
+        if minor in self.versions:
+            return minor
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
+        )
+
+    @property
+    def requests(self) -> OllamaRequests:
+        return OllamaRequests(self)
 
 
 def _parameter(model: ModelSpec, name: str) -> int | None:

@@ -17,7 +17,7 @@ what lies there: of each token's work they are the smallest part.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +72,10 @@ class LlamacppPolicies(WholePrompts):
     def support(self, chosen: Chosen) -> Support:
         return support(self.occupancy, chosen)
 
+    def holding(self, counts: Mapping[int, int]) -> LlamacppOccupancy:
+        """The same occupancy, whatever tokens it keeps."""
+        return self.occupancy
+
     def scored_at_once(self) -> tuple[int, int]:
         """The number of prompts in one batch of ``n_ubatch``, and the number of rows of scores.
 
@@ -79,7 +83,7 @@ class LlamacppPolicies(WholePrompts):
         """
         occupancy = self.occupancy
         settings, batch = occupancy.settings, occupancy.request.replica_batch
-        prompt = max(1, occupancy.load.prompt_tokens - occupancy.ahead)
+        prompt = max(1, occupancy.load.prompt_tokens - self.ahead)
         rows = min(settings.n_ubatch, batch * prompt) * (batch if settings.kv_unified else 1)
         return min(batch, 1 + (settings.n_ubatch - 1) // prompt), rows
 

@@ -47,7 +47,7 @@ from hwcalc.engines.stored import (
     blocks_in_common,
     held_blocks,
 )
-from hwcalc.engines.subjects import LayerByLayer, Reported
+from hwcalc.engines.subjects import LayerByLayer, Reported, Traits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import larger, mapped
@@ -198,8 +198,9 @@ class LmdeployDeployment(PooledDeployment):
     def weight_dtype(self) -> str:
         return self.settings.model_dtype
 
-    def deals_experts(self) -> bool:
-        return True
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(deals_experts=True)
 
     def _remarks(self) -> Iterator[Note]:
         settings, options = self.settings, self.setup.options

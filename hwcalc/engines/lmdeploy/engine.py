@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Engine
+from hwcalc.engines.facts import Command, Facts, WeightFormats
 from hwcalc.engines.lmdeploy.deployment import LmdeployDeployment, LmdeployOccupancy
 from hwcalc.engines.lmdeploy.layout import FORMATS, KINDS, NONE, OPTIONS, PYTORCH, parse_policy, read_format
 from hwcalc.engines.options import is_on
@@ -22,31 +23,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.options import CommandInput, EngineOption
 
 
-class Lmdeploy(Engine):
-    """A pool of blocks of all layers, and slots of recurrent states, by the rules of LMDeploy."""
+class LmdeployCommand(Command):
+    """``lmdeploy serve api_server`` for a plan."""
 
-    deployment: ClassVar[type[Deployment]] = LmdeployDeployment
-    occupancy: ClassVar[type[Occupancy]] = LmdeployOccupancy
-    name: ClassVar[str] = "lmdeploy"
-    title: ClassVar[str] = "LMDeploy: its PyTorch back end, and TurboMind"
-    label: ClassVar[str] = "LMDeploy"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "blocks of the planned sequences, and all slots of states"
-    pool_is: ClassVar[str] = "num_gpu_blocks x block_size"
-    has_command: ClassVar[bool] = True
-    pooled: ClassVar[bool] = True
-    counts_copies: ClassVar[bool] = True
-    scatters: ClassVar[bool] = True
-    assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
-    versions: ClassVar[tuple[str, ...]] = ("0.14",)
-    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA",)
-    source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
-        {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
-    )
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How LMDeploy spells one option; empty if it has no flag for it."""
@@ -58,7 +38,7 @@ class Lmdeploy(Engine):
             return f"{_FLAGS[name]} {parse_policy(name, str(value))}"
         return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """The words of ``lmdeploy serve api_server`` for a plan. Raises an error for what has no flag."""
         if planned.kv_memory is not None:
             message = "LMDeploy has no flag for the bytes of its cache."
@@ -99,6 +79,33 @@ class Lmdeploy(Engine):
             else:
                 words += [] if name in _NO_FLAG else [_FLAGS[name], value]
         return [*words, *planned.flags]
+
+
+class Lmdeploy(Engine):
+    """A pool of blocks of all layers, and slots of recurrent states, by the rules of LMDeploy."""
+
+    deployment: ClassVar[type[Deployment]] = LmdeployDeployment
+    occupancy: ClassVar[type[Occupancy]] = LmdeployOccupancy
+    name: ClassVar[str] = "lmdeploy"
+    title: ClassVar[str] = "LMDeploy: its PyTorch back end, and TurboMind"
+    label: ClassVar[str] = "LMDeploy"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="blocks of the planned sequences, and all slots of states",
+        pool_is="num_gpu_blocks x block_size",
+        pooled=True,
+        counts_copies=True,
+        scatters=True,
+        assumed_gpu="h100-sxm5-80gb",
+        unbounded=MappingProxyType({SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}),
+        planned_makers=("NVIDIA",),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
+    command: ClassVar[Command] = LmdeployCommand()
+    versions: ClassVar[tuple[str, ...]] = ("0.14",)
+    source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(

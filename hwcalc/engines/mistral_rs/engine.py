@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.engine import EVERY_TOKEN
+from hwcalc.engines.facts import Command, Facts, WeightFormats
 from hwcalc.engines.forms import StagedCurve
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mistral_rs.layers import (
@@ -31,7 +32,6 @@ from hwcalc.engines.mistral_rs.pool import FIRST_SLOTS, SPARE_TOKENS, MistralPoo
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import (
     AUTO,
-    Choices,
     CommandInput,
     EngineOption,
     check_one_replica,
@@ -44,7 +44,7 @@ from hwcalc.engines.options import (
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, bytes_of, stage_groups
-from hwcalc.engines.subjects import without_policy
+from hwcalc.engines.subjects import Traits, without_policy
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,
@@ -231,8 +231,10 @@ class MistralDeployment(PooledDeployment):
             raise UnsupportedError("mistral.rs: FP8 KV cache is not supported for MLA.", hint="Use: --dtype auto")
         return True
 
-    def expands_latents(self) -> bool:
-        return not self.settings.paged or (self.setup.hardware.gpu is not None and self.vendor == "apple")
+    @cached_property
+    def traits(self) -> Traits:
+        on_apple = self.setup.hardware.gpu is not None and self.vendor == "apple"
+        return Traits(expands_latents=not self.settings.paged or on_apple)
 
     def weight_rules(self) -> Rules:
         return MISTRAL_RS
@@ -448,30 +450,10 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
 )
 
 
-class MistralRs(GeneralEngine):
-    """The caches of mistral.rs."""
+class MistralCommand(Command):
+    """``mistralrs serve`` for a plan."""
 
-    deployment: ClassVar[type[Deployment]] = MistralDeployment
-    occupancy: ClassVar[type[Occupancy]] = MistralOccupancy
-    name: ClassVar[str] = "mistral-rs"
-    title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
-    label: ClassVar[str] = "mistral.rs"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "pages of the planned sequences, and all slots of states"
-    pool_is: ClassVar[str] = "GPU blocks x block size"
-    versions: ClassVar[tuple[str, ...]] = ("0.9.2",)
-    source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
-        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
-    )
-    has_command: ClassVar[bool] = True
-    pooled: ClassVar[bool] = True
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "q8_0", "q4_k_m")
-    choices: ClassVar[Choices | None] = None
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
-    )
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
@@ -485,7 +467,7 @@ class MistralRs(GeneralEngine):
             return f"--isq {ISQ[str(value)]}" if str(value) in ISQ else ""
         return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """The words of ``mistralrs serve`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what it cannot be told."""
         for name in ("lora", "draft"):
             if getattr(planned, name) is not None:
@@ -516,6 +498,31 @@ class MistralRs(GeneralEngine):
         for name, value in planned.options.items():
             words += [_FLAGS[name], value]
         return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
+
+
+class MistralRs(GeneralEngine):
+    """The caches of mistral.rs."""
+
+    deployment: ClassVar[type[Deployment]] = MistralDeployment
+    occupancy: ClassVar[type[Occupancy]] = MistralOccupancy
+    name: ClassVar[str] = "mistral-rs"
+    title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
+    label: ClassVar[str] = "mistral.rs"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="pages of the planned sequences, and all slots of states",
+        pool_is="GPU blocks x block size",
+        unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),
+        pooled=True,
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "q8_0", "q4_k_m")
+    command: ClassVar[Command] = MistralCommand()
+    versions: ClassVar[tuple[str, ...]] = ("0.9.2",)
+    source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
+        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
+    )
 
 
 _FLAGS: Final = {

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving
 from hwcalc.engines.engine import BY_MODEL
+from hwcalc.engines.facts import Command, Facts, RequestRules, WeightFormats
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.general_form import growing
@@ -35,6 +36,7 @@ from hwcalc.engines.models import ModelClass, known_dtype, model_dtype
 from hwcalc.engines.options import Choices, CommandInput, EngineOption, check_one_replica, integer_option, is_auto
 from hwcalc.engines.steps import Step, figure
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support
+from hwcalc.engines.subjects import Traits
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -117,9 +119,10 @@ class MlxDeployment(GeneralDeployment):
     def weight_rules(self) -> Rules:
         return MLX
 
-    def pads(self) -> bool:
-        """Whether shorter sequences are padded to the longest: a ``BatchKVCache`` is, on the left."""
-        return True
+    @cached_property
+    def traits(self) -> Traits:
+        # A ``BatchKVCache`` pads shorter sequences on the left.
+        return Traits(pads=True)
 
     @property
     def kinds(self) -> set[type[LayerKind]]:
@@ -405,25 +408,10 @@ _OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
 )
 
 
-class Mlx(GeneralEngine):
-    """The caches of mlx-lm. Bytes are those of their arrays; the slots behind the last token are allocated and still empty."""
+class MlxCommand(Command):
+    """``mlx_lm.server`` or ``mlx_lm.generate`` for a plan."""
 
-    deployment: ClassVar[type[Deployment]] = MlxDeployment
-    occupancy: ClassVar[type[Occupancy]] = MlxOccupancy
-    name: ClassVar[str] = "mlx"
-    title: ClassVar[str] = "mlx-lm, the caches of MLX"
-    label: ClassVar[str] = "MLX"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "arrays at their largest, while a prompt is read or behind it"
-    versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
-    source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
-    has_command: ClassVar[bool] = True
-    stores_prompts_apart: ClassVar[bool] = True
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
-    choices: ClassVar[Choices | None] = Choices(weights=("bf16", "mlx_8bit", "mlx_4bit"))
-    options: ClassVar[Mapping[str, EngineOption]] = _OPTIONS
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How mlx-lm spells an option of kvplan or an engine option; empty if it has no flag for it."""
@@ -431,7 +419,7 @@ class Mlx(GeneralEngine):
             return f"--kv-bits {BITS_OF_DTYPE[str(value)]}"
         return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """``mlx_lm.server``, or ``mlx_lm.generate`` with ``max_kv_size``, which the server does not know.
 
         Raises :class:`~hwcalc.errors.UnsupportedError` for what has no flag.
@@ -462,5 +450,36 @@ class Mlx(GeneralEngine):
             words += self.flag(name, value).split()
         return [*words, *planned.flags]
 
-    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+
+class MlxRequests(RequestRules):
+    """Requests about a model as mlx-lm reads its config."""
+
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         return as_read(model), request
+
+
+class Mlx(GeneralEngine):
+    """The caches of mlx-lm. Bytes are those of their arrays; the slots behind the last token are allocated and still empty."""
+
+    deployment: ClassVar[type[Deployment]] = MlxDeployment
+    occupancy: ClassVar[type[Occupancy]] = MlxOccupancy
+    name: ClassVar[str] = "mlx"
+    title: ClassVar[str] = "mlx-lm, the caches of MLX"
+    label: ClassVar[str] = "MLX"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="arrays at their largest, while a prompt is read or behind it",
+        unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
+        stores_prompts_apart=True,
+        choices=Choices(weights=("bf16", "mlx_8bit", "mlx_4bit")),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
+    command: ClassVar[Command] = MlxCommand()
+    versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
+    source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    options: ClassVar[Mapping[str, EngineOption]] = _OPTIONS
+
+    @property
+    def requests(self) -> MlxRequests:
+        return MlxRequests(self)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp8
 from hwcalc.engines.engine import BY_MODEL
+from hwcalc.engines.facts import Command, Facts, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import AUTO, is_auto, is_on, parse_lora
@@ -43,7 +44,7 @@ from hwcalc.engines.sglang.settings import (
 )
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, InCommon, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
-from hwcalc.engines.subjects import Reported, WholePrompts
+from hwcalc.engines.subjects import Reported, Traits, WholePrompts
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.options import Choices, CommandInput, EngineOption
+    from hwcalc.engines.options import CommandInput, EngineOption
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.pools import PoolCurve
@@ -155,8 +156,9 @@ class SglangDeployment(GeneralDeployment):
         message = f"KV dtype auto: {settings.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
         return Noted(dtypes, (Note(code="default-dtype", message=message),))
 
-    def deals_experts(self) -> bool:
-        return is_on(self.setup.options.get("enable_dp_attention"))
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(deals_experts=is_on(self.setup.options.get("enable_dp_attention")))
 
     def weight_rules(self) -> Rules:
         from hwcalc.engines.sglang.memory import SGLANG
@@ -536,29 +538,10 @@ class SglangOccupancy(GeneralOccupancy):
         return form_with(self, pools=self.deployment)
 
 
-class Sglang(GeneralEngine):
-    """Pools of tokens, of window tokens and of states, by the rules of SGLang."""
+class SglangCommand(Command):
+    """``python -m sglang.launch_server`` for a plan."""
 
-    deployment: ClassVar[type[Deployment]] = SglangDeployment
-    occupancy: ClassVar[type[Occupancy]] = SglangOccupancy
-    name: ClassVar[str] = "sglang"
-    title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
-    label: ClassVar[str] = "SGLang"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "the smallest pools that hold the planned sequences"
-    pool_is: ClassVar[str] = "max_total_num_tokens"
-    has_command: ClassVar[bool] = True
-    pooled: ClassVar[bool] = True
-    counts_copies: ClassVar[bool] = True
-    assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
-    choices: ClassVar[Choices | None] = None
-    versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
-    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD")
-    source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
@@ -583,7 +566,7 @@ class Sglang(GeneralEngine):
         flag = _FLAGS.get(name) or (f"--{name.replace('_', '-')}" if name in _OWN else "")
         return f"{flag} {text}" if flag else ""
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
         parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
         words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model, "--context-length", str(planned.seq)]
@@ -622,6 +605,32 @@ class Sglang(GeneralEngine):
         for required in planned.requires:
             words += required.flag.split()
         return [*words, *planned.flags]
+
+
+class Sglang(GeneralEngine):
+    """Pools of tokens, of window tokens and of states, by the rules of SGLang."""
+
+    deployment: ClassVar[type[Deployment]] = SglangDeployment
+    occupancy: ClassVar[type[Occupancy]] = SglangOccupancy
+    name: ClassVar[str] = "sglang"
+    title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
+    label: ClassVar[str] = "SGLang"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="the smallest pools that hold the planned sequences",
+        pool_is="max_total_num_tokens",
+        pooled=True,
+        counts_copies=True,
+        assumed_gpu="h100-sxm5-80gb",
+        unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
+        planned_makers=("NVIDIA", "AMD"),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
+    command: ClassVar[Command] = SglangCommand()
+    versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
+    source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(

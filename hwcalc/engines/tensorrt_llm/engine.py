@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.devices import Cost, Saving, computes_fp4, computes_fp8
-from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Turns
+from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN
+from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import EmittedFile, check_one_replica, is_on
@@ -32,7 +33,7 @@ from hwcalc.engines.stored import (
     check_heads,
     held_blocks,
 )
-from hwcalc.engines.subjects import Reported
+from hwcalc.engines.subjects import Reported, Traits
 from hwcalc.engines.tensorrt_llm.layout import RULES, Layout, Piece, Stage
 from hwcalc.engines.tensorrt_llm.pool import Needs, plan_pool
 from hwcalc.engines.tensorrt_llm.settings import (
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.memory import Budget
-    from hwcalc.engines.options import Choices, CommandInput, EngineOption
+    from hwcalc.engines.options import CommandInput, EngineOption
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.setup import Request, Setup
@@ -174,8 +175,9 @@ class TensorrtDeployment(GeneralDeployment):
         }
         return Noted(Dtypes(kv=settings.kv_dtype, roles=MappingProxyType(roles)), self.noted_settings.notes)
 
-    def deals_experts(self) -> bool:
-        return is_attention_dp(self.setup.options)
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(deals_experts=is_attention_dp(self.setup.options))
 
     def weight_rules(self) -> Rules:
         from hwcalc.engines.tensorrt_llm.memory import TENSORRT
@@ -436,30 +438,10 @@ class TensorrtOccupancy(GeneralOccupancy):
             yield Saving(Cost.FEW_CACHE_BITS, "nvfp4 cache", {"dtype": "nvfp4"})
 
 
-class TensorrtLlm(GeneralEngine):
-    """A pool of blocks, by the rules of TensorRT-LLM's PyTorch back end."""
+class TensorrtCommand(Command):
+    """``trtllm-serve`` for a plan, with a settings file for what has no flag."""
 
-    deployment: ClassVar[type[Deployment]] = TensorrtDeployment
-    occupancy: ClassVar[type[Occupancy]] = TensorrtOccupancy
-    name: ClassVar[str] = "tensorrt-llm"
-    title: ClassVar[str] = "TensorRT-LLM: blocks of a share of what is left after loading"
-    label: ClassVar[str] = "TensorRT-LLM"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "blocks of the planned sequences; states and windows of max_batch_size requests"
-    pool_is: ClassVar[str] = "max tokens in paged KV cache"
-    has_command: ClassVar[bool] = True
-    pooled: ClassVar[bool] = True
-    counts_copies: ClassVar[bool] = True
-    groups_share: ClassVar[bool] = False
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "nvfp4")
-    choices: ClassVar[Choices | None] = None
-    versions: ClassVar[tuple[str, ...]] = ("1.4",)
-    source: ClassVar[str] = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
-        {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
-    )
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How TensorRT-LLM spells one option; as an entry of the settings file where it has no flag."""
@@ -469,11 +451,11 @@ class TensorrtLlm(GeneralEngine):
             return f"{name}: {value}"
         return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
 
-    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+    def file(self, planned: CommandInput) -> EmittedFile | None:
         text = settings_file(planned)
-        return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(self.command(planned))) if text else None
+        return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(self.words(planned))) if text else None
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
         for name in ("weights", "lora", "draft"):
             if getattr(planned, name) is not None:
@@ -500,17 +482,50 @@ class TensorrtLlm(GeneralEngine):
                 words += [_FLAGS[name], value]
         return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
 
+
+class TensorrtRequests(RequestRules):
+    """Requests, where attention data parallelism makes replicas of tensor-parallel ranks."""
+
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """The turns of the base class, and one behind each window of ``max_attention_window``."""
         turns, named = super().turns(model, options), options.get("max_attention_window")
         return turns if named is None else turns.also(tokens=read_windows("max_attention_window", named))
 
-    def _prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """With attention data parallelism every rank is a replica of the attention."""
         parallel = request.setup.parallel
         if is_attention_dp(request.setup.options) and parallel.tp > 1:
             request = request.changed(tp=1, dp=parallel.tp * parallel.dp)
         return model, request
+
+
+class TensorrtLlm(GeneralEngine):
+    """A pool of blocks, by the rules of TensorRT-LLM's PyTorch back end."""
+
+    deployment: ClassVar[type[Deployment]] = TensorrtDeployment
+    occupancy: ClassVar[type[Occupancy]] = TensorrtOccupancy
+    name: ClassVar[str] = "tensorrt-llm"
+    title: ClassVar[str] = "TensorRT-LLM: blocks of a share of what is left after loading"
+    label: ClassVar[str] = "TensorRT-LLM"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="blocks of the planned sequences; states and windows of max_batch_size requests",
+        pool_is="max tokens in paged KV cache",
+        pooled=True,
+        counts_copies=True,
+        groups_share=False,
+        unbounded=MappingProxyType({SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "nvfp4")
+    command: ClassVar[Command] = TensorrtCommand()
+    versions: ClassVar[tuple[str, ...]] = ("1.4",)
+    source: ClassVar[str] = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+
+    @property
+    def requests(self) -> TensorrtRequests:
+        return TensorrtRequests(self)
 
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(

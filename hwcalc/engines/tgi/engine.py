@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.engine import EVERY_TOKEN, Turns
+from hwcalc.engines.engine import EVERY_TOKEN
+from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.models import known_dtype, model_classes
 from hwcalc.engines.options import (
     AUTO,
-    Choices,
     EngineOption,
     choice_option,
     integer_option,
@@ -37,6 +37,7 @@ from hwcalc.engines.options import (
 from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, store_all
+from hwcalc.engines.subjects import Traits
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     AttentionKind,
@@ -206,8 +207,9 @@ class TgiDeployment(PooledDeployment):
             raise UsageError("TGI: Prefix caching is only supported with flashinfer.", hint="Leave out prefix_caching.")
         return tuple(self._remarks())
 
-    def expands_latents(self) -> bool:
-        return True
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(expands_latents=True)
 
     def weight_rules(self) -> Rules:
         return TGI
@@ -573,36 +575,10 @@ _VARIABLES: Final = {"attention": "ATTENTION", "prefix_caching": "PREFIX_CACHING
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 
 
-class Tgi(GeneralEngine):
-    """Text Generation Inference: a pool of blocks, counted as after its warm-up."""
+class TgiCommand(Command):
+    """``text-generation-launcher`` for a plan: most options are flags, some are variables."""
 
-    deployment: ClassVar[type[Deployment]] = TgiDeployment
-    occupancy: ClassVar[type[Occupancy]] = TgiOccupancy
-    name: ClassVar[str] = "tgi"
-    title: ClassVar[str] = "Text Generation Inference: blocks for every token of every layer"
-    label: ClassVar[str] = "TGI"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "blocks of the planned sequences"
-    pool_is: ClassVar[str] = "KV-cache blocks x block size"
-    versions: ClassVar[tuple[str, ...]] = ("3.3.6",)
-    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD", "Intel")
-    source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
-        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
-    )
-    has_command: ClassVar[bool] = True
-    pooled: ClassVar[bool] = True
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "bnb4")
-    choices: ClassVar[Choices | None] = None
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
-    )
-
-    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
-        """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""
-        window = model.config.get("sliding_window")
-        return super().turns(model, options).also(tokens=(window + 1,) if isinstance(window, int) else ())
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How TGI spells one option of kvplan or one engine option; empty if it has no flag for it."""
@@ -615,7 +591,7 @@ class Tgi(GeneralEngine):
         names = {**_OTHER_FLAGS, **_FLAGS}
         return f"{names[name]} {value}" if name in names else ""
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """The words for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the launcher cannot be told."""
         from hwcalc.engines.options import check_one_replica
         from hwcalc.quantization.planned import format_name
@@ -643,6 +619,45 @@ class Tgi(GeneralEngine):
         options = planned.options.items()
         variables = [f"{_VARIABLES[name]}={value}" for name, value in options if name in _VARIABLES and value != "auto"]
         return [*(["env", *variables] if variables else []), *words, *planned.flags]
+
+
+class TgiRequests(RequestRules):
+    """Requests, with the prompts that the kernels of ROCm take."""
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""
+        window = model.config.get("sliding_window")
+        return super().turns(model, options).also(tokens=(window + 1,) if isinstance(window, int) else ())
+
+
+class Tgi(GeneralEngine):
+    """Text Generation Inference: a pool of blocks, counted as after its warm-up."""
+
+    deployment: ClassVar[type[Deployment]] = TgiDeployment
+    occupancy: ClassVar[type[Occupancy]] = TgiOccupancy
+    name: ClassVar[str] = "tgi"
+    title: ClassVar[str] = "Text Generation Inference: blocks for every token of every layer"
+    label: ClassVar[str] = "TGI"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="blocks of the planned sequences",
+        pool_is="KV-cache blocks x block size",
+        unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),
+        pooled=True,
+        planned_makers=("NVIDIA", "AMD", "Intel"),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "bnb4")
+    command: ClassVar[Command] = TgiCommand()
+    versions: ClassVar[tuple[str, ...]] = ("3.3.6",)
+    source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
+        {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
+    )
+
+    @property
+    def requests(self) -> TgiRequests:
+        return TgiRequests(self)
 
 
 def _kv_dtype(name: str) -> list[str]:

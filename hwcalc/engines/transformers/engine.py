@@ -28,12 +28,13 @@ from hwcalc import formulas
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.devices import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.engine import BY_MODEL
+from hwcalc.engines.facts import Command, Facts, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.memory import BudgetPart, Section
 from hwcalc.engines.models import known_dtype, model_dtype
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor, Support, fullest_rank_bytes, of_stack, store
-from hwcalc.engines.subjects import LayerByLayer, PolicyRules
+from hwcalc.engines.subjects import LayerByLayer, PolicyRules, Traits
 from hwcalc.engines.transformers import layers
 from hwcalc.engines.transformers.layers import cache_class, room_tokens, version_numbers
 from hwcalc.engines.transformers.weights import TRANSFORMERS, check_layout
@@ -154,24 +155,19 @@ class TransformersDeployment(GeneralDeployment):
     def weight_rules(self) -> Rules:
         return TRANSFORMERS
 
-    def expands_latents(self) -> bool:
-        return (version_numbers(self.version) or ()) < layers.LATENT_SINCE
-
-    def pads(self) -> bool:
-        return True
-
-    def preallocates(self) -> bool:
-        return cache_class(self) == "static"
-
-    def periods(self) -> frozenset[int]:
-        """The ``compress_ratio`` of compressed layers: they empty their buffers each time a group of so many tokens is full."""
+    @cached_property
+    def traits(self) -> Traits:
         kinds = (group.kind for group in self.model.stack.groups)
-        return frozenset(
-            kind.compress_ratio for kind in kinds if isinstance(kind, formulas.CompressedAttention) and kind.compress_ratio
+        return Traits(
+            expands_latents=(version_numbers(self.version) or ()) < layers.LATENT_SINCE,
+            pads=True,
+            preallocates=cache_class(self) == "static",
+            # Compressed layers empty their buffers each time a group of so many tokens is full.
+            periods=frozenset(
+                kind.compress_ratio for kind in kinds if isinstance(kind, formulas.CompressedAttention) and kind.compress_ratio
+            ),
+            sizes_by_token=cache_class(self) == "dynamic",
         )
-
-    def sizes_by_token(self) -> bool:
-        return cache_class(self) == "dynamic"
 
 
 class TransformersPolicies(LayerByLayer):
@@ -410,6 +406,17 @@ class TransformersOccupancy(GeneralOccupancy):
             yield Saving(Cost.FEW_BITS, "4-bit weights of bitsandbytes", {"weights": "bnb4"})
 
 
+class TransformersCommand(Command):
+    """The arguments of a call, since transformers has no server."""
+
+    def flag(self, name: str, value: object) -> str:
+        """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""
+        if name == "weights":
+            config = _WEIGHTS.get(str(value))
+            return "" if config is None else f"quantization_config={config}"
+        return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
+
+
 class Transformers(GeneralEngine):
     """The caches of the transformers library. Bytes are those of the tensors, without what the allocator adds."""
 
@@ -419,14 +426,17 @@ class Transformers(GeneralEngine):
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
     label: ClassVar[str] = "transformers"
     definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "tensors that grow with the tokens"
+    facts: ClassVar[Facts] = Facts(
+        cache_is="tensors that grow with the tokens",
+        sums_in_32_bits=True,
+        unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
+        choices=Choices(weights=("bf16", "bnb8", "bnb4")),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "bnb8", "bnb4")
+    command: ClassVar[Command] = TransformersCommand()
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
-    sums_in_32_bits: ClassVar[bool] = True
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(layers.RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")
-    choices: ClassVar[Choices | None] = Choices(weights=("bf16", "bnb8", "bnb4"))
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
     )
@@ -442,10 +452,3 @@ class Transformers(GeneralEngine):
                 return known
         message = f"--engine transformers@{brief(requested, 20)}: no rules for that version."
         raise UnknownNameError(message, option="engine", hint=f"Known: {self.versions[-1]} to {self.versions[0]}.")
-
-    def flag(self, name: str, value: object) -> str:
-        """The argument for one option; empty where the caller's own code decides, as on the number of prompts."""
-        if name == "weights":
-            config = _WEIGHTS.get(str(value))
-            return "" if config is None else f"quantization_config={config}"
-        return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Blocks, Dtypes, InCommon, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
-from hwcalc.engines.subjects import Reported
+from hwcalc.engines.subjects import Reported, Traits
 from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
@@ -145,8 +145,9 @@ class VllmDeployment(Deployment):
     def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
         return weight_parts(self)
 
-    def deals_experts(self) -> bool:
-        return planned_version(self.version) >= since(REPLICAS_SINCE)
+    @cached_property
+    def traits(self) -> Traits:
+        return Traits(deals_experts=planned_version(self.version) >= since(REPLICAS_SINCE))
 
 
 class VllmOccupancy(Occupancy):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec import Struct
 
 from hwcalc.engines.engine import Engine
+from hwcalc.engines.facts import Command, Facts, RequestRules, WeightFormats
 from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, integer_option, is_on, number_option
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
@@ -185,39 +186,10 @@ def _option(name: str, value: str, version: str) -> list[str]:
     return words
 
 
-class Vllm(Engine):
-    """A pool of blocks, by the rules of vLLM."""
+class VllmCommand(Command):
+    """``vllm serve`` for a plan."""
 
-    deployment: ClassVar[type[Deployment]] = VllmDeployment
-    occupancy: ClassVar[type[Occupancy]] = VllmOccupancy
-    name: ClassVar[str] = "vllm"
-    title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
-    label: ClassVar[str] = "vLLM"
-    definition: ClassVar[Definition] = Definition.ENGINE
-    cache_is: ClassVar[str] = "blocks that the planned sequences hold"
-    pool_is: ClassVar[str] = "GPU KV cache size"
-    has_command: ClassVar[bool] = True
-    pooled: ClassVar[bool] = True
-    drafts_in_cache: ClassVar[bool] = True
-    sums_in_32_bits: ClassVar[bool] = True
-    counts_copies: ClassVar[bool] = True
-    assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
-    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
-    choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4"))
-    versions: ClassVar[tuple[str, ...]] = VERSIONS
-    planned_makers: ClassVar[tuple[str, ...] | None] = ("NVIDIA", "AMD")
-    source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-    scatters: ClassVar[bool] = True
-
-    def _resolve_version(self, requested: str) -> str:
-        return resolve(requested)
-
-    def draft_named(self, options: Mapping[str, str]) -> str | None:
-        """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
-        method, _, rest = options.get("speculative", "").partition(":")
-        return model_and_tokens(rest)[0] if method in DRAFTED and rest else None
+    known: ClassVar[bool] = True
 
     def flag(self, name: str, value: object) -> str:
         """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.
@@ -236,7 +208,7 @@ class Vllm(Engine):
         key = "kv_dtype" if name == "dtype" else name
         return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
 
-    def command(self, planned: CommandInput) -> list[str]:
+    def words(self, planned: CommandInput) -> list[str]:
         """The words of ``vllm serve`` for a plan, with the further flags that its pool requires.
 
         Raises :class:`~hwcalc.errors.UnsupportedError` for an option for which the planned release has no flag, and
@@ -284,3 +256,48 @@ class Vllm(Engine):
         words += planned.flags
         # What stands behind "--" is no flag for any of vLLM's parsers.
         return [*words, "--", planned.model] if named_like_a_flag else words
+
+
+class VllmRequests(RequestRules):
+    """Requests, where an option may name a draft model."""
+
+    def draft_named(self, options: Mapping[str, str]) -> str | None:
+        """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
+        method, _, rest = options.get("speculative", "").partition(":")
+        return model_and_tokens(rest)[0] if method in DRAFTED and rest else None
+
+
+class Vllm(Engine):
+    """A pool of blocks, by the rules of vLLM."""
+
+    deployment: ClassVar[type[Deployment]] = VllmDeployment
+    occupancy: ClassVar[type[Occupancy]] = VllmOccupancy
+    name: ClassVar[str] = "vllm"
+    title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
+    label: ClassVar[str] = "vLLM"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    facts: ClassVar[Facts] = Facts(
+        cache_is="blocks that the planned sequences hold",
+        pool_is="GPU KV cache size",
+        pooled=True,
+        drafts_in_cache=True,
+        sums_in_32_bits=True,
+        counts_copies=True,
+        assumed_gpu="h100-sxm5-80gb",
+        choices=Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4")),
+        scatters=True,
+        planned_makers=("NVIDIA", "AMD"),
+    )
+    weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
+    command: ClassVar[Command] = VllmCommand()
+    versions: ClassVar[tuple[str, ...]] = VERSIONS
+    source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+
+    def _resolve_version(self, requested: str) -> str:
+        return resolve(requested)
+
+    @property
+    def requests(self) -> VllmRequests:
+        return VllmRequests(self)

@@ -90,7 +90,7 @@ class VllmPolicies(PolicyRules):
         """The prompts that end in one batch, which begins with the rest of one."""
         occupancy = self.occupancy
         batch, tokens = occupancy.request.replica_batch, occupancy.settings.batched_tokens
-        prompt = max(1, occupancy.load.prompt_tokens - occupancy.ahead)
+        prompt = max(1, occupancy.load.prompt_tokens - self.ahead)
         return min(batch, prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
 
     def paged_groups(self) -> tuple[PagedGroup, ...]:
@@ -181,7 +181,7 @@ def held_layout(occupancy: VllmOccupancy, evicted: Evicted) -> PoolLayout:
             counted = _uncompacted(occupancy, evicted, block, [layer for _, _, layer in members], whole=whole)
         else:
             # The member that needs most counts for all. A prefix that others have too stays whole.
-            each = [(occupancy.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members]
+            each = [(occupancy.policies.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members]
             most, block = max(each, key=lambda one: blocks_of(blocks_of(one[0], dcp), one[1]))
             counted = _blocks_of_tokens("kept", most, block, dcp)
         cut |= dict.fromkeys([member for member, _, _ in members], counted)
@@ -203,7 +203,7 @@ def _uncompacted(occupancy: Occupancy, evicted: Evicted, block: int, layers: lis
     assert policy is not None
     name, unit, blocks = "blocks_per_request", "blocks", blocks_of(seq, block)
     ranges, sinks = evicted.state.ranges, policy.chosen.get("n_sink")
-    if occupancy.ahead:
+    if occupancy.policies.ahead:
         # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
         return step(name, "ceil(seq / block_size)", blocks, unit=unit, seq=seq, block_size=block)
     if ranges is not None and sinks is not None and evicted.cuts:
@@ -232,7 +232,7 @@ def prompt_peak(occupancy: VllmOccupancy) -> PromptPeak | None:
     """
     held, prompt = occupancy.held, occupancy.load.prompt_tokens
     tokens, chunked = prompt, _chunked(occupancy)
-    at_once = prompts_at_once(held.limits.batched_tokens, max(1, prompt - occupancy.ahead))
+    at_once = prompts_at_once(held.limits.batched_tokens, max(1, prompt - occupancy.policies.ahead))
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(occupancy.tokens, chunked), 2 * at_once

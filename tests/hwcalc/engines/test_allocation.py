@@ -137,7 +137,7 @@ def null_block(one: Allocation) -> int:
 def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> None:
     """For every type of model, the shapes give the bytes, and the fullest rank has the bytes of the plan."""
     checked = 0
-    if find_engine(engine_name)[0].splits_layers:
+    if find_engine(engine_name)[0].facts.splits_layers:
         sizes = {name: size for name, size in sizes.items() if name in ("pp", "batch")}
     try:
         opened(LLAMA, seq=300, engine=engine_name, **sizes)
@@ -155,7 +155,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
         everything = sum(count * tensor.bytes for _, _, count, tensor in stored_layers(context))
         assert everything == context.stored_bytes
         planned = context.needed_bytes
-        if context.engine.pooled:
+        if context.engine.facts.pooled:
             kinds = {one.blocks for stage in made for one in stage if one.blocks}
             held = max(sum(one.bytes - null_block(one) for one in stage) for stage in made)
             pool = context.pool(planned).value

@@ -90,7 +90,7 @@ def test_a_wrong_margin(wrong: Any) -> None:
 @pytest.mark.parametrize("wanted", [{}, {"tp": 2}, {"pp": 3}, {"tp": 2, "pp": 2, "dp": 2}])
 def test_the_sum_adds_up(engine: str, wanted: dict[str, Any]) -> None:
     """Terms, sections, the GPU and the verdict say the same."""
-    places = find_engine(engine)[0].splits_layers
+    places = find_engine(engine)[0].facts.splits_layers
     if places:
         wanted = {name: size for name, size in wanted.items() if name == "pp"}
     try:
@@ -306,7 +306,7 @@ def test_an_instance_names_gpus_and_how_many() -> None:
 def test_the_verdict_says_how_sure_it_is(engine: str) -> None:
     """Where the ends of an estimate disagree the words begin with probably; where even the high end holds, and only there, it fits."""
     seen = set()
-    strict = {"n_gpu_layers": "all"} if find_engine(engine)[0].splits_layers else {}
+    strict = {"n_gpu_layers": "all"} if find_engine(engine)[0].facts.splits_layers else {}
     wanted: dict[str, Any] = {"gpu": "l4", "engine": engine, "engine_options": strict}
     start = fit_of(plan(LLAMA, seq=6_000, **wanted))
     if not start.expected_max_seq:
@@ -325,7 +325,7 @@ def test_the_verdict_says_how_sure_it_is(engine: str) -> None:
         holds = fit.needed_high_bytes <= fit.usable_bytes
         fails = fit.needed_low_bytes > fit.usable_bytes
         # A pool is counted in blocks, one of which nobody can have: near the edge it may hold less than the bytes say.
-        pooled = find_engine(engine)[0].pooled
+        pooled = find_engine(engine)[0].facts.pooled
         if not pooled or not fails:
             assert (fit.verdict == "fits") <= holds
         assert (fit.verdict == "no") <= (fails or pooled)

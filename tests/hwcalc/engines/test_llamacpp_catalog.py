@@ -40,7 +40,7 @@ def test_sizes_that_nothing_is_laid_out_for() -> None:
     for name in {*list_models()[4::EACH], "tencent/Hy3-preview", "stepfun-ai/Step-3.7-Flash", "zai-org/GLM-4.5-Air"}:
         model = load_model(name, offline=True)
         try:
-            sizes = Llamacpp().weight_sizes(model)
+            sizes = Llamacpp().weights.sizes(model)
             mix = min((mix for mix in sizes if mix is not None), default=None)
             planned = plan_loaded(model, {"engine": "llamacpp", "seq": 512, "weights": mix}) if mix else None
         except (UnsupportedError, ConfigError):

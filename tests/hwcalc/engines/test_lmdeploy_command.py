@@ -60,8 +60,8 @@ def test_what_has_no_flag(wanted: dict[str, Any]) -> None:
 def test_flags_of_options() -> None:
     """How advice spells them."""
     engine, _ = find_engine("lmdeploy")
-    assert engine.flag("max_batch_size", 8) == "--max-batch-size 8"
-    assert engine.flag("dtype", "int8") == "--quant-policy 8"
-    assert engine.flag("quant_policy", "fp8") == "--quant-policy 16"
-    assert engine.flag("enable_prefix_caching", "true") == "--enable-prefix-caching"
-    assert engine.flag("enable_prefix_caching", "false") == engine.flag("weights", "awq") == ""
+    assert engine.command.flag("max_batch_size", 8) == "--max-batch-size 8"
+    assert engine.command.flag("dtype", "int8") == "--quant-policy 8"
+    assert engine.command.flag("quant_policy", "fp8") == "--quant-policy 16"
+    assert engine.command.flag("enable_prefix_caching", "true") == "--enable-prefix-caching"
+    assert engine.command.flag("enable_prefix_caching", "false") == engine.command.flag("weights", "awq") == ""

@@ -212,7 +212,7 @@ def test_command_line() -> None:
         memory_utilization=None, kv_memory=2_000 * MIB, weights="q4_k_m", lora=None, draft=None,
         options={"max_seqs": "4", "pa_blk_size": "16"}, requires=(),
     )  # fmt: skip
-    made = " ".join(find_engine("mistral.rs")[0].command(given))
+    made = " ".join(find_engine("mistral.rs")[0].command.words(given))
     assert made == (
         f"mistralrs serve -m {LLAMA} --max-seq-len 4096 --max-batch-size 1 --pa-cache-type f8e4m3 --isq q4k --pa-memory-mb 2000 "
         "--max-seqs 4 --pa-block-size 16"

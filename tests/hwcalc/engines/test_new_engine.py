@@ -17,9 +17,10 @@ from hwcalc import load_model
 from hwcalc.cli import completion
 from hwcalc.engines import ENGINES
 from hwcalc.engines.deployment import Deployment, Occupancy
+from hwcalc.engines.facts import Facts
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
-from hwcalc.engines.options import EngineOption, integer_option
+from hwcalc.engines.options import Choices, EngineOption, integer_option
 from hwcalc.engines.stored import Dtypes, StoredTensor, store_all
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.model import Definition, Noted
@@ -58,7 +59,7 @@ class Toy(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("2.0", "1.0")
     source: ClassVar[str] = "this test"
-    cache_is: ClassVar[str] = "two copies of every key and value"
+    facts: ClassVar[Facts] = Facts(cache_is="two copies of every key and value", choices=Choices())
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset({FullAttention})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({"copies": COPIES})
 

@@ -96,7 +96,7 @@ def answers(engine: str) -> dict[str, dict[str, int | None]]:
             "pool": held,
             "steps": counted[-1] if counted else held,
         }
-    if find_engine(engine)[0].choices is not None:
+    if find_engine(engine)[0].facts.choices is not None:
         page = drawn(engine)
         found["most"]["page"] = most(page, TOKENS, 1, "low")
         found["longest"]["page"] = longest(page, TOKENS, 1, "low")

@@ -187,7 +187,7 @@ def test_command_line() -> None:
         parallel=Parallel(tp=2), memory_utilization=0.8, kv_memory=None, weights="bnb4", lora=None, draft=None,
         options={"attention": "paged", "max_batch_prefill_tokens": "2048"}, requires=(),
     )  # fmt: skip
-    assert " ".join(find_engine("tgi")[0].command(given)) == (
+    assert " ".join(find_engine("tgi")[0].command.words(given)) == (
         f"env ATTENTION=paged text-generation-launcher --model-id {LLAMA} --sharded true --num-shard 2 --max-total-tokens 4096 "
         "--max-input-tokens 4095 --kv-cache-dtype fp8_e4m3fn --quantize bitsandbytes-nf4 --cuda-memory-fraction 0.8 "
         "--max-batch-prefill-tokens 2048"

@@ -6,6 +6,7 @@ import random
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import plan
 from hwcalc.engines.engine import Engine
@@ -169,5 +170,6 @@ def test_layers_counted_by_token_are_those_of_their_tensors(
         return plan(model, engine=engine.name, seq=3000, gpu="h200", **case)
 
     short = [planned(case) for case in cases]
-    monkeypatch.setattr(engine.deployment, "sizes_by_token", lambda *_: False)
+    plain = vars(engine.deployment)["traits"].func
+    monkeypatch.setattr(engine.deployment, "traits", property(lambda self: replace(plain(self), sizes_by_token=False)))
     assert [planned(case) for case in cases] == short

@@ -221,7 +221,7 @@ def test_what_fits_has_an_end(engine: str) -> None:
         assert (lengths, batches) == (sorted(lengths, reverse=True), sorted(batches, reverse=True)), str(opened.request)
         ends += len({*lengths}) + len({*batches}) - 2
     # Where cells come 256 at a time, all lengths of these cases take as much.
-    assert ends > (5 if find_engine(engine)[0].splits_layers else 10)
+    assert ends > (5 if find_engine(engine)[0].facts.splits_layers else 10)
 
 
 @pytest.mark.parametrize("engine", [*ENGINES])
@@ -233,7 +233,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
         model = replace(small(dice.choice([*SMALL])), max_position_embeddings=2**20)
         length, batch = int(2 ** dice.uniform(8, 18)), int(2 ** dice.uniform(0, 7))
         # Beside layers the host holds inputs for every cell; how much it has is another question.
-        told = {"host_memory": "4TiB"} if find_engine(engine)[0].splits_layers else {}
+        told = {"host_memory": "4TiB"} if find_engine(engine)[0].facts.splits_layers else {}
         if "max_seqs" in find_engine(engine)[0].options:
             told["max_seqs"] = "128"
         try:
@@ -270,10 +270,10 @@ def sensible(opened: Occupancy, most: int) -> list[Layout]:
 
     An engine that gives each GPU a run of layers takes any number.
     """
-    if opened.engine.splits_layers:
+    if opened.engine.facts.splits_layers:
         return [Layout(pp=gpus) for gpus in range(1, most + 1)]
     experts = "num_experts" in opened.model.config or "n_routed_experts" in opened.model.config
-    deals = experts and opened.deployment.deals_experts()
+    deals = experts and opened.deployment.traits.deals_experts
     out = []
     for gpus in (size for size in (1, 2, 4, 8) if size <= most):
         for tp in (

@@ -66,12 +66,12 @@ def test_no_two_drafts(hub: Path, loopback: Hub) -> None:
 
 def test_which_options_name_a_model() -> None:
     """Those of vLLM that draft with one; other engines have none."""
-    named = find_engine("vllm")[0].draft_named
+    named = find_engine("vllm")[0].requests.draft_named
 
     assert named({"speculative": "eagle:org/draft:5"}) == named({"speculative": "draft:org/draft"}) == "org/draft"
     assert named({"speculative": "draft:C:\\models\\draft"}) == "C:\\models\\draft"
     assert {named({"speculative": value}) for value in ("ngram:3", "mtp:1", "eagle", "eagle:", "magic:org/draft")} == {None}
-    assert {find_engine(name)[0].draft_named({}) for name in ENGINES} == {None}
+    assert {find_engine(name)[0].requests.draft_named({}) for name in ENGINES} == {None}
 
 
 @pytest.mark.parametrize("given", [{"draft": "org/draft"}, {"engine_options": {"speculative": "draft:org/draft"}}], ids=str)

@@ -1,0 +1,182 @@
+"""What an engine says of itself whatever it runs: :class:`Facts`, and one object each for what it is told and what it reads.
+
+The classes here answer for engines that say nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import Struct
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.record import Record
+from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from hwcalc.engines.engine import Engine
+    from hwcalc.engines.options import Choices, CommandInput, EmittedFile
+    from hwcalc.engines.setup import Load, Request
+    from hwcalc.formulas import LayerKind
+    from hwcalc.model import ModelSpec
+    from hwcalc.profiles.hardware_file import Gpu
+
+_MOST_DIGITS: Final = 15
+"""Longer numbers are beyond all lengths."""
+
+
+class Facts(Record):
+    """What holds of an engine whatever it runs; the defaults are those of an engine without a pool."""
+
+    cache_is: str
+    """What its bytes of cache are, in a few words that ``kvplan compare`` shows next to those of other engines."""
+    pool_is: str = ""
+    """What its log calls the tokens of its pool; empty without a pool."""
+    pooled: bool = False
+    """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
+    groups_share: bool = True
+    """Whether groups of layers take blocks from one pool, each as wide as the widest group's; otherwise each has a pool of its own."""
+    counts_copies: bool = False
+    """Whether the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
+    stores_prompts_apart: bool = False
+    """Whether the cache of a prompt is another than that of as many generated tokens."""
+    drafts_in_cache: bool = False
+    """Whether the layers of a draft share the pool of the model's, so that ``--draft`` changes the cache itself."""
+    sums_in_32_bits: bool = False
+    """Whether its kernels add up the products of 16-bit numbers in 32 bits. Where that is not known, the higher rate is a bound all the same."""
+    splits_layers: bool = False
+    """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
+    beams_and_samples: bool = False
+    """Whether a request may have both."""
+    scatters: bool = False
+    """Whether the branches of a request may run on several data-parallel replicas."""
+    unbounded: Mapping[type[LayerKind], str] = MappingProxyType({})
+    """Kinds with a window whose other tokens it keeps too: ``EVERY_TOKEN``, or ``BY_MODEL`` where some of its classes do."""
+    assumed_gpu: str | None = None
+    """The accelerator whose rules apply if the user names none."""
+    planned_makers: tuple[str, ...] | None = None
+    """The makers on whose accelerators kvplan knows its rules; ``None`` is all on whose it runs."""
+    choices: Choices | None = None
+    """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
+
+
+class Command:
+    """How the engine is told a plan: by flags, on its command line, or in a file."""
+
+    known: ClassVar[bool] = False
+    """Whether :meth:`words` can write a plan as the engine's command line."""
+    file_remark: ClassVar[str] = ""
+    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
+
+    def flag(self, name: str, value: object) -> str:
+        """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
+        return f"--{name.replace('_', '-')} {value}"
+
+    def settings(self, changed: Mapping[str, Any], load: Load) -> Mapping[str, Any]:
+        """The changed settings of a plan, of which each has a :meth:`flag`: the engine may count several of them as a single setting."""
+        return changed
+
+    def words(self, planned: CommandInput) -> list[str]:
+        """The words of the engine's command line for a plan. Raises an error for what the engine cannot be told."""
+        raise NotImplementedError
+
+    def file(self, planned: CommandInput) -> EmittedFile | None:
+        """The file that starts a plan, for an engine that has one in place of a command line."""
+        return None
+
+
+class WeightFormats:
+    """The formats among which ``--weights auto`` chooses."""
+
+    def __init__(self, *names: str | None) -> None:
+        """``names`` has the better one first; ``None`` is as published. Without names, the formats are those of GGUF files."""
+        self.names = names
+
+    def of(self, model: ModelSpec) -> tuple[str | None, ...]:
+        """The formats for this model."""
+        from hwcalc.quantization.gguf import published_formats
+
+        return self.names or published_formats(model)
+
+    def sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
+        """The bytes of each of them that can be told without opening the model in it."""
+        from hwcalc.quantization.gguf import mix_sizes
+
+        return {} if self.names else mix_sizes(model, self.of(model))
+
+
+class Turns(Struct, frozen=True):
+    """Numbers behind which an engine may answer otherwise whether it runs a request.
+
+    With ``tokens=(4096,)``, all lengths up to 4,096 are accepted or refused alike, and so are all longer ones; ``sequences`` are those of a
+    replica. What is refused alike has one reason, and the numbers that its message names do not fall as length or sequences grow.
+    """
+
+    tokens: tuple[int, ...] = ()
+    sequences: tuple[int, ...] = ()
+
+    def also(self, *, tokens: tuple[int, ...] = (), sequences: tuple[int, ...] = ()) -> Turns:
+        """These turns with further lengths and numbers of sequences."""
+        return Turns(tokens=(*self.tokens, *tokens), sequences=(*self.sequences, *sequences))
+
+
+class RequestRules:
+    """How an engine reads a request: what its options say of it, and which machines it knows."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
+        """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
+        engine, parsed = self.engine, dict[str, object]()
+        for name, value in options.items():
+            option = engine.options.get(name)
+            if option is None:
+                known = ", ".join(engine.options) or "none"
+                raise UsageError(f"engine option {shown(name, 40)} is not known to {engine.name}.", hint=f"Known: {known}.")
+            parsed[name] = option.check(name, value)
+        return parsed
+
+    def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
+        """Check that the engine can plan a machine without a GPU. Raises :class:`~hwcalc.errors.UsageError`; by default always."""
+        raise UsageError(
+            f"--gpu {host.id}: kvplan plans a machine without a GPU as llama.cpp and Ollama run there.",
+            hint="Add: --engine llamacpp",
+        )
+
+    def started_by(self, options: Mapping[str, str]) -> Engine:
+        """The engine whose rules hold with these options; almost always this one."""
+        return self.engine
+
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+        """The model as the engine builds it, and the request in the engine's terms; by default both unchanged."""
+        return model, request
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """The turns of all requests about this model with these options, which are known to be valid.
+
+        By default, limits of length and number of sequences are numbers that an option names.
+        """
+        named = [int(value) for value in options.values() if value.isdecimal() and len(value) <= _MOST_DIGITS]
+        limits = tuple(limit for number in named for limit in (number - 1, number))
+        return Turns(tokens=limits, sequences=limits)
+
+    def names_length(self, gpu: Gpu | None) -> bool:
+        """Whether the engine has a length of its own where the user names none: :meth:`~hwcalc.engines.subjects.Devices.fitting_length`."""
+        return self.engine.facts.splits_layers and gpu is not None
+
+    def names_sizes(self, options: Mapping[str, str]) -> bool:
+        """Whether these options name the length or the number of sequences."""
+        return False
+
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        """The tokens of a sequence that an engine option names, where the user gives no length; ``None`` if none does."""
+        return None
+
+    def draft_named(self, options: Mapping[str, str]) -> str | None:
+        """The id of the draft model that an engine option names. The caller loads it as
+        :attr:`~hwcalc.engines.setup.Setup.option_draft`.
+        """
+        return None
