@@ -17,7 +17,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.memory import Section
+from hwcalc.engines.memory import Section, memory_of
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
 from hwcalc.formulas.record import Record
@@ -114,15 +114,20 @@ class _Formats:
         choice = self.choice(name)
         return choice is not None and solve.holds(choice.opened, "low")
 
-    def largest_first(self) -> list[str | None]:
-        """The formats by the bytes of their weights, which need not be opened for that; what cannot be weighed comes first."""
-        model, sizes = self._model.as_built_by(self._engine.name), dict[str | None, float]()
-        for name in self.names:
-            parts = None
-            with suppress(KvplanError):
-                parts = self._engine.unchecked(model, self._request.changed(weights=name)).devices.entire().weights.value
-            sizes[name] = inf if parts is None else _expected(parts)
-        return sorted(sizes, key=lambda name: -sizes[name])
+    def weight_bytes(self, name: str | None) -> int | None:
+        """The bytes of the weights in this format, which is not opened for that; ``None`` if they are not known."""
+        with suppress(KvplanError):
+            model, request = self._model.as_built_by(self._engine.name), self._request.changed(weights=name)
+            parts = self._engine.unchecked(model, request).devices.entire().weights.value
+            return None if parts is None else _expected(parts)
+        return None
+
+    @property
+    def room(self) -> float:
+        """Bytes beyond which weights surely do not fit: of a single GPU, as other layouts of several divide them in other ways."""
+        gpu = self._request.setup.hardware.gpu
+        memory = None if gpu is None or self._request.setup.gpus > 1 else memory_of(gpu).value
+        return inf if memory is None else memory.high_bytes
 
     def refuse(self) -> NoReturn:
         """Raise the error of the engine for the first of the formats, of which it accepts none."""
@@ -138,12 +143,15 @@ def _expected(parts: tuple[BudgetPart, ...]) -> int:
 
 def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Occupancy:
     """The occupancy in the format of :func:`best_weights`, for which only a few of the formats are opened."""
-    sizes = engine.weight_sizes(model)
-    found = _by_bisection(_Formats(engine, model, request), sizes) if len(sizes) >= _FEW else None
+    told = engine.weight_sizes(model)
+    found = _by_bisection(_Formats(engine, model, request), told) if len(told) >= _FEW else None
     if found is None:
         formats = _Formats(engine, model, request, node)
-        largest_first = formats.largest_first()
-        held = (formats.choice(name) for name in largest_first if formats.holds(name))
+        sizes = {name: formats.weight_bytes(name) for name in formats.names}
+        # What cannot be weighed comes first: the engine refuses it.
+        largest_first = sorted(sizes, key=lambda name: (sizes[name] is not None, -(sizes[name] or 0)))
+        room = formats.room
+        held = (formats.choice(name) for name in largest_first if (sizes[name] or 0) <= room and formats.holds(name))
         smallest = (choice for name in reversed(largest_first) if (choice := formats.choice(name)) is not None)
         found = next(held, None) or next(smallest, None) or formats.refuse()
     return found.opened
