@@ -2,7 +2,7 @@
 
 To read all configs and to count all weights takes seconds. The index holds the results: of each model a few facts, and of each shape,
 which many models share, its layers and its weights in the formats that people publish. What only a model that is looked at more closely
-needs are its details, in a file of which a line is read alone. A test compares both with the catalog.
+needs are its details, a line of another file. A test compares both with the catalog.
 """
 
 from __future__ import annotations
@@ -99,9 +99,14 @@ def _details(number: int) -> Sequence[bytes]:
 
 
 def _text(start: int, length: int) -> bytes:
+    return _all_details()[start : start + length]
+
+
+@lru_cache(maxsize=1)
+def _all_details() -> bytes:
+    """The file of details. A list looks at hundreds of its lines, which takes longer to read one by one than the whole file."""
     with reading_data(DETAILS), open(DETAILS, "rb") as file:
-        file.seek(start)
-        return file.read(length)
+        return file.read()
 
 
 def packed(values: Iterable[int]) -> list[int]:

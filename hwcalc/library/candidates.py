@@ -22,24 +22,22 @@ if TYPE_CHECKING:
     from hwcalc.sources.built_in import CatalogFacts
     from hwcalc.sources.listing import InstalledModel
 
-_SIZE: Final = re.compile(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
+_SIZE: Final = r"(?i)(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e"
 """A word that says how large a model is: ``8B``, ``0.6B``, ``8x7B``, ``A3B``, ``E4B``, ``135M``, ``16E``."""
-_FORMAT: Final = re.compile(
-    r"[-_.](?:nvfp4|mxfp4|mxfp8|fp8(?:[-_](?:dynamic|static|block|pertensor))*|bf16|fp16|int[48]|[48]bit|awq(?:[-_]int4)?|"
-    r"gptq(?:[-_]int[48])?|w[48]a(?:8|16)|gguf|bnb[-_]?4bit|hf)$",
-    re.IGNORECASE,
+_FORMAT: Final = (
+    r"(?i)[-_.](?:nvfp4|mxfp4|mxfp8|fp8(?:[-_](?:dynamic|static|block|pertensor))*|bf16|fp16|int[48]|[48]bit|awq(?:[-_]int4)?|"
+    r"gptq(?:[-_]int[48])?|w[48]a(?:8|16)|gguf|bnb[-_]?4bit|hf)$"
 )
 """The end of a name that says how the weights are kept."""
-_LATER: Final = re.compile(
-    r"[0-9]{4,}|v[0-9.]+|instruct|chat|base|it|pt|hf|thinking|think|reasoning|plus|small|tiny|micro|mini|medium|large|lite|nano|"
-    r"preview|sft|rl|bf16|deep|ultra|super|flash|air|inst|[0-9]+[kt]",
-    re.IGNORECASE,
+_LATER: Final = (
+    r"(?i)[0-9]{4,}|v[0-9.]+|instruct|chat|base|it|pt|hf|thinking|think|reasoning|plus|small|tiny|micro|mini|medium|large|lite|nano|"
+    r"preview|sft|rl|bf16|deep|ultra|super|flash|air|inst|[0-9]+[kt]"
 )
 """Words at the end of a name that set members of a family apart, among them dates and versions of a release."""
-_RAW: Final = re.compile(r"[-_](?:base|pt)(?:[-_.]|$)", re.IGNORECASE)
-_TAUGHT: Final = re.compile(r"[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)", re.IGNORECASE)
+_RAW: Final = r"(?i)[-_](?:base|pt)(?:[-_.]|$)"
+_TAUGHT: Final = r"(?i)[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)"
 """Words of a model that has learnt to follow instructions."""
-_PRETRAINED: Final = re.compile(r"[-_](?:base|pt|bf16)(?:[-_]|$)", re.IGNORECASE)
+_PRETRAINED: Final = r"(?i)[-_](?:base|pt|bf16)(?:[-_]|$)"
 
 
 class Naming(NamedTuple):
@@ -72,10 +70,10 @@ def naming_of(model_id: str) -> Naming:
     return Naming(
         family=family_of(model_id),
         same=name.lower().replace("_", "-"),
-        copy=_FORMAT.search(model_id) is not None,
-        pretrained=_PRETRAINED.search(model_id) is not None,
-        raw=_RAW.search(name) is not None,
-        taught=_TAUGHT.search(name) is not None,
+        copy=re.search(_FORMAT, model_id) is not None,
+        pretrained=re.search(_PRETRAINED, model_id) is not None,
+        raw=re.search(_RAW, name) is not None,
+        taught=re.search(_TAUGHT, name) is not None,
     )
 
 
@@ -88,9 +86,11 @@ def family_of(model_id: str) -> str:
     ('DeepSeek-V3.1-Terminus', 'phi-4', 'gpt2')
     """
     words = _plain(model_id).split("-")
-    sized = next((place for place, word in enumerate(words) if place and _SIZE.fullmatch(word)), len(words))
+    sized = next((place for place, word in enumerate(words) if place and re.fullmatch(_SIZE, word)), len(words))
     kept = words[:sized]
-    while len(kept) > 1 and _LATER.fullmatch(kept[-1]) and not (len(kept) == 2 and kept[-1][:1] in "vV" and sized == len(words)):
+    while (
+        len(kept) > 1 and re.fullmatch(_LATER, kept[-1]) and not (len(kept) == 2 and kept[-1][:1] in "vV" and sized == len(words))
+    ):
         kept.pop()
     return "-".join(kept)
 
@@ -113,7 +113,7 @@ def _plain(model_id: str) -> str:
     """The name without its owner, the maker's name in front, and the format at its end."""
     name = model_id.rpartition("/")[2]
     name = re.sub(r"^(?:Meta-(?=Llama)|NVIDIA-(?=Nemotron))", "", name)
-    while (shorter := _FORMAT.sub("", name)) != name:
+    while (shorter := re.sub(_FORMAT, "", name)) != name:
         name = shorter
     return name
 

@@ -193,7 +193,9 @@ class Quick:
         """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
         self._whole: dict[tuple[object, int], Whole | None] = {}
-        self._layouts: dict[tuple[object, int], Layout] = {}
+        self._deployments: dict[int, LlamacppDeployment] = {}
+        self._layouts: dict[tuple[int, int], Layout] = {}
+        """The deployments, and their layouts by tokens, by where the :func:`placing` of their model starts."""
 
     def knows(self, row: index.IndexedModel) -> bool:
         """Whether the index has what is asked for."""
@@ -203,12 +205,13 @@ class Quick:
 
     def layout(self, row: index.IndexedModel, tokens: int) -> Layout:
         """A context of one sequence with all layers on the GPU, without the bytes of the weights."""
-        key = (tuple(row.placed or ()), tokens)
-        if key not in self._layouts:
-            assert row.placed is not None
-            deployment = LlamacppDeployment(Llamacpp(), _model_at(*row.placed), self._setup)
-            self._layouts[key] = deployment.layout_at(tokens, 1)
-        return self._layouts[key]
+        assert row.placed is not None
+        placed = row.placed[0]
+        if (placed, tokens) not in self._layouts:
+            if placed not in self._deployments:
+                self._deployments[placed] = LlamacppDeployment(Llamacpp(), _model_at(*row.placed), self._setup)
+            self._layouts[placed, tokens] = self._deployments[placed].layout_at(tokens, 1)
+        return self._layouts[placed, tokens]
 
     def whole(self, row: index.IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""

@@ -8,14 +8,16 @@ engine can do that, and otherwise the verdict says what is missing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.memory import Section
+from hwcalc.engines.memory import Section, memory_of
 from hwcalc.engines.runs_on import check_accelerator, leaves_weights_open
 from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
@@ -30,6 +32,7 @@ from hwcalc.planner.verdict import Verdict
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
+    from hwcalc.engines.memory import BudgetPart
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -76,65 +79,99 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int |
 
 def choices(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> tuple[Choice, ...]:
     """The formats that the engine accepts for this model, the largest first. Raises the error of the engine if it accepts none."""
-    refused: list[KvplanError] = []
-    out = list(_openable(engine, model, request, engine.weights.of(model), refused, node))
-    if not out:
-        raise next(iter(refused), None) or UnsupportedError(
-            f"--weights auto: what {model.id} needs beside its cache is not known.", hint="Give a budget with --kv-memory."
+    formats = _Formats(engine, model, request, node)
+    known = [choice for name in formats.names if (choice := formats.choice(name)) is not None]
+    return tuple(sorted(known, key=lambda one: -one.weight_bytes)) or formats.refuse()
+
+
+class _Formats:
+    """The formats of a model on an engine, each opened when it is asked for."""
+
+    def __init__(self, engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> None:
+        self.names = engine.weights.of(model)
+        self._engine, self._model, self._request, self._node = engine, model, request, node
+        self._seen: dict[str | None, Choice | KvplanError | None] = {}
+
+    def choice(self, name: str | None) -> Choice | None:
+        """The choice of this format; ``None`` if the engine refuses it, or if what it takes is not known."""
+        if name not in self._seen:
+            try:
+                self._seen[name] = self._opened(name)
+            except KvplanError as error:
+                self._seen[name] = error
+        seen = self._seen[name]
+        return seen if isinstance(seen, Choice) else None
+
+    def _opened(self, name: str | None) -> Choice | None:
+        opened = self._engine.open(self._model, self._request.changed(weights=name)).devices.entire()
+        parts, budget = opened.weights.value, opened.budget
+        # What is published may be open; a format of which sources leave open that it runs is nobody's choice.
+        if parts is None or budget is None or (name is not None and leaves_weights_open(opened.deployment)):
+            return None
+        laid = opened if self._node is None else laid_out(opened, self._node)
+        return Choice(name=name, weight_bytes=_expected(parts), opened=laid)
+
+    def holds(self, name: str | None) -> bool:
+        """Whether the model surely fits in this format."""
+        choice = self.choice(name)
+        return choice is not None and solve.holds(choice.opened, "low")
+
+    def weight_bytes(self, name: str | None) -> int | None:
+        """The bytes of the weights in this format, which is not opened for that; ``None`` if they are not known."""
+        with suppress(KvplanError):
+            model, request = self._model.as_built_by(self._engine.name), self._request.changed(weights=name)
+            parts = self._engine.unchecked(model, request).devices.entire().weights.value
+            return None if parts is None else _expected(parts)
+        return None
+
+    @property
+    def room(self) -> float:
+        """Bytes beyond which weights surely do not fit: of a single GPU, as other layouts of several divide them in other ways."""
+        gpu = self._request.setup.hardware.gpu
+        memory = None if gpu is None or self._request.setup.gpus > 1 else memory_of(gpu).value
+        return inf if memory is None else memory.high_bytes
+
+    def refuse(self) -> NoReturn:
+        """Raise the error of the engine for the first of the formats, of which it accepts none."""
+        refused = (seen for name in self.names if isinstance(seen := self._seen.get(name), KvplanError))
+        raise next(refused, None) or UnsupportedError(
+            f"--weights auto: what {self._model.id} needs beside its cache is not known.", hint="Give a budget with --kv-memory."
         )
-    return tuple(sorted(out, key=lambda one: -one.weight_bytes))
 
 
-def _openable(
-    engine: Engine,
-    model: ModelSpec,
-    request: Request,
-    names: Iterable[str | None],
-    refused: list[KvplanError] | None = None,
-    node: int | None = None,
-) -> Iterator[Choice]:
-    """The choices among the formats ``names`` that the engine runs, for all that is known. Errors for the others are added to ``refused``."""
-    for name in names:
-        try:
-            opened = engine.open(model, request.changed(weights=name)).devices.entire()
-            parts, budget = opened.weights.value, opened.budget
-        except KvplanError as error:
-            if refused is not None:
-                refused.append(error)
-            continue
-        # What is published may be open; that nobody has to choose.
-        certain = name is None or not leaves_weights_open(opened.deployment)
-        if parts is not None and budget is not None and certain:
-            laid = opened if node is None else laid_out(opened, node)
-            yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=laid)
+def _expected(parts: tuple[BudgetPart, ...]) -> int:
+    return sum(part.expected for part in parts)
 
 
 def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Occupancy:
-    """The occupancy in the format of :func:`best_weights`, found by bisection over the sizes instead of planning every format."""
-    sizes = engine.weights.sizes(model)
+    """The occupancy in the format of :func:`best_weights`, for which only a few of the formats are opened."""
+    told = engine.weights.sizes(model)
+    found = _by_bisection(_Formats(engine, model, request), told) if len(told) >= _FEW else None
+    if found is None:
+        formats = _Formats(engine, model, request, node)
+        sizes = {name: formats.weight_bytes(name) for name in formats.names}
+        # What cannot be weighed comes first: the engine refuses it.
+        largest_first = sorted(sizes, key=lambda name: (sizes[name] is not None, -(sizes[name] or 0)))
+        room = formats.room
+        held = (formats.choice(name) for name in largest_first if (sizes[name] or 0) <= room and formats.holds(name))
+        smallest = (choice for name in reversed(largest_first) if (choice := formats.choice(name)) is not None)
+        found = next(held, None) or next(smallest, None) or formats.refuse()
+    return found.opened
+
+
+def _by_bisection(formats: _Formats, sizes: Mapping[str | None, int]) -> Choice | None:
+    """The largest choice that surely fits, or else the smallest, by bisection over these sizes; ``None`` if they do not tell."""
     names = sorted(sizes, key=lambda name: -sizes[name])
-    if len(names) >= _FEW:
-        seen: dict[str | None, Choice | None] = {}
-
-        def fits(name: str | None) -> bool:
-            if name not in seen:
-                seen[name] = next(iter(_openable(engine, model, request, (name,))), None)
-            candidate = seen[name]
-            return candidate is not None and solve.holds(candidate.opened, "low")
-
-        place = len(names) - 1
-        if fits(names[-1]):
-            place = 0 if fits(names[0]) else bisect_left(names, x=True, lo=1, hi=place, key=fits)
-        # Formats of nearly the same size may be in another order on the GPU, where the table of the tokens is not.
-        near = [name for name in names if abs(sizes[name] - sizes[names[place]]) <= _NEAR * sizes[names[place]]]
-        whole = [one for name in near if fits(name) and (one := seen[name]) is not None]
-        if whole:
-            return max(whole, key=lambda one: one.weight_bytes).opened
-        smallest = [one for name in near if (one := seen[name]) is not None]
-        if place == len(names) - 1 and smallest:
-            return min(smallest, key=lambda one: one.weight_bytes).opened
-    known = choices(engine, model, request, node)
-    return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
+    place = len(names) - 1
+    if formats.holds(names[-1]):
+        place = 0 if formats.holds(names[0]) else bisect_left(names, x=True, lo=1, hi=place, key=formats.holds)
+    # Formats of nearly the same size may be in another order on the GPU, where the table of the tokens is not.
+    near = [name for name in names if abs(sizes[name] - sizes[names[place]]) <= _NEAR * sizes[names[place]]]
+    whole = [choice for name in near if formats.holds(name) and (choice := formats.choice(name)) is not None]
+    if whole:
+        return max(whole, key=lambda one: one.weight_bytes)
+    smallest = [choice for name in near if (choice := formats.choice(name)) is not None]
+    return min(smallest, key=lambda one: one.weight_bytes) if place == len(names) - 1 and smallest else None
 
 
 def _said(known: tuple[Choice, ...], fits: int | None) -> str:

@@ -50,9 +50,11 @@ class Sum:
         return Sum(added)
 
     def __mul__(self, other: int | Sum) -> Sum:
+        if isinstance(other, int):
+            return Sum({names: number * other for names, number in self.products.items()} if other else {})
         made: dict[tuple[str, ...], int] = {}
         for names, number in self.products.items():
-            for others, times in Sum.of(other).products.items():
+            for others, times in other.products.items():
                 both = tuple(sorted(names + others))
                 made[both] = made.get(both, 0) + number * times
         return Sum(made)
@@ -188,6 +190,8 @@ def cell_bytes(read: Hparams, one: Settings, layer: int) -> int:
 
 def _sixteen_bit_copies(read: Hparams, one: Settings) -> list[Moment]:
     """The moments at which a layer's keys and values that are not 16-bit floats are copied: of the widest layers, those with a window apart."""
+    if one.type_k.name == one.type_v.name == FP16.name:
+        return []
     widest = {True: 0, False: 0}
     for number in range(read.n_layer):
         # The values of a latent are a part of its keys: they have no copy of their own.

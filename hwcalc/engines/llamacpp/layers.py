@@ -503,30 +503,36 @@ class Layers:
         """The cache of a layer of each kind."""
         self.extras = {Unit(size): each for size, each in units_of(ngram_state(context)).items()}
         """What belongs to no layer, and lies beside the last block."""
+        self._of_layers: dict[tuple[int, bool], dict[Unit, int]] = {}
 
-    def _add_layer(self, cache: dict[Unit, int], number: int) -> None:
-        for kind in self.stack.layers[number]:
-            left_alone = self._acted_on is not None and not (number in self._acted_on and kind.acts_by_token)
-            for size, each in self.units[kind].items():
-                unit = Unit(size, left_alone)
-                cache[unit] = cache.get(unit, 0) + each
+    def _of_layer(self, number: int) -> Cache:
+        """The cache of one layer. Layers that are one object share it."""
+        layer, acted_on = self.stack.layers[number], self._acted_on is None or number in self._acted_on
+        known = self._of_layers.get((id(layer), acted_on))
+        if known is None:
+            known = self._of_layers[id(layer), acted_on] = dict[Unit, int]()
+            for kind in layer:
+                for size, each in self.units[kind].items():
+                    unit = Unit(size, self._acted_on is not None and not (acted_on and kind.acts_by_token))
+                    known[unit] = known.get(unit, 0) + each
+        return known
 
     @cached_property
     def total(self) -> Cache:
         """The cache of all layers, with layers beyond the blocks of the file."""
         cache = dict(self.extras)
         for number in range(len(self.stack.layers)):
-            self._add_layer(cache, number)
+            for unit, each in self._of_layer(number).items():
+                cache[unit] = cache.get(unit, 0) + each
         return cache
 
     @cached_property
     def _cache(self) -> dict[Unit, Table]:
         """The cache of the first so many blocks."""
-        each: list[dict[Unit, int]] = [{} for _ in range(self.blocks)]
-        for number in range(min(self.blocks, len(self.stack.layers))):
-            self._add_layer(each[number], number)
-        units = dict.fromkeys(unit for cache in each for unit in cache)
-        return {unit: Table(accumulate((cache.get(unit, 0) for cache in each), initial=0)) for unit in units}
+        cached = min(self.blocks, len(self.stack.layers))
+        each = [*map(self._of_layer, range(cached)), *[dict[Unit, int]()] * (self.blocks - cached)]
+        units = dict.fromkeys(unit for cache in self._of_layers.values() for unit in cache)
+        return {unit: Table(accumulate([cache.get(unit, 0) for cache in each], initial=0)) for unit in units}
 
     def cache_of(self, start: int, end: int) -> Cache:
         """The cache of a run of blocks. The last block has what belongs to no layer."""

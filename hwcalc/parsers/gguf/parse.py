@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import ClassVar, Final
 
@@ -291,11 +292,11 @@ def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
     # Blocks of which the file says the same keep the same.
     made: dict[tuple[object, ...], Layer] = {}
     out: list[Layer] = []
-    for layer in range(read.n_layer_all):
-        key = (*(column[layer] for column in said), *(layer >= start for start in starts))
-        if key not in made:
-            made[key] = _cached(read, layer, drafts=drafts) or NOTHING
-        out.append(made[key])
+    for first, end in pairwise(sorted({0, read.n_layer_all, *(start for start in starts if 0 < start < read.n_layer_all)})):
+        for layer, key in enumerate(zip(*(column[first:end] for column in said), [first] * (end - first), strict=True), first):
+            if key not in made:
+                made[key] = _cached(read, layer, drafts=drafts) or NOTHING
+            out.append(made[key])
     return tuple(out)
 
 
