@@ -89,7 +89,9 @@ def whole_weights(family: Family, config: Config, top: Config, reading: Reading)
     blocks = family.weigh(config, top, reading)
     if blocks is None:
         return None
-    if top.model_type != config.model_type or config.model_type in _WITH_TOWERS:
+    # A file without a model type is the language model itself, where its architecture says so.
+    nameless = top.model_type is None and config.raw is top.raw
+    if (top.model_type != config.model_type and not nameless) or config.model_type in _WITH_TOWERS:
         around = find_wrapper(top.model_type)
         beside = None if around is None else around(top, config)
         if beside is None:

@@ -73,6 +73,22 @@ def _dots1_types(config: Config, count: int) -> list[str]:
     return build.from_a_layer_on(config, count, always=True)
 
 
+def _telechat3_types(config: Config, count: int) -> list[str]:
+    """Full attention on every layer. The config class has two switches for shared layers, which no published file sets."""
+    for key in ("share_attention", "share_ffn"):
+        if config.flag(key):
+            raise config.error(key, config.get(key), "false, as in every published file")
+    return build.full()(config, count)
+
+
+def _small_thinker_types(config: Config, count: int) -> list[str]:
+    """Layers that ``sliding_window_layout`` marks with 1 slide; null or absent is none. ``rope_layout`` says which have positions."""
+    # The class sets the first for another engine: the layout once more. Where no layer slides, the width has no effect.
+    config.ignore("sliding_window_pattern", "sliding_window", "sliding_window_size", "rope_layout")
+    layout = config.integers("sliding_window_layout", length=count) or [0] * count
+    return [SLIDING if marked == 1 else FULL for marked in layout]
+
+
 def _qwen2_moe_types(config: Config, count: int) -> list[str]:
     """Every other layer *below* ``max_window_layers`` slides, if ``use_sliding_window``. In Qwen2 the layers above it do."""
     last = config.maybe_integer("max_window_layers", minimum=0) or 0
@@ -265,6 +281,16 @@ QWEN2_MOE: Final = Decoder(
 )
 QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
+# The model's own class, configuration_telechat3.py; vLLM 0.20 and later builds its Llama of it.
+TELECHAT3: Final = replace(LLAMA, types=_telechat3_types)
+# The model's own modeling_smallthinker.py of SmallThinker-4BA0.6B and 21BA3B.
+SMALL_THINKER: Final = Decoder(
+    types=_small_thinker_types,
+    experts=Experts(
+        count="moe_num_primary_experts", per_token="moe_num_active_primary_experts", width="moe_ffn_hidden_size",
+        path="block_sparse_moe", router="primary_router",
+    ),
+)  # fmt: skip
 FLINT: Final = replace(
     # Full attention on the first two layers, on every fourth and on the last.
     HEAD_NORM, types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],
