@@ -7,7 +7,7 @@ second language model. It mirrors the model's ``modeling_*.py`` in transformers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -404,6 +404,22 @@ def phi3_vision(top: Config, language: Config) -> tuple[Block, ...] | None:
     projection = build.mlp_chain(f"{_SEEN}.img_projection", (square, text, text), ("0", "2"))
     clip = build.tower(Config(_CLIP_LARGE, "clip_vision_model"), f"{_SEEN}.img_processor")
     return (*clip, *build.block("projector", separators + projection, JOINT))
+
+
+# dots.ocr: a tower like that of Qwen2.5-VL, as in vLLM's ``dots_ocr.py``; its class, which lives with the model, has these defaults.
+
+_DOTS_VIT: Final = {
+    "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_attention_heads": 12, "num_channels": 3,
+    "num_hidden_layers": 42, "patch_size": 14, "post_norm": True, "spatial_merge_size": 2, "use_bias": False,
+}  # fmt: skip
+
+
+def dots_ocr(top: Config, _language: Config) -> tuple[Block, ...]:
+    """The tower, whose merger makes vectors as wide as the language model."""
+    given = top.get("vision_config", {})
+    if not isinstance(given, Mapping):
+        raise top.error("vision_config", given, "an object")
+    return build.tower(Config({**_DOTS_VIT, **given}, "dots_vit", "vision_config"), "vision_tower")
 
 
 def _aligner(path: str, source: int, width: int, count: int) -> Weighed:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwcalc import load_model
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.config import Config
@@ -242,3 +243,31 @@ def test_hostile_towers(model_type: str, keys: dict[str, Any]) -> None:
     except ConfigError:
         return
     assert found is None or total(found) >= 0
+
+
+DOTS_OCR: dict[str, Any] = {
+    "model_type": "dots_ocr", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2, "sliding_window": 131072, "use_sliding_window": False, "vocab_size": 151936,
+    "tie_word_embeddings": False,
+    "vision_config": {
+        "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_hidden_layers": 42, "num_attention_heads": 12,
+        "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 1, "post_norm": True, "use_bias": False,
+    },
+}  # fmt: skip
+
+
+def test_dots_ocr_meets_its_published_count() -> None:
+    """A Qwen2 of 28 layers and a tower of 42: the file of rednote-hilab/dots.ocr holds 3,039,179,264 parameters."""
+    attention, mlp = 1536 * 2048 + 2048 + 1536**2, 3 * 1536 * 8960
+    text = 2 * 151_936 * 1536 + 28 * (attention + mlp + 2 * 1536) + 1536
+    patches, layer = 3 * 14 * 14 * 1536 + 1536 + 1536, 4 * 1536**2 + 3 * 1536 * 4224 + 2 * 1536
+    merger = 2 * 1536 + (6144**2 + 6144) + (6144 * 1536 + 1536)
+    parameters = load_model(DOTS_OCR).parameters
+
+    assert parameters is not None
+    assert parameters.total == text + patches + 42 * layer + 1536 + merger == 3_039_179_264
+
+
+def test_dots_ocr_without_the_keys_of_its_tower_has_the_defaults_of_its_class() -> None:
+    """They are those of the published file."""
+    assert load_model({**DOTS_OCR, "vision_config": {}}).parameters == load_model(DOTS_OCR).parameters
