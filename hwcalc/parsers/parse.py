@@ -76,7 +76,10 @@ def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:
     return next((value for level in levels if (value := _number(level, key)) is not None), None)
 
 
-_WITH_TOWERS: Final = frozenset({"chameleon", "dots_ocr", "kyutai_speech_to_text", "phi3_v", "phi4_multimodal"})
+_WITH_TOWERS: Final = frozenset({
+    "Keye", "KeyeVL1_5", "chameleon", "dots_ocr", "keye", "kyutai_speech_to_text", "minicpmo", "minicpmv", "phi3_v",
+    "phi4_multimodal", "phi4mm",
+})  # fmt: skip
 """Types of documents that keep the language model's keys at the top and have towers beside them."""
 
 

@@ -129,6 +129,15 @@ def _unlimited_ocr(config: Config) -> Reading:
     return Reading(layers=layers, config=config, notes=(Note(code="prompt-kept-whole", message=message),))
 
 
+def _phi4_mm(config: Config) -> Reading:
+    """Phi-3's layers. The published file has an adapter for images and one for sound as well."""
+    reading = PHI3.read(config)
+    if config.get("vision_lora") is None and config.get("speech_lora") is None:
+        return reading
+    message = "The adapters for images and sound (vision_lora, speech_lora) are beside the model and not counted with it."
+    return replace(reading, notes=(*reading.notes, Note(code="adapters-apart", message=message)))
+
+
 def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
     """Qwen's rule: every ``decoder_sparse_step``-th layer but those in ``mlp_only_layers``, if there are experts at all."""
 
@@ -253,6 +262,7 @@ GLM4: Final = replace(GLM, norms=4)
 GLM4V: Final = replace(GLM4, qkv_bias=True)
 GLM_OCR: Final = replace(GLM4, qkv_bias=False)
 PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
+PHI4_MM: Final = replace(PHI3, layers=_phi4_mm)
 MOLMO2: Final = Decoder(
     adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
     qkv_bias="attention_bias", tied=build.untied,

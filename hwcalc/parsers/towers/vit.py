@@ -326,6 +326,10 @@ SIGLIP: Final = Encoder(stem=build.patches(positions=build.grid), layers="encode
 SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
 SIGLIP2_BARE: Final = replace(SIGLIP, stem=build.patches(embed=build.patch_linear, positions="num_patches"))
 SIGLIP2: Final = replace(SIGLIP2_BARE, extra=_pooling_head)
+# Images of any size have a second table, of 32,768 positions in a row, in vLLM's ``keye.py``.
+KEYE: Final = replace(
+    SIGLIP, extra=lambda _, path, width: w.embedding(f"{path}.embeddings.packing_position_embedding", 32_768, width)
+)
 NO_POSITIONS: Final = replace(SIGLIP, stem=build.patches())
 DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
 MINICPM: Final = replace(SIGLIP, extra=_window_merger)
