@@ -76,7 +76,10 @@ def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:
     return next((value for level in levels if (value := _number(level, key)) is not None), None)
 
 
-_WITH_TOWERS: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi3_v", "phi4_multimodal"})
+_WITH_TOWERS: Final = frozenset({
+    "Keye", "KeyeVL1_5", "chameleon", "dots_ocr", "keye", "kyutai_speech_to_text", "minicpmo", "minicpmv", "phi3_v",
+    "phi4_multimodal", "phi4mm",
+})  # fmt: skip
 """Types of documents that keep the language model's keys at the top and have towers beside them."""
 
 
@@ -89,7 +92,9 @@ def whole_weights(family: Family, config: Config, top: Config, reading: Reading)
     blocks = family.weigh(config, top, reading)
     if blocks is None:
         return None
-    if top.model_type != config.model_type or config.model_type in _WITH_TOWERS:
+    # A file without a model type is the language model itself, where its architecture says so.
+    nameless = top.model_type is None and config.raw is top.raw
+    if (top.model_type != config.model_type and not nameless) or config.model_type in _WITH_TOWERS:
         around = find_wrapper(top.model_type)
         beside = None if around is None else around(top, config)
         if beside is None:

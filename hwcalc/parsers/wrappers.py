@@ -7,7 +7,7 @@ second language model. It mirrors the model's ``modeling_*.py`` in transformers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -18,6 +18,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched, tied_head
 from hwcalc.parsers.config import Config, architecture_of
+from hwcalc.parsers.decoder.versions import minicpm_version
 from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers import build
 from hwcalc.parsers.towers.build import LLAMA, LLAMA_NAMES, UnknownTowerError
@@ -404,6 +405,86 @@ def phi3_vision(top: Config, language: Config) -> tuple[Block, ...] | None:
     projection = build.mlp_chain(f"{_SEEN}.img_projection", (square, text, text), ("0", "2"))
     clip = build.tower(Config(_CLIP_LARGE, "clip_vision_model"), f"{_SEEN}.img_processor")
     return (*clip, *build.block("projector", separators + projection, JOINT))
+
+
+# dots.ocr: a tower like that of Qwen2.5-VL, as in vLLM's ``dots_ocr.py``; its class, which lives with the model, has these defaults.
+
+_DOTS_VIT: Final = {
+    "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_attention_heads": 12, "num_channels": 3,
+    "num_hidden_layers": 42, "patch_size": 14, "post_norm": True, "spatial_merge_size": 2, "use_bias": False,
+}  # fmt: skip
+
+
+def _seen_by(top: Config, model_type: str, defaults: Mapping[str, object]) -> Config:
+    """The config of the vision tower, with the defaults of a class that lives with the model."""
+    given = top.get("vision_config", {})
+    if not isinstance(given, Mapping):
+        raise top.error("vision_config", given, "an object")
+    return Config({**defaults, **given}, model_type, "vision_config")
+
+
+def dots_ocr(top: Config, _language: Config) -> tuple[Block, ...]:
+    """The tower, whose merger makes vectors as wide as the language model."""
+    return build.tower(_seen_by(top, "dots_vit", _DOTS_VIT), "vision_tower")
+
+
+# MiniCPM-V from 2.5 on: Idefics 2's tower and a resampler, as in vLLM's ``minicpmv.py``; the defaults are the class's own.
+
+_SIGLIP_980: Final = {
+    "hidden_size": 1152, "image_size": 980, "intermediate_size": 4304, "num_attention_heads": 16, "num_channels": 3,
+    "num_hidden_layers": 27, "patch_size": 14,
+}  # fmt: skip
+
+
+def minicpmv(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """The tower and the resampler, whose queries attend to all patches; ``None`` for 2.0, which has another tower."""
+    if minicpm_version(top) == "2.0":
+        return None
+    config = _seen_by(top, "idefics2_vision", _SIGLIP_980)
+    if top.flag("drop_vision_last_layer"):
+        config = Config({**config.raw, "num_hidden_layers": config.integer("num_hidden_layers") - 1}, config.model_type)
+    source, width, base = config.integer("hidden_size"), language.integer("hidden_size"), "resampler"
+    weights = w.parameter(f"{base}.query", top.maybe_integer("query_num") or 64, width)
+    weights += w.linear(f"{base}.kv_proj", source, width) if source != width else ()
+    weights += w.parameter(f"{base}.attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR)
+    weights += w.parameter(f"{base}.attn.in_proj_bias", 3 * width, role=WeightRole.BIAS)
+    weights += w.linear(f"{base}.attn.out_proj", width, width, bias=True)
+    weights += build.norms("layer", base, ("ln_q", "ln_kv", "ln_post"), width)
+    weights += w.parameter(f"{base}.proj", width, width, role=WeightRole.LINEAR)
+    return (*build.tower(config, "vpm"), *build.block("resampler", weights, JOINT))
+
+
+def keye(top: Config, language: Config) -> tuple[Block, ...]:
+    """Keye-VL: SigLIP without its head, and two layers over squares of four patches. 1.5 has its norm behind the merging."""
+    config = _seen_by(top, "keye_vision", {})
+    width = config.integer("hidden_size")
+    weights = w.layer_norm("mlp_AR.pre_norm", width if top.model_type in ("Keye", "keye") else 4 * width)
+    sizes = (4 * width, 4 * width, language.integer("hidden_size"))
+    weights += build.mlp_chain("mlp_AR", sizes, ("linear_1", "linear_2"))
+    return (*build.tower(config, "visual.vision_model"), *build.block("projector", weights, JOINT))
+
+
+_SOUND_KEYS: Final = {
+    "attention_dim": "hidden_size", "attention_heads": "num_attention_heads", "linear_units": "intermediate_size",
+    "num_blocks": "num_blocks", "input_size": "input_size", "kernel_size": "kernel_size", "time_reduction": "time_reduction",
+    "ext_pw_out_channel": "ext_pw_out_channel", "depthwise_multiplier": "depthwise_multiplier",
+    "depthwise_seperable_out_channel": "depthwise_separable_out_channel",
+}  # fmt: skip
+"""What Phi-4-multimodal's own file calls the keys of the tower for sound in transformers' class."""
+
+
+def phi4mm(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """What transformers' ``phi4_multimodal`` has, by the keys of the model's own file; ``None`` for a form that is not published."""
+    processor = top.sub("audio_processor")
+    sound = None if processor is None else processor.sub("config")
+    if processor is None or sound is None or processor.text("name") != "cascades":
+        return None
+    bias, stem = sound.sub("relative_attention_bias_args"), sound.sub("nemo_conv_settings")
+    if bias is None or stem is None or bias.text("type") != "t5":
+        return None
+    heard = {ours: sound.integer(theirs) for theirs, ours in _SOUND_KEYS.items()}
+    heard |= {"bias_max_distance": bias.integer("t5_bias_max_distance"), "nemo_conv_channels": stem.integer("conv_channels")}
+    return PHI4(Config({**top.raw, "vision_config": {}, "audio_config": heard}, "phi4_multimodal"), language)
 
 
 def _aligner(path: str, source: int, width: int, count: int) -> Weighed:

@@ -14,6 +14,7 @@ another is named:
 - phi-msft: ``n_head_kv`` null is all heads. mixformer-sequential (its older name): all heads.
 - phi3small: half of its layers are block-sparse. That is a pattern of what is *read* (16 local blocks and every eighth other
   one, a different eighth for each head): some head needs each block, so all are kept.
+- sarvam_moe: as bailing_moe, with a learned correction for each expert.
 - plamo: ``n_shared_head`` query heads share one: heads / n_shared_head, rounded up. Its default is the class's 8.
 - step1, step3_text: ``num_attention_groups`` key/value heads. Step-3's factorised queries (``share_q_dim``) are not cached:
   vLLM's ``step3_text.py`` keeps one key and one value of ``head_dim`` 256 (1,024 bytes a layer and token).
@@ -375,6 +376,14 @@ BAILING: Final = Decoder(
     fused_qkv="query_key_value", output="dense", qkv_bias="use_qkv_bias", o_bias="use_bias", qk_norm="head",
     qk_norm_if="use_qk_norm",
     experts=Experts(shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace")),
+)  # fmt: skip
+# Sarvam's routers have a correction for each expert, which is a parameter in modeling_sarvam_moe.py.
+SARVAM_MOE: Final = replace(
+    BAILING,
+    experts=Experts(
+        shared=build.times("num_shared_experts"), sparse=build.sparse_after("first_k_dense_replace"),
+        extra=lambda config: w.parameter("mlp.gate.expert_bias", config.integer("num_experts")),
+    ),
 )  # fmt: skip
 GROK: Final = Decoder(
     layers=build.alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4,

@@ -73,6 +73,22 @@ def _dots1_types(config: Config, count: int) -> list[str]:
     return build.from_a_layer_on(config, count, always=True)
 
 
+def _telechat3_types(config: Config, count: int) -> list[str]:
+    """Full attention on every layer. The config class has two switches for shared layers, which no published file sets."""
+    for key in ("share_attention", "share_ffn"):
+        if config.flag(key):
+            raise config.error(key, config.get(key), "false, as in every published file")
+    return build.full()(config, count)
+
+
+def _small_thinker_types(config: Config, count: int) -> list[str]:
+    """Layers that ``sliding_window_layout`` marks with 1 slide; null or absent is none. ``rope_layout`` says which have positions."""
+    # The class sets the first for another engine: the layout once more. Where no layer slides, the width has no effect.
+    config.ignore("sliding_window_pattern", "sliding_window", "sliding_window_size", "rope_layout")
+    layout = config.integers("sliding_window_layout", length=count) or [0] * count
+    return [SLIDING if marked == 1 else FULL for marked in layout]
+
+
 def _qwen2_moe_types(config: Config, count: int) -> list[str]:
     """Every other layer *below* ``max_window_layers`` slides, if ``use_sliding_window``. In Qwen2 the layers above it do."""
     last = config.maybe_integer("max_window_layers", minimum=0) or 0
@@ -111,6 +127,15 @@ def _unlimited_ocr(config: Config) -> Reading:
     layers = build_layers(config, read_layer_types(config, count) or [name] * count, {name: full_layer})
     message = f"All tokens are counted as prompt, which is kept whole; of generated tokens only {window:,} would be kept."
     return Reading(layers=layers, config=config, notes=(Note(code="prompt-kept-whole", message=message),))
+
+
+def _phi4_mm(config: Config) -> Reading:
+    """Phi-3's layers. The published file has an adapter for images and one for sound as well."""
+    reading = PHI3.read(config)
+    if config.get("vision_lora") is None and config.get("speech_lora") is None:
+        return reading
+    message = "The adapters for images and sound (vision_lora, speech_lora) are beside the model and not counted with it."
+    return replace(reading, notes=(*reading.notes, Note(code="adapters-apart", message=message)))
 
 
 def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
@@ -237,6 +262,7 @@ GLM4: Final = replace(GLM, norms=4)
 GLM4V: Final = replace(GLM4, qkv_bias=True)
 GLM_OCR: Final = replace(GLM4, qkv_bias=False)
 PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
+PHI4_MM: Final = replace(PHI3, layers=_phi4_mm)
 MOLMO2: Final = Decoder(
     adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
     qkv_bias="attention_bias", tied=build.untied,
@@ -265,6 +291,16 @@ QWEN2_MOE: Final = Decoder(
 )
 QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
+# The model's own class, configuration_telechat3.py; vLLM 0.20 and later builds its Llama of it.
+TELECHAT3: Final = replace(LLAMA, types=_telechat3_types)
+# The model's own modeling_smallthinker.py of SmallThinker-4BA0.6B and 21BA3B.
+SMALL_THINKER: Final = Decoder(
+    types=_small_thinker_types,
+    experts=Experts(
+        count="moe_num_primary_experts", per_token="moe_num_active_primary_experts", width="moe_ffn_hidden_size",
+        path="block_sparse_moe", router="primary_router",
+    ),
+)  # fmt: skip
 FLINT: Final = replace(
     # Full attention on the first two layers, on every fourth and on the last.
     HEAD_NORM, types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],

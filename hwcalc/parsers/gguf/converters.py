@@ -125,6 +125,14 @@ def scalar_heads(source: Source, keys: Keys) -> None:
     keys.setdefault("attention.head_count_kv", 0)
 
 
+def small_thinker(source: Source, keys: Keys) -> None:
+    """SmallThinkerModel: experts under names of their own, and a window where any layer slides."""
+    keys |= given(source, {"expert_count": "moe_num_primary_experts", "expert_used_count": "moe_num_active_primary_experts"})
+    keys |= given(source, dict.fromkeys(("expert_feed_forward_length", "feed_forward_length"), "moe_ffn_hidden_size"))
+    if any(source.config.integers("sliding_window_layout") or ()):
+        keys |= window_keys(source, listed=False)
+
+
 # Latent attention, indexers and compressed caches.
 
 

@@ -156,6 +156,7 @@ ROWS: Final = (
     _row("rwkv7", "RWKV7ForCausalLM Rwkv7ForCausalLM", do.any_length, do.wide(4)),
     _row("stablelm", "LlavaStableLMEpochForCausalLM StableLMEpochForCausalLM StableLmForCausalLM", rotary=0.25),
     _row("starcoder", "GPTBigCodeForCausalLM", do.four_times),
+    _row("smallthinker", "SmallThinkerForCausalLM", do.small_thinker),
     _row("step35", "Step3p5ForCausalLM Step3p7ForConditionalGeneration", do.window(listed=True), do.mtp, do.step35),
     _row("t5", "MT5ForConditionalGeneration T5ForConditionalGeneration T5WithLMHeadModel UMT5ForConditionalGeneration UMT5Model",
         do.t5),

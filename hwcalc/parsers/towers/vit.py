@@ -212,6 +212,12 @@ def _mlp_merger(config: Config, path: str, width: int, *, out: str = "out_hidden
     return weights + build.mlp_chain(f"{path}.merger", (merged, merged, config.integer(out)), ("mlp.0", "mlp.2"))
 
 
+def _dots_ocr_norms(config: Config, path: str, width: int) -> Weighed:
+    """dots.ocr: a norm behind the patches, and one behind the layers unless ``post_norm`` leaves it out."""
+    weights = norm("rms", f"{path}.patch_embed.patchifier.norm", width)
+    return weights + (norm("rms", f"{path}.post_trunk_norm", width) if config.flag("post_norm", default=True) else ())
+
+
 def _deepstack(config: Config, path: str, width: int) -> Weighed:
     """The same, and once more for each layer whose output goes straight to the language model."""
     weights, tap = _mlp_merger(config, path, width), f"{path}.deepstack_merger_list"
@@ -320,6 +326,10 @@ SIGLIP: Final = Encoder(stem=build.patches(positions=build.grid), layers="encode
 SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
 SIGLIP2_BARE: Final = replace(SIGLIP, stem=build.patches(embed=build.patch_linear, positions="num_patches"))
 SIGLIP2: Final = replace(SIGLIP2_BARE, extra=_pooling_head)
+# Images of any size have a second table, of 32,768 positions in a row, in vLLM's ``keye.py``.
+KEYE: Final = replace(
+    SIGLIP, extra=lambda _, path, width: w.embedding(f"{path}.embeddings.packing_position_embedding", 32_768, width)
+)
 NO_POSITIONS: Final = replace(SIGLIP, stem=build.patches())
 DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
 MINICPM: Final = replace(SIGLIP, extra=_window_merger)
@@ -417,6 +427,14 @@ _GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
 _MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
 QWEN2: Final = replace(
     _MERGING, stem=_stem(bias=False), width="embed_dim", mlp_width=build.ratio_width,
+    joint=partial(_mlp_merger, out="hidden_size"),
+)  # fmt: skip
+DOTS_OCR: Final = replace(
+    _MERGING,
+    style=replace(
+        _GATED_QKV, mlp=("mlp.fc1", "mlp.fc3", "mlp.fc2"), bias=4 * ("use_bias",), mlp_bias=("use_bias", "use_bias")
+    ),
+    stem=build.patches("patch_embed.patchifier.proj"), width="embed_dim", extra=_dots_ocr_norms,
     joint=partial(_mlp_merger, out="hidden_size"),
 )  # fmt: skip
 QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))

@@ -124,3 +124,31 @@ MINIMAX_M3 = llama_like(
         "sparse_disable_index_value": [0] * 3 + [1] * 57, "use_sparse_attention": True,
     },
 )  # fmt: skip
+TELECHAT3_36B = llama_like(
+    "telechat3", 64, 6144, 48, num_key_value_heads=8, head_dim=128, intermediate_size=24576, vocab_size=131072,
+    attention_bias=False, mlp_bias=False, share_attention=False, share_ffn=False,
+)  # fmt: skip
+SDAR_8B = llama_like(
+    "sdar", 36, 4096, 32, num_key_value_heads=8, head_dim=128, intermediate_size=12288, vocab_size=151936,
+    use_sliding_window=False, sliding_window=None, max_window_layers=36,
+)  # fmt: skip
+SDAR_30B = llama_like(
+    "sdar_moe", 48, 2048, 32, num_key_value_heads=4, head_dim=128, intermediate_size=6144, vocab_size=151936, num_experts=128,
+    num_experts_per_tok=8, moe_intermediate_size=768, decoder_sparse_step=1, mlp_only_layers=[], use_sliding_window=False,
+)  # fmt: skip
+SMALLTHINKER_4B = llama_like(
+    "smallthinker", 32, 1536, 12, num_key_value_heads=2, head_dim=128, vocab_size=151936, moe_ffn_hidden_size=768,
+    moe_num_primary_experts=32, moe_num_active_primary_experts=4, rope_layout=[1] * 32, sliding_window_layout=[0] * 32,
+    sliding_window_size=4096, tie_word_embeddings=True,
+)  # fmt: skip
+SMALLTHINKER_21B = {
+    **{key: value for key, value in SMALLTHINKER_4B.items() if key != "model_type"},
+    "architectures": ["SmallThinkerForCausalLM"], "num_hidden_layers": 52, "hidden_size": 2560, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "moe_num_primary_experts": 64, "moe_num_active_primary_experts": 6, "tie_word_embeddings": False,
+    "rope_layout": [0, 1, 1, 1] * 13, "sliding_window_layout": [0, 1, 1, 1] * 13,
+}  # fmt: skip
+SARVAM_30B = llama_like(
+    "sarvam_moe", 19, 4096, 64, num_key_value_heads=4, head_dim=64, intermediate_size=8192, vocab_size=262144, num_experts=128,
+    num_shared_experts=1, num_experts_per_tok=6, moe_intermediate_size=1024, first_k_dense_replace=1, use_qk_norm=True,
+    use_qkv_bias=False, use_bias=False, max_window_layers=19,
+)  # fmt: skip

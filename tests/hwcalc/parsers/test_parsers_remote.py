@@ -45,8 +45,14 @@ from tests.hwcalc.parsers.remote_configs import (
     RWKV_5,
     RWKV_6,
     RWKV_7,
+    SARVAM_30B,
+    SDAR_8B,
+    SDAR_30B,
+    SMALLTHINKER_4B,
+    SMALLTHINKER_21B,
     STEP_3,
     TELECHAT,
+    TELECHAT3_36B,
     Json,
     block,
     config,
@@ -82,6 +88,11 @@ PLAIN = [
     ("RefinedWeb", FALCON_40B_OLD, 60 * 2 * 8 * 64 * BF16),
     ("mimo", MIMO_7B, 36 * 2 * 8 * 128 * BF16),
     ("telechat", TELECHAT, 30 * 2 * 32 * 128 * BF16),
+    ("telechat3", TELECHAT3_36B, 64 * 2 * 8 * 128 * BF16),
+    ("sdar", SDAR_8B, 36 * 2 * 8 * 128 * BF16),
+    ("sdar_moe", SDAR_30B, 48 * 2 * 4 * 128 * BF16),
+    ("smallthinker, without windows", SMALLTHINKER_4B, 32 * 2 * 2 * 128 * BF16),
+    ("sarvam_moe", SARVAM_30B, 19 * 2 * 4 * 64 * BF16),
     ("deepseek", llama_like("deepseek", 28, 2048, 16, num_key_value_heads=16), 28 * 2 * 16 * 128 * BF16),
     ("orion", llama_like("orion", 40, 5120, 40, num_key_value_heads=40), 40 * 2 * 40 * 128 * BF16),
     ("minicpm", llama_like("minicpm", 32, 4096, 32, num_key_value_heads=2), 32 * 2 * 2 * 128 * BF16),
@@ -98,6 +109,76 @@ def test_plain_attention_in_other_words(model: Json, per_token: int) -> None:
     assert per_token == planned.cache.bytes_per_token
     assert 1000 * per_token == planned.cache.total_bytes
     assert not planned.cache.state_bytes_per_sequence
+
+
+def qwen3_parameters(layers: int, hidden: int, heads: int, kv_heads: int, mlp: int) -> int:
+    """A Qwen3 with heads of 128 and a vocabulary of 151,936; ``mlp`` is all that a layer has beside attention and norms."""
+    attention = 2 * hidden * heads * 128 + 2 * hidden * kv_heads * 128 + 2 * 128
+    return 2 * 151_936 * hidden + layers * (attention + mlp + 2 * hidden) + hidden
+
+
+@pytest.mark.parametrize(
+    ("model", "total"),
+    [
+        # Embedding and head; queries and output, keys and values; gate, up and down; norms.
+        (
+            TELECHAT3_36B,
+            2 * 131_072 * 6144 + 64 * (2 * 6144**2 + 2 * 6144 * 1024 + 3 * 6144 * 24_576 + 2 * 6144) + 6144,
+        ),
+        # The parameters of Qwen3-8B and Qwen3-30B-A3B, from which they were trained.
+        (SDAR_8B, qwen3_parameters(36, 4096, 32, 8, 3 * 4096 * 12_288)),
+        (SDAR_30B, qwen3_parameters(48, 2048, 32, 4, 128 * 3 * 2048 * 768 + 2048 * 128)),
+        # The head is the embedding; every layer has experts and a router.
+        (
+            SMALLTHINKER_4B,
+            151_936 * 1536 + 32 * (2 * 1536**2 + 2 * 1536 * 256 + 32 * 3 * 1536 * 768 + 1536 * 32 + 2 * 1536) + 1536,
+        ),
+        (
+            SMALLTHINKER_21B,
+            2 * 151_936 * 2560 + 52 * (2 * 2560 * 3584 + 2 * 2560 * 512 + 64 * 3 * 2560 * 768 + 2560 * 64 + 2 * 2560) + 2560,
+        ),
+        # One dense layer, then 128 experts and a shared one with a router and its correction. sarvamai/sarvam-30b has 32.2 B.
+        (
+            SARVAM_30B,
+            2 * 262_144 * 4096
+            + 19 * (4096 * 72 * 64 + 4096**2 + 2 * 64 + 2 * 4096)
+            + 3 * 4096 * 8192
+            + 18 * (129 * 3 * 4096 * 1024 + 4096 * 128 + 128)
+            + 4096,
+        ),
+    ],
+    ids=["telechat3", "sdar", "sdar_moe", "smallthinker 4B", "smallthinker 21B", "sarvam_moe"],
+)
+def test_parameters_of_plain_models(model: Json, total: int) -> None:
+    """Counted as the model's own class builds them."""
+    parameters = load_model(model).parameters
+
+    assert parameters is not None
+    assert parameters.total == total
+
+
+def test_smallthinker_layers_slide_where_its_layout_says() -> None:
+    """The file of the larger model has no model type. 13 layers keep all tokens, 39 the last 4,096."""
+    full, window = 13 * 2 * 4 * 128 * BF16, 39 * 2 * 4 * 128 * BF16
+
+    assert [(name, count) for name, count, _ in kinds(SMALLTHINKER_21B)] == [("full_attention", 13), ("sliding_attention", 39)]
+    assert plan(SMALLTHINKER_21B, seq=16_384).cache.total_bytes == 16_384 * full + 4096 * window
+    # Nothing slides without a layout.
+    plain = {**SMALLTHINKER_21B, "sliding_window_layout": None}
+    assert plan(plain, seq=16_384).cache.total_bytes == 16_384 * (full + window)
+
+
+def test_smallthinker_in_llamacpp() -> None:
+    """The converter writes the window and the experts under llama.cpp's names: a window of 4,096 has one batch of 512 more."""
+    planned = plan({**SMALLTHINKER_21B, "max_position_embeddings": 16_384}, seq=16_384, engine="llamacpp")
+
+    assert planned.cache.total_bytes == (13 * 16_384 + 39 * (4096 + 512)) * 2 * 4 * 128 * BF16
+
+
+def test_telechat3_with_shared_layers_is_refused() -> None:
+    """No published file shares layers, and the model's code does not say how."""
+    with pytest.raises(ConfigError, match="share_ffn"):
+        plan({**TELECHAT3_36B, "share_ffn": True}, seq=8)
 
 
 def test_a_language_model_inside_a_wrapper_without_dialect() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.config import Config
@@ -242,3 +243,134 @@ def test_hostile_towers(model_type: str, keys: dict[str, Any]) -> None:
     except ConfigError:
         return
     assert found is None or total(found) >= 0
+
+
+DOTS_OCR: dict[str, Any] = {
+    "model_type": "dots_ocr", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2, "sliding_window": 131072, "use_sliding_window": False, "vocab_size": 151936,
+    "tie_word_embeddings": False,
+    "vision_config": {
+        "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_hidden_layers": 42, "num_attention_heads": 12,
+        "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 1, "post_norm": True, "use_bias": False,
+    },
+}  # fmt: skip
+
+
+def test_dots_ocr_meets_its_published_count() -> None:
+    """A Qwen2 of 28 layers and a tower of 42: the file of rednote-hilab/dots.ocr holds 3,039,179,264 parameters."""
+    attention, mlp = 1536 * 2048 + 2048 + 1536**2, 3 * 1536 * 8960
+    text = 2 * 151_936 * 1536 + 28 * (attention + mlp + 2 * 1536) + 1536
+    patches, layer = 3 * 14 * 14 * 1536 + 1536 + 1536, 4 * 1536**2 + 3 * 1536 * 4224 + 2 * 1536
+    merger = 2 * 1536 + (6144**2 + 6144) + (6144 * 1536 + 1536)
+    parameters = load_model(DOTS_OCR).parameters
+
+    assert parameters is not None
+    assert parameters.total == text + patches + 42 * layer + 1536 + merger == 3_039_179_264
+
+
+def test_dots_ocr_without_the_keys_of_its_tower_has_the_defaults_of_its_class() -> None:
+    """They are those of the published file."""
+    assert load_model({**DOTS_OCR, "vision_config": {}}).parameters == load_model(DOTS_OCR).parameters
+
+
+MINICPM_V_26: dict[str, Any] = {
+    "architectures": ["MiniCPMV"], "model_type": "minicpmv", "version": 2.6, "hidden_size": 3584, "intermediate_size": 18944,
+    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151666, "query_num": 64,
+    "use_sliding_window": False, "sliding_window": 131072, "tie_word_embeddings": False, "drop_vision_last_layer": False,
+    "vision_config": {"hidden_size": 1152, "image_size": 980, "intermediate_size": 4304, "model_type": "siglip",
+                      "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14},
+}  # fmt: skip
+QWEN3_8B: dict[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "use_sliding_window": False, "sliding_window": None,
+    "attention_bias": False, "tie_word_embeddings": False,
+}  # fmt: skip
+MINICPM_V_45 = {**MINICPM_V_26, **QWEN3_8B, "version": 4.5, "vocab_size": 151748}
+
+
+def resampler(width: int) -> int:
+    """64 queries, a projection of patches, an attention with biases, three norms and a last matrix."""
+    attention = 3 * width**2 + 3 * width + width**2 + width
+    return 64 * width + 1152 * width + attention + 3 * 2 * width + width**2
+
+
+SO400M_LAYER = 4 * (1152**2 + 1152) + 2 * 1152 * 4304 + 4304 + 1152 + 4 * 1152
+SO400M_980 = (588 * 1152 + 1152 + 70**2 * 1152) + 27 * SO400M_LAYER + 2 * 1152
+"""SigLIP without its head, for images of 70 x 70 patches."""
+
+
+def parameters_of(document: dict[str, Any]) -> int | None:
+    """All parameters of a document."""
+    parameters = load_model(document).parameters
+    return None if parameters is None else parameters.total
+
+
+def test_minicpm_v_meets_its_published_counts() -> None:
+    """2.6 is a Qwen2 and 4.5 a Qwen3: their files hold 8,099,175,152 and 8,695,895,280 parameters."""
+    qwen2 = 2 * 151_666 * 3584 + 28 * (2 * 3584**2 + 3584 + 2 * (3584 * 512 + 512) + 3 * 3584 * 18_944 + 2 * 3584) + 3584
+    layer = 2 * 4096**2 + 2 * 4096 * 1024 + 2 * 128 + 3 * 4096 * 12_288 + 2 * 4096
+    qwen3 = 2 * 151_748 * 4096 + 36 * layer + 4096
+
+    assert parameters_of(MINICPM_V_26) == qwen2 + SO400M_980 + resampler(3584) == 8_099_175_152
+    assert parameters_of(MINICPM_V_45) == qwen3 + SO400M_980 + resampler(4096) == 8_695_895_280
+    assert parameters_of({**MINICPM_V_26, "drop_vision_last_layer": True}) == 8_099_175_152 - SO400M_LAYER
+
+
+def test_the_version_of_a_minicpm_says_what_its_language_model_is() -> None:
+    """Its cache is that of the model it is; a version that nobody knows is an error."""
+    for version, kept in ((2.6, 28 * 2 * 512 * 2), ("4.5", 36 * 2 * 1024 * 2)):
+        document = MINICPM_V_26 if version == 2.6 else MINICPM_V_45
+        for names in ({}, {"model_type": "minicpmo", "architectures": ["MiniCPMO"], "chunk_input": True}):
+            assert plan({**document, **names, "version": version}, seq=1000, dtype="bf16").cache.bytes_per_token == kept
+    # MiniCPM-V 2.5, a Llama, and 2.0, whose tower is not counted, do not say.
+    nameless = {key: value for key, value in MINICPM_V_26.items() if key != "version" and "window" not in key}
+    assert load_model(nameless).counted is not None
+    assert parameters_of({**nameless, "hidden_size": 2304, "num_attention_heads": 36, "num_key_value_heads": 36}) is None
+    with pytest.raises(ConfigError, match="version"):
+        load_model({**MINICPM_V_26, "version": 3.1})
+
+
+def test_nobody_counts_minicpm_o() -> None:
+    """Its parts for sound and speech have no weights here."""
+    assert parameters_of({**MINICPM_V_26, "model_type": "minicpmo", "architectures": ["MiniCPMO"]}) is None
+
+
+def test_keye() -> None:
+    """As vLLM builds it: Qwen3-8B, SigLIP for 27 x 27 patches with a second table, two layers; 1.5 norms what was merged."""
+    vision = {"hidden_size": 1152, "image_size": 384, "intermediate_size": 4304, "num_attention_heads": 16,
+              "num_hidden_layers": 27, "patch_size": 14}  # fmt: skip
+    document = {"model_type": "Keye", "architectures": ["KeyeForConditionalGeneration"], **QWEN3_8B, "vision_config": vision}
+    tower = SO400M_980 - (70**2 - 27**2) * 1152 + 32_768 * 1152
+    projector = (4608**2 + 4608) + (4608 * 4096 + 4096)
+    newer = {**document, "model_type": "KeyeVL1_5", "architectures": ["KeyeVL1_5ForConditionalGeneration"]}
+
+    assert parameters_of(document) == 8_190_735_360 + tower + projector + 2 * 1152
+    assert parameters_of(newer) == 8_190_735_360 + tower + projector + 2 * 4608
+    assert plan(newer, seq=1000, dtype="bf16").cache.bytes_per_token == 36 * 2 * 8 * 128 * 2
+
+
+PHI_4_MM: dict[str, Any] = {
+    "model_type": "phi4mm", "architectures": ["Phi4MMForCausalLM"], "hidden_size": 3072, "intermediate_size": 8192,
+    "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 200064,
+    "tie_word_embeddings": True, "sliding_window": 262144, "full_attn_mod": 1,
+    "vision_lora": {"r": 256}, "speech_lora": {"r": 320},
+    "audio_processor": {
+        "name": "cascades",
+        "config": {
+            "attention_dim": 1024, "attention_heads": 16, "depthwise_multiplier": 1, "depthwise_seperable_out_channel": 1024,
+            "ext_pw_out_channel": 1024, "input_size": 80, "kernel_size": 3, "linear_units": 1536, "num_blocks": 24,
+            "time_reduction": 8, "nemo_conv_settings": {"conv_channels": 1024},
+            "relative_attention_bias_args": {"t5_bias_max_distance": 500, "type": "t5"},
+        },
+    },
+}  # fmt: skip
+
+
+def test_phi4mm_meets_its_published_count() -> None:
+    """Its file holds 5,574,460,384 parameters, of which the two adapters and the mean and deviation of 80 inputs are not counted."""
+    adapted = (3072 + 5120) + (3072 + 3072) + (3072 + 16_384) + (8192 + 3072)
+    model = load_model(PHI_4_MM)
+
+    assert parameters_of(PHI_4_MM) == 5_574_460_384 - 32 * adapted * (256 + 320) - 2 * 80
+    assert [note.code for note in model.notes] == ["adapters-apart"]
+    assert parameters_of({**PHI_4_MM, "audio_processor": {"name": "other"}}) is None
