@@ -177,8 +177,8 @@ interface Hand {
 interface Variant {
   name: string;
   note: string;
-  /** Of `curves`, by engine, in its default format on one GPU; below zero it is refused. */
-  engines: Record<string, number>;
+  /** Of `curves`, by engine, in its default format on one GPU of each kind (the only axis of the grid); below zero it is refused. */
+  engines: Record<string, Grid>;
 }
 
 /** A whole number; as its digits where JavaScript would round it. `Number()` and `BigInt()` read both. */
