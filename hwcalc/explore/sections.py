@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import LARGEST, LEAST_TOKENS, MOST_TOKENS, Pools, drawn_form, grid_of, plan_options, sentence, usual_request
+from hwcalc.explore.runs import (
+    LARGEST,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    Pools,
+    drawn_form,
+    grid_of,
+    plan_options,
+    sentence,
+    usual_request,
+)
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window

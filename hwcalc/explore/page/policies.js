@@ -31,7 +31,7 @@ export function policiesSection(page) {
   const chart = html("div", {});
   const refusals = html("details", { class: "behind" });
   const table = details("Table: policies");
-  const element = panel("policies", "Policies of the cache", lead, chart, barLegend([["cache", "cache"], ["activations", "what a policy takes to score the prompt"]]), refusals, table.element);
+  const element = panel("policies", "Policies of the cache", lead, chart, barLegend([["cache", "cache"], ["activations", "what a policy takes beside the cache"]]), refusals, table.element);
 
   /** @param {State} state */
   function update(state) {
@@ -50,13 +50,13 @@ export function policiesSection(page) {
     const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], badge: verdictBadge(page, all.verdict), chosen: state.policy === null }];
     const bars = rows.flatMap(({ row, at }) => {
       if ("refused" in at) return [];
-      // What the policy takes to score the prompt stands beside the cache: it may be more than it saves.
+      // What the policy takes to score tokens stands beside the cache: it may be more than it saves.
       const scores = "refused" in all ? 0 : Math.max(0, at.activations - all.activations);
       const more = "refused" in all ? 0 : at.needed - Number(all.total);
       const loses = more > 0 ? `, ${human(more)} more than with every token kept` : "";
       const note = `${row.policy}: ${row.memory}; ${human(at.needed)} with weights and all the rest${loses}`;
-      const segments = [{ kind: "cache", bytes: at.bytes }, ...(scores > 0 ? [{ kind: "activations", bytes: scores, title: `to score the prompt ${human(scores)}` }] : [])];
-      const value = scores > 0 ? `${human(at.bytes)} + ${human(scores)} to score` : human(at.bytes);
+      const segments = [{ kind: "cache", bytes: at.bytes }, ...(scores > 0 ? [{ kind: "activations", bytes: scores, title: `beside the cache ${human(scores)}` }] : [])];
+      const value = scores > 0 ? `${human(at.bytes)} + ${human(scores)} beside it` : human(at.bytes);
       return [{ name: row.title, chosen: row.policy === state.policy, segments, value, badge: verdictBadge(page, at.verdict), note }];
     });
     if (bars.length === 0) lead.textContent = `${engine} has none of the policies that act on this model.`;
