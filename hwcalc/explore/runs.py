@@ -26,6 +26,7 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
+from hwcalc.planner.layouts import copies_of
 from hwcalc.planner.solve import closed_form
 
 GPUS: Final = ("rtx-4090", "l4", "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "b200-180gb", "mi300x", "apple-m4-max-40c")
@@ -345,6 +346,7 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
         "dtypes": [made.default_dtype, *made.dtypes[1:]],
         "weights": [AS_PUBLISHED, *made.weights[1:]],
         "beyond": beyond_of(made.plain, axes.most_tokens),
+        "copies": {str(tp): copies_of(made.plain, tp) for tp in dict.fromkeys(layout.tp for layout in axes.layouts)},
         **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
         "parts": [grid(name) for name in names],
     }

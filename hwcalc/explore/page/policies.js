@@ -44,10 +44,14 @@ export function policiesSection(page) {
     const { texts } = page.pools(model);
     const engine = engineOf(page.payload, state.engine).label;
     const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch, ...defaultFormats(model, state.engine) }));
+    // A verdict is about one GPU: beside the choice of another it would be read as that of the chosen one.
+    const here = state.gpu === found.gpu;
+    const nameOf = (/** @type {string} */ gpu) => page.payload.gpus.find(({ id }) => id === gpu)?.name ?? gpu;
+    const verdictOn = (/** @type {Verdict} */ verdict) => (here ? { badge: verdictBadge(page, verdict) } : {});
     const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
     const many = sequencesWords(batch);
-    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${page.payload.gpus.find(({ id }) => id === found.gpu)?.name ?? found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
-    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], badge: verdictBadge(page, all.verdict), chosen: state.policy === null }];
+    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${nameOf(found.gpu)}, in the default formats, under each policy. Exact at sampled points. ${here ? "Choose a policy above to plan with it." : `Not on the chosen ${nameOf(state.gpu)}: for that one this page has no verdicts under a policy, and its command line has. A policy that is chosen above takes ${nameOf(found.gpu)}.`}`;
+    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], ...verdictOn(all.verdict), chosen: state.policy === null }];
     const bars = rows.flatMap(({ row, at }) => {
       if ("refused" in at) return [];
       // What the policy takes to score tokens stands beside the cache: it may be more than it saves.
@@ -57,7 +61,7 @@ export function policiesSection(page) {
       const note = `${row.policy}: ${row.memory}; ${human(at.needed)} with weights and all the rest${loses}`;
       const segments = [{ kind: "cache", bytes: at.bytes }, ...(scores > 0 ? [{ kind: "activations", bytes: scores, title: `beside the cache ${human(scores)}` }] : [])];
       const value = scores > 0 ? `${human(at.bytes)} + ${human(scores)} beside it` : human(at.bytes);
-      return [{ name: row.title, chosen: row.policy === state.policy, segments, value, badge: verdictBadge(page, at.verdict), note }];
+      return [{ name: row.title, chosen: row.policy === state.policy, segments, value, ...verdictOn(at.verdict), note }];
     });
     if (bars.length === 0) lead.textContent = `${engine} has none of the policies that act on this model.`;
     chart.replaceChildren(barRows(bars.length === 0 ? [] : [...keeps, ...bars]));
@@ -69,7 +73,7 @@ export function policiesSection(page) {
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
         head: ["Policy", "Memory", "Cache", "Bytes", "With all the rest", "Verdict"],
         numbers: [2, 3, 4],
-        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), page.payload.verdicts[at.verdict].words])]),
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), here ? page.payload.verdicts[at.verdict].words : "-"])]),
       }),
     );
   }

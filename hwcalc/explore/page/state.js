@@ -1,6 +1,7 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
+import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stepsOf } from "./data.js";
+import { holds } from "./forms.js";
 import { exact } from "./tables.js";
 
 /** @type {Dimension[]} */
@@ -123,8 +124,8 @@ export function lackingOf(payload, wanted, state) {
 }
 
 /**
- * How many GPUs share each layer where nobody says it, as the command line has it: as many as each get whole heads, inside one machine. Where
- * the engine refuses that, it is the most that it takes.
+ * How many GPUs share each layer where nobody says it, by the order of hwcalc/planner/layouts.py: first what leaves no replica without a
+ * sequence, then what keeps each key and value once, then as many as get whole heads inside one machine. It is the first that holds the work.
  * @param {Payload} payload
  * @param {(state: State) => Form | NoAnswer} forms
  * @param {State} state
@@ -134,7 +135,19 @@ export function usualShare(payload, forms, state) {
   const node = payload.gpus.find(({ id }) => id === state.gpu)?.node ?? state.count;
   const all = sharesOf(payload, state.engine, state.count);
   const whole = all.filter((tp) => shares.includes(tp) && (state.count <= node || node % tp === 0)).sort((first, second) => second - first);
-  return whole.find((tp) => !("refused" in forms({ ...state, tp }))) ?? whole[0] ?? all[0] ?? 1;
+  const runs = runsOf(modelOf(payload, state), state.engine, false);
+  const copies = (/** @type {number} */ tp) => (runs !== null && "curve" in runs ? runs.copies?.[tp] ?? 1 : 1);
+  const full = Math.max(1, ...whole.map(copies));
+  const rank = (/** @type {number} */ tp) => 4 * Number(state.count / tp <= state.batch) + (copies(tp) <= 1 ? 2 : Number(copies(tp) === full));
+  /** @type {number | undefined} */
+  let likely;
+  for (const tp of [...whole].sort((first, second) => rank(second) - rank(first))) {
+    const form = forms({ ...state, tp });
+    if ("refused" in form || !holds(form, state.seq, state.batch)) continue;
+    if (holds(form, state.seq, state.batch, "low")) return tp;
+    likely ??= tp;
+  }
+  return likely ?? whole.find((tp) => !("refused" in forms({ ...state, tp }))) ?? whole[0] ?? all[0] ?? 1;
 }
 
 /**

@@ -107,6 +107,8 @@ interface Runs {
   weights: string[];
   /** Up to how many tokens it starts without these variables of its environment; null where it needs none. */
   beyond?: { tokens: number; variables: string } | null;
+  /** How many of so many GPUs that share each layer keep the same keys and values. */
+  copies?: Record<string, number>;
   /** Of `texts`: why the engine refuses that, or null where it does not. The other grids say nothing where it is refused. */
   refused: Grid;
   /** Of `curves`. */

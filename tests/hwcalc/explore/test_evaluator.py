@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -334,23 +335,25 @@ def test_sizes_are_written_as_on_the_command_line(tmp_path: Path) -> None:
     assert human_bytes(6_039_797_760) == "5.62 GiB"
 
 
-@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
-def test_gpus_share_layers_as_on_the_command_line(page: Page, engine: str) -> None:
-    """Where nobody says it, ``tp`` is that of ``--gpus``, wherever the slider was before; what somebody chose stays."""
-    assert page.payload is not None
-    for model in page.payload["models"]:
-        if "curve" not in model["engines"][engine]:
-            continue
-        given = {"model": model["id"], "engine": engine, "gpu": "h100-sxm5-80gb"}
-        for state in page(*(["moved", {**given, "count": 1, "tp": 1}, {"count": count}] for count in (1, 2))):
-            asked = {"seq": state["seq"], "engine": engine, "gpu": state["gpu"], "gpus": state["count"]}
-            parallel = open_request(load_model(model["id"]), **asked, **_fixed(engine)).setup.parallel
-            if parallel.pp == 1:
-                assert (state["tp"], parallel.dp) == (parallel.tp, 1), state
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """Models with one head of keys, with latents, with experts and without heads, in all layouts."""
+    names = ("google/gemma-3-1b-it", "deepseek-ai/DeepSeek-V2-Lite", "openai/gpt-oss-20b", "meta-llama/Llama-3.3-70B-Instruct")
+    axes = PageAxes(gpus=("l4", "h100-sxm5-80gb"), engines=("reference", "vllm", "llamacpp"))
+    models = [PageModel(spec=load_model(name), argument=name) for name in names]
+    return Page(tmp_path_factory.mktemp("shared"), payload_of(models, axes))
 
 
-def _fixed(engine: str) -> dict[str, Any]:
-    return {name: value for name, value in plan_options(engine).items() if name != "engine"}
+@pytest.mark.parametrize(("seq", "batch"), [(4_096, 1), (32_768, 64)])
+def test_gpus_share_layers_as_on_the_command_line(shared: Page, seq: int, batch: int) -> None:
+    """Where nobody says it, ``tp`` is that of ``--gpus``, wherever the slider was before. Stages in a machine the page does not have."""
+    assert shared.payload is not None
+    for model, engine, gpu in product(shared.payload["models"], ("reference", "vllm", "llamacpp"), ("l4", "h100-sxm5-80gb")):
+        before = {"model": model["id"], "engine": engine, "gpu": gpu, "count": 1, "tp": 1, "seq": seq, "batch": batch}
+        for state in shared(*(["moved", before, {"count": count}] for count in (2, 4, 8))):
+            asked = {**plan_options(engine), "seq": seq, "batch": batch, "gpu": gpu, "gpus": state["count"]}
+            parallel = open_request(load_model(model["id"]), **asked).setup.parallel
+            assert state["tp"] == parallel.tp, state
 
 
 def test_what_somebody_chose_of_tp_stays(by_hand: Page) -> None:
