@@ -141,7 +141,9 @@ export function usualShare(payload, forms, state) {
   const rank = (/** @type {number} */ tp) => 4 * Number(state.count / tp <= state.batch) + (copies(tp) <= 1 ? 2 : Number(copies(tp) === full));
   /** @type {number | undefined} */
   let likely;
-  for (const tp of [...whole].sort((first, second) => rank(second) - rank(first))) {
+  // With fewer sequences than replicas the command has stages beside the largest share; here these GPUs are replicas.
+  const idle = state.count / (whole[0] ?? 1) > state.batch;
+  for (const tp of idle ? whole : [...whole].sort((first, second) => rank(second) - rank(first))) {
     const form = forms({ ...state, tp });
     if ("refused" in form || !holds(form, state.seq, state.batch)) continue;
     if (holds(form, state.seq, state.batch, "low")) return tp;
