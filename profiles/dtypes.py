@@ -36,6 +36,11 @@ def _by_name() -> Mapping[str, DType]:
     return MappingProxyType(table)
 
 
+def format_spellings() -> dict[str, str]:
+    """Other spellings of formats: alias -> name."""
+    return {spelling: dtype.name for spelling, dtype in _by_name().items() if spelling != dtype.name}
+
+
 def dtype_names() -> tuple[str, ...]:
     """Canonical names in the order of the file."""
     return tuple(dtype_file()["dtypes"])

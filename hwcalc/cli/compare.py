@@ -23,7 +23,7 @@ from hwcalc.cli.output import Answer, answer, view_of, why_not
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.planner.diff import Difference
+    from hwcalc.planner.diff import Change, Difference
 
 
 @command(
@@ -126,11 +126,9 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     from hwcalc.report.summary import footnotes
     from hwcalc.text import clean
 
-    rows = []
-    for figure in difference.figures:
-        sizes = ("unknown" if size is None else f"{size:,}" for size in (figure.a, figure.b))
-        apart = "" if figure.difference is None else f"{figure.difference:+,}" if figure.difference else "0"
-        rows.append((figure.name, *sizes, apart))
+    rows = [_for_people(figure) for figure in difference.figures]
+    if plan_a.fit is not None and plan_b.fit is not None:
+        rows.append(("verdict", plan_a.fit.verdict.text, plan_b.fit.verdict.text, ""))
     figures = view.table((f"at {seq:,} tokens", "A", "B", "B - A"), rows, right=(1, 2, 3))
     changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
     few, more = changed[:_MOST_KEYS], len(changed) - _MOST_KEYS
@@ -142,6 +140,32 @@ def diff(*, models: list[str] | None, **options: Any) -> Answer:
     pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
     told = footnotes(pairs, view)
     return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""), status=status, remarks=remarks)
+
+
+_FIGURES: Final = {
+    "parameters.total": "parameters",
+    "parameters.active": "active parameters",
+    "cache.bytes_per_token": "cache of a token",
+    "cache.state_bytes_per_sequence": "state of a sequence",
+    "cache.bytes_per_sequence": "cache of a sequence",
+    "cache.total_bytes": "cache",
+    "memory.weights.bytes": "weights",
+    "memory.total_bytes": "all together",
+}
+"""What a figure is called in the table. Documents and CSV have its name."""
+
+
+def _for_people(figure: Change) -> tuple[str, str, str, str]:
+    """A figure of both models in words and binary units, and the difference with its sign."""
+    from hwcalc.report.text import parameters
+    from hwcalc.units import human_bytes
+
+    written = parameters if figure.name.startswith("parameters.") else human_bytes
+    a, b = ("unknown" if size is None else written(size) for size in (figure.a, figure.b))
+    apart = figure.difference
+    if not apart:
+        return _FIGURES[figure.name], a, b, "" if apart is None else "same"
+    return _FIGURES[figure.name], a, b, f"{'+' if apart > 0 else '-'}{written(abs(apart))}"
 
 
 def _csv(difference: Difference, seq: int) -> str:

@@ -30,15 +30,19 @@ from hwcalc.library.load import Missing, load, load_each, with_dimensions
 from hwcalc.model import ModelLike, ModelSpec, Note
 from hwcalc.planner.command_line import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
+from hwcalc.planner.layouts import divides
 from hwcalc.planner.options import OPTIONS, Asked, ExploreOptions, take_options, takes
 from hwcalc.planner.values import refuse_auto
 from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.dtypes import format_spellings
 from hwcalc.quantization.planned import format_name
 from hwcalc.sources.request import tell
 from hwcalc.text import clean, cut, shell_word
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 MAIN: Final = "main.js"
@@ -194,13 +198,25 @@ def payload_of(
         "batches": list(axes.batches),
         "layouts": [asdict(layout) for layout in axes.layouts],
         "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
-        "gpus": [
-            {"id": gpu.id, "name": getattr(gpu, "name", gpu.id), "memory": str(gpu.memory_marketing_gb)}
-            for gpu in (load_gpu(name, []) for name in axes.gpus)
-        ],
+        "gpus": [_gpu(load_gpu(name, [])) for name in axes.gpus],
+        "formats": format_spellings(),
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
         **pools.pieces,
+    }
+
+
+def _gpu(gpu: Gpu) -> dict[str, Any]:
+    from hwcalc.profiles.gpus import gpu_aliases
+
+    # A size of memory at the end of an id may be that which its profile has without a word.
+    stem = gpu.id.removesuffix(f"-{gpu.memory_marketing_gb}gb")
+    return {
+        "id": gpu.id,
+        "name": getattr(gpu, "name", gpu.id),
+        "memory": str(gpu.memory_marketing_gb),
+        "node": gpu.node,
+        "aliases": [stem, *(alias for alias, meant in gpu_aliases().items() if meant in (gpu.id, stem))],
     }
 
 
@@ -227,6 +243,7 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
         "layers": [[pools.text(title_of(group.kind.name)), pools.text(group.layers.text)] for group in spec.stack.groups],
         "parameters": None if spec.parameters is None else spec.parameters.total,
         "warnings": [note.message for note in spec.warnings],
+        "shares": sorted({layout.tp for layout in axes.layouts if divides(spec, layout.tp)}),
         "engines": engines,
         "hand": hand_of(spec, model.changed, axes, pools, engines) if by_hand else _NOT_BY_HAND,
         **sections_of(spec, axes, pools),
@@ -392,5 +409,7 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
     if named:
         first["gpu"] = axes.gpus[0]
     if {"gpus", "tp"} & asked.given:
-        first |= asdict(_layout(asked))
+        sizes = asdict(_layout(asked))
+        # How many share each layer follows from the model, unless the user says it.
+        first |= sizes if "tp" in asked.given else {"count": sizes["count"]}
     return first

@@ -6,6 +6,7 @@ Equal pieces of forms are in pools, and what one engine has for one model is a g
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, product
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
+from hwcalc.planner.layouts import copies_of
 from hwcalc.planner.solve import closed_form
 
 GPUS: Final = ("rtx-4090", "l4", "a100-sxm4-80gb", "h100-sxm5-80gb", "h200-sxm-141gb", "b200-180gb", "mi300x", "apple-m4-max-40c")
@@ -343,9 +345,24 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
     return {
         "dtypes": [made.default_dtype, *made.dtypes[1:]],
         "weights": [AS_PUBLISHED, *made.weights[1:]],
+        "beyond": beyond_of(made.plain, axes.most_tokens),
+        "copies": {str(tp): copies_of(made.plain, tp) for tp in dict.fromkeys(layout.tp for layout in axes.layouts)},
         **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
         "parts": [grid(name) for name in names],
     }
+
+
+def beyond_of(opened: Occupancy, most: int) -> dict[str, Any] | None:
+    """Up to how many tokens the engine starts without variables of its environment, and those that it needs beyond; ``None`` if it needs none."""
+
+    def needs(tokens: int) -> tuple[str, ...]:
+        return tuple(opened.sized(seq=tokens).reported().environment)
+
+    variables = needs(most)
+    if not variables:
+        return None
+    accepted = bisect_left(range(1, most), 1, key=lambda tokens: int(needs(tokens) == variables))
+    return {"tokens": accepted, "variables": " ".join(variables)}
 
 
 def sentence(error: KvplanError) -> str:
@@ -360,10 +377,10 @@ class _Forms:
         self._pools = pools
         self._gpus = tuple(load_gpu(name, []) for name in axes.gpus)
         self._sizes = tuple(layout.parallel(engine) for layout in axes.layouts)
-        self._plain = accepted(model, engine, axes)
+        self.plain = accepted(model, engine, axes)
         self._found: dict[Place, Cell] = {}
         self._joint: dict[Place, Cell] = {}
-        self.default_dtype = str(self._plain.dtypes.kv)
+        self.default_dtype = str(self.plain.dtypes.kv)
         dtypes = (name for name in axes.dtypes_of(engine) if name != self.default_dtype)
         self.dtypes: tuple[str | None, ...] = (None, *(name for name in dtypes if self._takes(dtype=name)))
         weights = axes.weights_of(engine, model)
@@ -450,7 +467,7 @@ class _Forms:
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
         try:
-            opened = self._plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
+            opened = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
             return drawn_form(opened) or _no_form(opened)
         except KvplanError as error:
             return error

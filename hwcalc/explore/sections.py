@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
-from hwcalc.explore.runs import LARGEST, LEAST_TOKENS, MOST_TOKENS, Pools, accepted, drawn_form, plan_options, sentence
+from hwcalc.explore.runs import (
+    LARGEST,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    Pools,
+    drawn_form,
+    grid_of,
+    plan_options,
+    sentence,
+    usual_request,
+)
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window
@@ -54,7 +64,12 @@ def variants_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> list[dict[str
     rows = []
     for name, told, change in variants:
         changed = changed_model(model, change)
-        curves = {engine: _curve(changed, engine, axes, pools) for engine in axes.engines}
+        curves = {
+            engine: grid_of(
+                {(number,): _curve(changed, engine, gpu, axes, pools) for number, gpu in enumerate(axes.gpus)}, (len(axes.gpus),)
+            )
+            for engine in axes.engines
+        }
         rows.append({"name": name, "note": told, "engines": curves})
     return rows
 
@@ -87,10 +102,10 @@ def _has_latents(stack: Stack) -> bool:
     return any(isinstance(group.kind, LatentAttention) for group in stack.groups)
 
 
-def _curve(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> int:
-    """The place of a curve, or -1 less the place of why there is none."""
+def _curve(model: ModelSpec, engine: str, gpu: str, axes: PageAxes, pools: Pools) -> int:
+    """The place of a curve on one GPU, or -1 less the place of why there is none."""
     try:
-        opened = accepted(model, engine, axes)
+        opened = usual_request(model, engine, axes, gpu=gpu)
         if _has_latents(model.stack) and not _has_latents(opened.stack):
             return -1 - pools.text(f"{opened.engine.label} has latent attention for models that are made with it.")
         form = drawn_form(opened)
@@ -171,7 +186,7 @@ def _answers(
         return text(sentence(error))
     support = opened.policies.support(given["policy"])
     if not support.offered:
-        return text(support.how)
+        return text(support.how or f"{opened.engine.label} has no cache policy {given['policy'].policy.name}.")
     columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, "refused")}
     search = _Once()
     for seq, batch in product(lengths, BATCHES):

@@ -95,7 +95,7 @@ def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout
     def ranked() -> tuple[Layout, ...]:
         dealt = deals and has_experts(model)
         every = tuple(_every(model, gpus, width) if any_layout else _sensible(model, gpus, width, deals=dealt))
-        copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
+        copies = {tp: copies_of(opened, tp) for tp in {layout.tp for layout in every}}
         full = max(copies)
 
         def rank(layout: Layout) -> tuple[bool, int, int, int]:
@@ -167,7 +167,7 @@ def divides(model: ModelSpec, tp: int) -> bool:
     return not any(count % tp for count in model.once("attention heads", heads))
 
 
-def _copies(opened: Occupancy, tp: int) -> int:
+def copies_of(opened: Occupancy, tp: int) -> int:
     """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
     rules, model = opened.deployment.weight_rules(), opened.model
 

@@ -21,9 +21,10 @@ export function columnAt(column, place) {
  * @param {Model} model
  * @param {State} state
  * @param {string[]} texts
+ * @param {string} gpuName
  * @returns {Answer | NoAnswer}
  */
-function policyAnswer(rows, model, state, texts) {
+function policyAnswer(rows, model, state, texts, gpuName) {
   const columns = rows.rows.find((row) => row.policy === state.policy)?.engines[state.engine];
   if (columns === undefined) return { refused: `This page has no numbers of ${state.engine} under a policy.` };
   if (typeof columns === "number") return { refused: texts[columns] ?? "" };
@@ -32,7 +33,7 @@ function policyAnswer(rows, model, state, texts) {
   const length = rows.lengths.indexOf(state.seq);
   const batch = rows.batches.indexOf(state.batch);
   if (!usual || length < 0 || batch < 0 || state.gpu !== rows.gpu || state.count !== 1 || state.hand !== null) {
-    return { refused: `Under a policy this page has exact answers on one ${rows.gpu} in the default formats alone. The command line below plans any other.` };
+    return { refused: `Under a policy this page has exact answers on one ${gpuName} in the default formats alone. The command line below plans any other.` };
   }
   const place = length * rows.batches.length + batch;
   const refused = columnAt(columns.refused, place);
@@ -87,7 +88,7 @@ export function answersOf(payload, poolsOf, forms) {
     const rows = policyRowsOf(payload, state);
     if (rows === null) return null;
     const model = modelOf(payload, state);
-    return policyAnswer(rows, model, state, poolsOf(model).texts);
+    return policyAnswer(rows, model, state, poolsOf(model).texts, payload.gpus.find(({ id }) => id === rows.gpu)?.name ?? rows.gpu);
   };
   return {
     answer(state) {

@@ -64,7 +64,7 @@ function sliderField(id, label, unit, choose) {
   /** @type {number[]} */
   let values = [];
   const at = () => values[Number(slider.value)] ?? values[0] ?? 1;
-  const slider = html("input", { id, type: "range", min: 0, step: 1, oninput: () => choose(at(), false), onchange: () => choose(at(), true) });
+  const slider = html("input", { id, type: "range", list: `${id}-ticks`, min: 0, step: 1, oninput: () => choose(at(), false), onchange: () => choose(at(), true) });
   const typed = () => {
     const number = tokensOf(text.value);
     const wrong = Number.isNaN(number) || number < 1;
@@ -84,11 +84,15 @@ function sliderField(id, label, unit, choose) {
     onblur: () => text.setCustomValidity(""),
   });
   const { element, say } = field(id, label, slider, text);
+  const ticks = html("datalist", { id: `${id}-ticks` });
+  element.append(ticks);
   return {
     element,
-    /** @param {number[]} list @param {number} value @param {string | null} [note] */
-    show(list, value, note = null) {
+    /** @param {number[]} list @param {number} value @param {string | null} [note] @param {number | null} [mark] a value that has a tick */
+    show(list, value, note = null, mark = null) {
       values = list;
+      const tick = mark === null ? -1 : list.indexOf(mark);
+      ticks.replaceChildren(...(tick < 0 ? [] : [html("option", { value: tick, label: shortTokens(mark ?? 0) })]));
       slider.max = String(Math.max(0, list.length - 1));
       slider.value = String(list.indexOf(nearest(list, value)));
       slider.disabled = list.length < 2;
@@ -271,7 +275,7 @@ export function controlsSection(page) {
       const only = known === null ? null : "Only some values are known exactly here: the nearest is taken.";
       const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
       model.show(state);
-      length.show(known?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength);
+      length.show(known?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength, described.max_seq);
       const most = "refused" in form ? Infinity : mostBatch(form);
       const refusal = most < Math.max(...payload.batches) ? `The engine takes at most ${exact(most)} at once.` : null;
       batch.show(known?.batches ?? payload.batches.filter((number) => number <= most), state.batch, only ?? refusal);

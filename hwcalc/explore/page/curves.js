@@ -25,7 +25,7 @@ function knees(form) {
  * @returns {{ model: Model, form: Form, state: State, end: number, fits: number } | { model: Model, refused: string }}
  */
 function described(page, state, model) {
-  const own = page.valid({ ...state, model: model.id, hand: model.id === state.model ? state.hand : null });
+  const own = page.changed(state, { model: model.id, hand: model.id === state.model ? state.hand : null });
   const form = page.form(own);
   if ("refused" in form) return { model, refused: form.refused };
   const end = Math.min(page.payload.lengths.most, Math.max(form.max_seq ?? page.payload.lengths.most, model.id === state.model ? state.seq : 0));

@@ -8,7 +8,7 @@ import { substitute } from "./forms.js";
  * @param {number[]} places
  * @returns {number | null}
  */
-function gridAt(grid, places) {
+export function gridAt(grid, places) {
   let found = grid;
   for (const place of places) {
     if (!Array.isArray(found)) break;

@@ -26,7 +26,7 @@ export function enginesSection(page) {
   /** @param {State} state */
   function update(state) {
     const found = page.payload.engines.map((engine) => {
-      const own = page.valid({ ...state, engine: engine.name });
+      const own = page.changed(state, { engine: engine.name });
       return { engine, own, sizes: page.sizes(own) };
     });
     lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by each engine, on the fullest GPU. Weights, activations and overhead are expected values of estimates.`;

@@ -3,7 +3,7 @@
 import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
-import { reasonOf } from "./reason.js";
+import { beyondWords, reasonOf } from "./reason.js";
 import { UNLIMITED } from "./solve.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
@@ -193,7 +193,9 @@ export function summarySection(page) {
   const size = html("strong", {});
   const refusal = html("span", { class: "refused" });
   const range = html("span", { class: "range" });
-  const line = html("p", {}, badge.element, " ", size, " ", range, refusal);
+  const beyond = html("span", { class: "beyond" });
+  const line = html("p", {}, badge.element, " ", beyond, " ", size, " ", range, refusal);
+  const lacking = html("ul", { class: "lacking", role: "status" });
   const asked = html("p", {});
   const reason = html("p", { class: "reason" });
   const words = html("ul", { class: "limits" });
@@ -201,6 +203,7 @@ export function summarySection(page) {
   const element = html(
     "section",
     { class: "panel summary", id: "answer", tabindex: -1, "aria-labelledby": "answer-title" },
+    lacking,
     html("h2", { id: "answer-title", class: "visually-hidden" }, "Does it fit?"),
     line,
     asked,
@@ -215,6 +218,11 @@ export function summarySection(page) {
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
       const refused = "refused" in answer;
+      const missing = page.lacking();
+      lacking.replaceChildren(...missing.map((text) => html("li", {}, text)));
+      lacking.hidden = missing.length === 0;
+      beyond.textContent = beyondWords(page.payload, modelOf(page.payload, state), state);
+      beyond.hidden = refused || beyond.textContent === "";
       for (const part of [words, badge.element, size, range, reason]) part.hidden = refused;
       refusal.hidden = !refused;
       if (refused) {
@@ -232,7 +240,7 @@ export function summarySection(page) {
       badge.show(fit.verdict);
       const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
-      live.say(`${badge.element.textContent}: ${[size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
+      live.say(`${badge.element.textContent}: ${[beyond.textContent, size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
     },
   };
 }

@@ -62,7 +62,7 @@ export function liveSection(page) {
   const follow = () => {
     const wanted = wantedBy(location.hash);
     const { model } = wanted;
-    if (typeof model === "string" && !known(model)) void show(model, () => page.set(page.valid(wanted)));
+    if (typeof model === "string" && !known(model)) void show(model, () => page.take(wanted));
   };
   addEventListener("hashchange", follow);
   follow();

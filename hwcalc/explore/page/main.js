@@ -12,7 +12,7 @@ import { liveSection } from "./live.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
 import { updaterOf } from "./sight.js";
-import { fragmentOf, validState, wantedBy } from "./state.js";
+import { changedState, fragmentOf, lackingOf, validState, wantedBy } from "./state.js";
 import { strategiesSection } from "./strategies.js";
 import { stripSection } from "./strip.js";
 import { html } from "./tables.js";
@@ -40,7 +40,7 @@ const REST_MS = 250;
 /**
  * The store of a payload, and what happens after a change.
  * @param {Payload} payload
- * @param {Partial<Record<keyof State, unknown>>} wanted
+ * @param {Wanted} wanted
  * @param {(state: State, before: State, settled: boolean) => void} changed
  * @returns {Page}
  */
@@ -49,8 +49,10 @@ function pageOf(payload, wanted, changed) {
   const later = new Map();
   const pools = (/** @type {Model} */ model) => later.get(model) ?? payload;
   const forms = formsOf(payload, pools);
-  const valid = (/** @type {Partial<Record<keyof State, unknown>>} */ state) => validState(payload, forms, state);
+  const valid = (/** @type {Wanted} */ state) => validState(payload, forms, state);
+  const other = (/** @type {State} */ state, /** @type {Partial<State>} */ change) => changedState(payload, forms, state, change);
   let state = valid(wanted);
+  let lacking = lackingOf(payload, wanted, state);
   return {
     payload,
     pools,
@@ -64,12 +66,21 @@ function pageOf(payload, wanted, changed) {
     state: () => state,
     set(change, settled = true) {
       const before = state;
-      state = valid({ ...state, ...change });
+      state = other(state, change);
+      lacking = [];
       changed(state, before, settled);
     },
+    take(wanted) {
+      const before = state;
+      state = valid(wanted);
+      lacking = lackingOf(payload, wanted, state);
+      changed(state, before, false);
+    },
+    lacking: () => lacking,
     form: forms,
     ...answersOf(payload, pools, forms),
     valid,
+    changed: other,
     command: (state) => commandOf(payload, state),
   };
 }
@@ -175,12 +186,12 @@ function start(root) {
   const { update, settled } = updaterOf(sections);
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
-    page.set(page.valid(wantedBy(location.hash)), false);
+    page.take(wantedBy(location.hash));
     address.came();
   };
   addEventListener("popstate", arrive);
   addEventListener("hashchange", arrive);
-  const whole = (/** @type {Partial<State> | undefined} */ state) => page.valid({ ...page.state(), ...state });
+  const whole = (/** @type {Partial<State> | undefined} */ state) => page.changed(page.state(), state ?? {});
   globalThis.kvplan = {
     payload,
     state: () => page.state(),

@@ -1,7 +1,22 @@
 // Why something does not fit, in the words of the command line.
 
+import { engineOf, runsOf } from "./data.js";
 import { partsBytes } from "./forms.js";
 import { exact, human } from "./tables.js";
+
+/**
+ * What is to be known of a sequence that is longer than the model is made for, or than the engine takes without a word; empty for others.
+ * @param {Payload} payload
+ * @param {Model} model
+ * @param {State} state
+ */
+export function beyondWords(payload, model, { engine, seq }) {
+  const past = model.max_seq !== null && seq > model.max_seq ? `longer than the model's own maximum of ${exact(model.max_seq)} tokens` : "";
+  const runs = runsOf(model, engine, false);
+  const beyond = runs !== null && "curve" in runs ? runs.beyond ?? null : null;
+  const needs = beyond !== null && seq > beyond.tokens ? `${engineOf(payload, engine).label} starts only with ${beyond.variables}` : "";
+  return [past, needs].filter(Boolean).join(": ");
+}
 
 /**
  * Why it does not fit, as a plan's `fit.message` says it but for the messages of engines themselves; empty if it fits.

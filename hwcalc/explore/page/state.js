@@ -1,6 +1,8 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
+import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stepsOf } from "./data.js";
+import { holds } from "./forms.js";
+import { exact } from "./tables.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -57,15 +59,123 @@ function chosen(names, wanted, otherwise) {
   return names.find((name) => name === wanted) ?? names.find((name) => name === otherwise) ?? first;
 }
 
+/** A name as people write it: capitals, blanks and hyphens do not matter. @param {unknown} name */
+function letters(name) {
+  return String(name).toLowerCase().replace(/[^a-z0-9/]/g, "");
+}
+
+/**
+ * What is asked for by the names of the page: an id for each of its other spellings.
+ * @param {Payload} payload
+ * @param {Wanted} wanted
+ * @returns {Wanted}
+ */
+function named(payload, wanted) {
+  /** @type {(given: unknown, rows: [id: string, ...spellings: string[]][]) => unknown} */
+  const idOf = (given, rows) => {
+    if (given === undefined || rows.some(([id]) => id === given)) return given;
+    const alike = rows.filter((names) => names.some((name) => letters(name) === letters(given)));
+    return alike.length === 1 ? alike[0]?.[0] : given;
+  };
+  const format = (/** @type {unknown} */ given) => (typeof given === "string" && Object.hasOwn(payload.formats, given.toLowerCase()) ? payload.formats[given.toLowerCase()] : given);
+  return {
+    ...wanted,
+    model: idOf(wanted.model, payload.models.map(({ id }) => [id, id.split("/").at(-1) ?? id])),
+    engine: idOf(wanted.engine, payload.engines.map(({ name, label }) => [name, label])),
+    gpu: idOf(wanted.gpu, payload.gpus.map(({ id, name, aliases }) => [id, name, ...aliases])),
+    ...("dtype" in wanted ? { dtype: format(wanted.dtype) } : {}),
+    ...("weights" in wanted ? { weights: format(wanted.weights) } : {}),
+  };
+}
+
+/** What stands in an address, and what it is called. @type {[name: Exclude<keyof State, "hand">, label: string][]} */
+const NAMED = [["model", "model"], ["engine", "engine"], ["gpu", "GPU"], ["dtype", "format of the cache"], ["weights", "format of the weights"], ["policy", "policy"]];
+/** @type {[name: "seq" | "batch" | "count" | "tp", label: string][]} */
+const COUNTED = [["seq", "tokens"], ["batch", "sequences"], ["count", "GPUs"], ["tp", "GPUs that share each layer"]];
+const MOST_SAID = 5;
+const LONGEST_SAID = 60;
+
+/**
+ * What an address asks for and the page does not have, each with what is shown in its place.
+ * @param {Payload} payload
+ * @param {Wanted} wanted
+ * @param {State} state
+ */
+export function lackingOf(payload, wanted, state) {
+  const asked = named(payload, wanted);
+  const quotedWord = (/** @type {unknown} */ value) => `"${String(value).slice(0, LONGEST_SAID)}"`;
+  const given = (/** @type {keyof State} */ name) => asked[name] !== undefined && asked[name] !== null && asked[name] !== "";
+  const shown = (/** @type {keyof State} */ name) => {
+    if (name === "gpu") return payload.gpus.find(({ id }) => id === state.gpu)?.name ?? state.gpu;
+    if (name === "engine") return `${engineOf(payload, state.engine).label} ${engineOf(payload, state.engine).version}`.trim();
+    return String(state[name] ?? "none");
+  };
+  const names = NAMED.filter(([name]) => given(name) && asked[name] !== state[name] && !(name === "model" && payload.live));
+  const numbers = COUNTED.filter(([name]) => given(name) && (typeof asked[name] === "string" ? tokensOf(asked[name]) : asked[name]) !== state[name]);
+  const hand = asked.hand && JSON.stringify(Object.values(state.hand ?? {}).map(String)) !== JSON.stringify(DIMENSIONS.map((name) => String(Object(asked.hand)[name])));
+  const unknown = Object.keys(asked).filter((name) => !(name in state) && !DIMENSIONS.some((one) => one === name) && Object(asked)[name]);
+  const all = [
+    ...names.map(([name, label]) => `The page has no ${label} ${quotedWord(asked[name])}${state[name] === "" ? "" : `: shown is ${shown(name)}`}.`),
+    ...numbers.map(([name, label]) => `The page has no ${quotedWord(asked[name])} ${label}: shown is ${exact(state[name])}.`),
+    ...(hand ? [`The page has not all dimensions of the address: shown are those ${state.hand === null ? "of the model" : "nearest to them"}.`] : []),
+    ...unknown.map((name) => `The page knows no ${quotedWord(name)} in an address.`),
+  ];
+  return all.length > MOST_SAID ? [...all.slice(0, MOST_SAID), `And ${exact(all.length - MOST_SAID)} things more.`] : all;
+}
+
+/**
+ * How many GPUs share each layer where nobody says it, by the order of hwcalc/planner/layouts.py: first what leaves no replica without a
+ * sequence, then what keeps each key and value once, then as many as get whole heads inside one machine. It is the first that holds the work.
+ * @param {Payload} payload
+ * @param {(state: State) => Form | NoAnswer} forms
+ * @param {State} state
+ */
+export function usualShare(payload, forms, state) {
+  const { shares } = modelOf(payload, state);
+  const node = payload.gpus.find(({ id }) => id === state.gpu)?.node ?? state.count;
+  const all = sharesOf(payload, state.engine, state.count);
+  const whole = all.filter((tp) => shares.includes(tp) && (state.count <= node || node % tp === 0)).sort((first, second) => second - first);
+  const runs = runsOf(modelOf(payload, state), state.engine, false);
+  const copies = (/** @type {number} */ tp) => (runs !== null && "curve" in runs ? runs.copies?.[tp] ?? 1 : 1);
+  const full = Math.max(1, ...whole.map(copies));
+  const rank = (/** @type {number} */ tp) => 4 * Number(state.count / tp <= state.batch) + (copies(tp) <= 1 ? 2 : Number(copies(tp) === full));
+  /** @type {number | undefined} */
+  let likely;
+  // With fewer sequences than replicas the command has stages beside the largest share; here these GPUs are replicas.
+  const idle = state.count / (whole[0] ?? 1) > state.batch;
+  for (const tp of idle ? whole : [...whole].sort((first, second) => rank(second) - rank(first))) {
+    const form = forms({ ...state, tp });
+    if ("refused" in form || !holds(form, state.seq, state.batch)) continue;
+    if (holds(form, state.seq, state.batch, "low")) return tp;
+    likely ??= tp;
+  }
+  return likely ?? whole.find((tp) => !("refused" in forms({ ...state, tp }))) ?? whole[0] ?? all[0] ?? 1;
+}
+
+/**
+ * The state with something else in it. How many GPUs share each layer follows, unless somebody chose it.
+ * @param {Payload} payload
+ * @param {(state: State) => Form | NoAnswer} forms
+ * @param {State} state
+ * @param {Partial<State>} change
+ */
+export function changedState(payload, forms, state, change) {
+  /** @type {Wanted} */
+  const wanted = { ...state, ...change };
+  if (change.tp === undefined && state.tp === usualShare(payload, forms, state)) delete wanted.tp;
+  return validState(payload, forms, wanted);
+}
+
 /**
  * The nearest state that the page has. What is unknown or missing becomes its default, what is too large the largest.
  * @param {Payload} payload
  * @param {(state: State) => Form | NoAnswer} forms
- * @param {Partial<Record<keyof State, unknown>>} wanted
+ * @param {Wanted} given
  * @returns {State}
  */
-export function validState(payload, forms, wanted) {
+export function validState(payload, forms, given) {
   const { first, lengths, batches, layouts } = payload;
+  const wanted = named(payload, given);
   const model = chosen(payload.models.map((model) => model.id), wanted.model, first.model);
   const engine = chosen(payload.engines.map((engine) => engine.name), wanted.engine, first.engine);
   const count = nearest(layouts.map((layout) => layout.count), whole(wanted.count, 1, 2 ** 20, first.count ?? 1));
@@ -75,7 +185,7 @@ export function validState(payload, forms, wanted) {
     engine,
     gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
     count,
-    tp: nearest(sharesOf(payload, engine, count), whole(wanted.tp, 1, count, first.tp ?? 1)),
+    tp: 1,
     seq: 1,
     batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
     dtype: "",
@@ -85,11 +195,19 @@ export function validState(payload, forms, wanted) {
   };
   const described = modelOf(payload, state);
   state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? USUAL_TOKENS);
-  state.hand = validHand(described, wanted.hand, ranksOf(payload, state));
-  const formats = formatsOf(described, engine, state.hand !== null);
+  const formats = formatsOf(described, engine, false);
   if (formats.dtypes.length > 0) {
     state.dtype = chosen(formats.dtypes, wanted.dtype, first.dtype);
     state.weights = chosen(formats.weights, wanted.weights, first.weights);
+  }
+  const share = wanted.tp ?? (wanted.count === undefined ? first.tp : undefined);
+  const usual = usualShare(payload, forms, state);
+  state.tp = share === undefined ? usual : nearest(sharesOf(payload, engine, count), whole(share, 1, count, usual));
+  state.hand = validHand(described, wanted.hand, ranksOf(payload, state));
+  const byHand = formatsOf(described, engine, state.hand !== null);
+  if (state.hand !== null && byHand.dtypes.length > 0) {
+    state.dtype = chosen(byHand.dtypes, wanted.dtype, first.dtype);
+    state.weights = chosen(byHand.weights, wanted.weights, first.weights);
   }
   state.policy = described.policies?.rows.find((row) => row.policy === wanted.policy)?.policy ?? null;
   return snapped(payload, state, forms(state));
@@ -144,7 +262,7 @@ export function fragmentOf(state) {
 /**
  * What a fragment asks for, whether there is such a thing or not.
  * @param {string} fragment
- * @returns {Partial<Record<keyof State, unknown>>}
+ * @returns {Wanted}
  */
 export function wantedBy(fragment) {
   const words = Object.fromEntries(new URLSearchParams(fragment.replace(/^#/, "")));

@@ -159,7 +159,9 @@ export function stripSection(page) {
     }
     const most = layers.reduce((largest, layer) => Math.max(largest, layer.bytes), 0);
     const others = "refused" in terms ? [] : terms.filter((sizes) => !ofLayers(sizes));
-    const beside = others.map(({ term, bytes }) => ` Beside the layers: ${human(bytes)} of ${term.kind}.`).join("");
+    const kinds = [...new Set(others.map(({ term }) => term.kind))];
+    const besideOf = (/** @type {string} */ kind) => others.filter(({ term }) => term.kind === kind).reduce((sum, { bytes }) => sum + bytes, 0);
+    const beside = kinds.map((kind) => ` Beside the layers: ${human(besideOf(kind))} of ${kind}.`).join("");
     lead.textContent = `${exact(layers.length)} layers, one cell each${keeping < layers.length ? `; ${exact(keeping)} keep a cache` : ""}. The stronger and fuller the cell, the more bytes of one sequence of ${exact(state.seq)} tokens it has. The fullest has ${human(most)}.${beside}`;
     cellsMade();
     for (const [place, cell] of cells.entries()) {

@@ -5,7 +5,9 @@ const UNITS = /** @type {[number, string][]} */ ([[2 ** 40, "TiB"], [2 ** 30, "G
 const KIB = 2 ** 10;
 /** Numbers are written in one way, whatever the language of the browser. To make these takes far longer than to use them. */
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const HUNDREDTHS = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+/** A half goes to the even digit, as Python rounds it: page and command line show the same bytes alike. @type {Intl.NumberFormatOptions & { roundingMode: string }} */
+const TWO_DIGITS = { minimumFractionDigits: 2, maximumFractionDigits: 2, roundingMode: "halfEven" };
+const HUNDREDTHS = new Intl.NumberFormat("en-US", TWO_DIGITS);
 
 /** @typedef {string | number | boolean | null | undefined | ((event: any) => void)} Attribute */
 /** @typedef {Node | string | number | null | undefined} Child */

@@ -105,6 +105,10 @@ interface Runs {
   dtypes: string[];
   /** Formats of the weights, the default first. */
   weights: string[];
+  /** Up to how many tokens it starts without these variables of its environment; null where it needs none. */
+  beyond?: { tokens: number; variables: string } | null;
+  /** How many of so many GPUs that share each layer keep the same keys and values. */
+  copies?: Record<string, number>;
   /** Of `texts`: why the engine refuses that, or null where it does not. The other grids say nothing where it is refused. */
   refused: Grid;
   /** Of `curves`. */
@@ -131,6 +135,8 @@ interface Model {
   /** Its layers by kind, those without a cache too: places in `texts`, such as "no cache" and "1,3-5". */
   layers: [kind: number, layers: number][];
   parameters: number | null;
+  /** How many GPUs may share each layer so that each has whole heads. */
+  shares: number[];
   /** Warnings that hold for every plan of it. */
   warnings: string[];
   engines: Record<string, Runs | Refused>;
@@ -156,6 +162,10 @@ interface Gpu {
   id: string;
   name: string;
   memory: string;
+  /** GPUs of one machine. */
+  node: number;
+  /** Other spellings of the id. */
+  aliases: string[];
 }
 
 /** GPUs in all, and how many of them share each layer. */
@@ -177,8 +187,8 @@ interface Hand {
 interface Variant {
   name: string;
   note: string;
-  /** Of `curves`, by engine, in its default format on one GPU; below zero it is refused. */
-  engines: Record<string, number>;
+  /** Of `curves`, by engine, in its default format on one GPU of each kind (the only axis of the grid); below zero it is refused. */
+  engines: Record<string, Grid>;
 }
 
 /** A whole number; as its digits where JavaScript would round it. `Number()` and `BigInt()` read both. */
@@ -259,6 +269,8 @@ interface Payload {
   verdicts: Record<Verdict, { words: string; meaning: string }>;
   gpus: Gpu[];
   engines: Engine[];
+  /** Other spellings of formats. */
+  formats: Record<string, string>;
   models: Model[];
   texts: string[];
   shapes: Shape[];
@@ -284,6 +296,9 @@ interface State {
   /** Dimensions set by hand; null goes by the model. */
   hand: Record<Dimension, number> | null;
 }
+
+/** What an address asks for, whether there is such a thing or not. */
+type Wanted = Partial<Record<keyof State, unknown>>;
 
 /** A bigint only where a number would not be exact, beyond 2^53: `Number(bytes)` before arithmetic for drawing. */
 type Bytes = number | bigint;
@@ -413,7 +428,13 @@ interface Page {
   /** For a loop over many lengths: `sizesAt(form, tokens, sequences)` of solve.js. It does not depend on `seq` and `batch`. */
   form(state: State): Form | NoAnswer;
   /** The nearest state that the page has: what is not known becomes its default, what is too large the largest. */
-  valid(wanted: Partial<Record<keyof State, unknown>>): State;
+  valid(wanted: Wanted): State;
+  /** The state with something else in it. How many GPUs share each layer follows, unless somebody chose it. */
+  changed(state: State, change: Partial<State>): State;
+  /** Choose what an address asks for. */
+  take(wanted: Wanted): void;
+  /** What the address asked for and the page does not have, in sentences, until something else is chosen. */
+  lacking(): string[];
   /** The command line of a state. */
   command(state: State): string;
 }

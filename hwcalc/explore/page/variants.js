@@ -1,7 +1,7 @@
 // What if the same model had another kind of attention?
 
 import { barRows, panel } from "./bars.js";
-import { engineOf, modelOf, plainTerm } from "./data.js";
+import { engineOf, gridAt, modelOf, plainTerm } from "./data.js";
 import { termBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, sequencesWords, tableOf } from "./tables.js";
 
@@ -13,12 +13,13 @@ export function variantsSection(page) {
   const element = panel("variants", "What if: other kinds of attention", lead, chart, table.element);
 
   /** @param {Model} model @param {State} state */
-  function rowsOf(model, { engine, seq, batch }) {
+  function rowsOf(model, { engine, gpu, seq, batch }) {
     const { curves, texts } = page.pools(model);
+    const chosen = page.payload.gpus.findIndex((one) => one.id === gpu);
     /** @type {(variant: Variant) => { name: string, note: string, bytes: number | null, refused?: string }[]} */
     const rows = ({ name, note, engines }) => {
-      const place = engines[engine];
-      if (place === undefined) return [];
+      const place = gridAt(engines[engine] ?? null, [chosen]);
+      if (place === null) return [];
       const curve = curves[place];
       if (curve === undefined) return [{ name, note, bytes: null, refused: texts[-1 - place] ?? "" }];
       const each = curve.total.reduce((sum, term) => sum + termBytes(plainTerm(page.pools(model), term, null), seq), 0);
@@ -34,7 +35,7 @@ export function variantsSection(page) {
     if (rows.length === 0) return;
     const largest = Math.max(1, ...rows.map((row) => row.bytes ?? 0));
     const many = sequencesWords(state.batch);
-    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${engineOf(page.payload, state.engine).label}, in its default format on one GPU.`;
+    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${engineOf(page.payload, state.engine).label}, in its default format on one ${page.payload.gpus.find(({ id }) => id === state.gpu)?.name ?? state.gpu}.`;
     const refusals = new Set(rows.map((row) => row.refused));
     const [reason] = refusals;
     if (refusals.size === 1 && reason !== undefined) {

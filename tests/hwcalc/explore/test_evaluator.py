@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from hwcalc.library.load import load, with_dimensions
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import Access
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
+from hwcalc.units import GIB, KIB, MIB, human_bytes
 from tests.hwcalc.explore.planned import agree, planned
 from tests.hwcalc.form_answers import answer, form_of
 
@@ -321,6 +323,86 @@ def test_the_largest_state_is_exact(tmp_path: Path) -> None:
 
         assert expected["cache"]["total_bytes"] > 2**53
         assert [expected] == page(["answer", state])
+
+
+def test_sizes_are_written_as_on_the_command_line(tmp_path: Path) -> None:
+    """Every x.xx5 is rounded alike, and so are its neighbours: 6,039,797,760 bytes are 5.625 GiB, which both write as 5.62."""
+    halves = [unit * (2 * number + 1) // 200 for unit in (KIB, MIB, GIB, 1024 * GIB) for number in range(2_000)]
+    eighths = [unit * (2 * number + 1) // 8 for unit in (KIB, MIB, GIB, 1024 * GIB) for number in range(4 * 1024)]
+    sizes = [size + more for size in (*halves, *eighths) for more in (-1, 0, 1)]
+
+    assert [human_bytes(size) for size in sizes] == Page(tmp_path, None)(*(["human", size] for size in sizes))
+    assert human_bytes(6_039_797_760) == "5.62 GiB"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """Models with one head of keys, with latents, with experts and without heads, in all layouts."""
+    names = ("google/gemma-3-1b-it", "deepseek-ai/DeepSeek-V2-Lite", "openai/gpt-oss-20b", "meta-llama/Llama-3.3-70B-Instruct")
+    axes = PageAxes(gpus=("l4", "h100-sxm5-80gb"), engines=("reference", "vllm", "llamacpp"))
+    models = [PageModel(spec=load_model(name), argument=name) for name in names]
+    return Page(tmp_path_factory.mktemp("shared"), payload_of(models, axes))
+
+
+@pytest.mark.parametrize(("seq", "batch"), [(4_096, 1), (32_768, 64)])
+def test_gpus_share_layers_as_on_the_command_line(shared: Page, seq: int, batch: int) -> None:
+    """Where nobody says it, ``tp`` is that of ``--gpus``, wherever the slider was before. Stages in a machine the page does not have."""
+    assert shared.payload is not None
+    for model, engine, gpu in product(shared.payload["models"], ("reference", "vllm", "llamacpp"), ("l4", "h100-sxm5-80gb")):
+        before = {"model": model["id"], "engine": engine, "gpu": gpu, "count": 1, "tp": 1, "seq": seq, "batch": batch}
+        for state in shared(*(["moved", before, {"count": count}] for count in (2, 4, 8))):
+            asked = {**plan_options(engine), "seq": seq, "batch": batch, "gpu": gpu, "gpus": state["count"]}
+            parallel = open_request(load_model(model["id"]), **asked).setup.parallel
+            assert state["tp"] == parallel.tp, state
+
+
+def test_what_somebody_chose_of_tp_stays(by_hand: Page) -> None:
+    """One GPU for each layer of three, then eight GPUs: still one."""
+    state = {"model": SMALL, "engine": "vllm", "gpu": "l4", "count": 8, "tp": 8}
+    (followed,) = by_hand(["moved", state, {"engine": "llamacpp"}])
+    (back,) = by_hand(["moved", followed, {"engine": "vllm"}])
+
+    assert (back["count"], back["tp"]) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("fragment", "gpu", "said"),
+    [
+        ("#gpu=h100", "h100-sxm5-80gb", []),
+        ("#gpu=H100&model=qwen3-8b&engine=vLLM&dtype=bfloat16", "h100-sxm5-80gb", []),
+        ("#gpu=rtx-4090", "l4", ['The page has no GPU "rtx-4090": shown is NVIDIA L4.']),
+        ("#engine=vllm@0.20", "l4", ['The page has no engine "vllm@0.20": shown is reference.']),
+        ("#weights=mxfp4", "l4", ['The page has no format of the weights "mxfp4": shown is as published.']),
+        ("#seq=9M", "l4", ['The page has no "9M" tokens: shown is 1,048,576.']),
+        ("#gpus=4", "l4", ['The page knows no "gpus" in an address.']),
+        ("#answer", "l4", []),
+    ],
+)
+def test_an_address_is_taken_at_its_word(page: Page, fragment: str, gpu: str, said: list[str]) -> None:
+    """Other spellings are taken; what the page does not have is said, and what is shown instead."""
+    state, lacking = page(["opened", fragment], ["lacking", fragment])
+
+    assert (state["gpu"], lacking) == (gpu, said)
+
+
+def test_an_address_of_the_page_lacks_nothing(page: Page) -> None:
+    """Whatever the page wrote itself."""
+    assert page.payload is not None
+    states = page(*(["valid", state] for state in drawn(page.payload, 100)))
+    fragments = page(*(["fragmentOf", state] for state in states))
+
+    assert page(*(["lacking", fragment] for fragment in fragments)) == [[]] * len(states)
+
+
+@pytest.mark.parametrize(("engine", "seq"), [("reference", 50_000), ("vllm", 50_000), ("vllm", 40_961), ("vllm", 40_960)])
+def test_past_the_end_of_the_model(page: Page, engine: str, seq: int) -> None:
+    """The page says what the plan warns of, and the variables with which the engine starts."""
+    (said,) = page(["beyond", {"model": "Qwen/Qwen3-8B", "engine": engine, "gpu": "h100-sxm5-80gb", "seq": seq}])
+    planned = plan("Qwen/Qwen3-8B", engine=engine, gpu="h100", seq=seq)
+
+    assert bool(said) == any(note.code == "beyond-maximum" for note in planned.warnings)
+    assert all(variable in said for variable in planned.request.environment)
+    assert bool(planned.request.environment) == ("starts only with" in said)
 
 
 @pytest.mark.parametrize(

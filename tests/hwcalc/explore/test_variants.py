@@ -14,24 +14,35 @@ from hwcalc.explore.sections import variants_of
 from hwcalc.library.load import with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.options import Access
-from tests.hwcalc.explore.evaluate import curve_of
+from tests.hwcalc.explore.evaluate import curve_of, grid_at
 
 GPU: Final = "h100-sxm5-80gb"
+GPUS: Final = (GPU, "l4")
 LENGTHS: Final = (128, 1_000, 4_099, 30_000)
 
 
 @cache
 def _variants(name: str) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     pools = Pools()
-    found = variants_of(load_model(name, offline=True), PageAxes(gpus=(GPU,)), pools)
+    found = variants_of(load_model(name, offline=True), PageAxes(gpus=GPUS), pools)
     return {one["name"]: one for one in found}, pools.pieces
 
 
-def _curve(name: str, variant: str, engine: str) -> Curve:
+def _curve(name: str, variant: str, engine: str, gpu: str = GPU) -> Curve:
     found, payload = _variants(name)
-    place = found[variant]["engines"][engine]
+    place = grid_at(found[variant]["engines"][engine], (GPUS.index(gpu),))
+    assert place is not None
     assert place >= 0, payload["texts"][-1 - place]
     return curve_of(payload, payload["curves"][place])
+
+
+def test_the_curve_is_that_of_the_chosen_gpu() -> None:
+    """VLLM takes more tokens at once on larger GPUs, and keeps more blocks of windows: an L4 has another cache than an H100."""
+    name, seq, own = "google/gemma-3-12b-it", 30_000, "GQA-8"
+    sizes = [_curve(name, own, "vllm", gpu).total_bytes(seq, 1) for gpu in GPUS]
+
+    assert sizes == [plan_loaded(load_model(name), {"seq": seq, "gpu": gpu, "engine": "vllm"}).cache.total_bytes for gpu in GPUS]
+    assert sizes[0] > sizes[1]
 
 
 @pytest.mark.parametrize("engine", page_engines())
@@ -62,7 +73,9 @@ def test_llamacpp_takes_attention_from_the_architecture() -> None:
     """There is no GGUF of a Qwen3 with a latent, and no guess at one."""
     found, payload = _variants("Qwen/Qwen3-8B")
 
-    assert payload["texts"][-1 - found["MLA"]["engines"]["llamacpp"]].startswith("llama.cpp has latent attention for models")
+    assert payload["texts"][-1 - (grid_at(found["MLA"]["engines"]["llamacpp"], (0,)) or 0)].startswith(
+        "llama.cpp has latent attention for models"
+    )
 
 
 def test_an_expanded_latent_is_that_of_strategies() -> None:

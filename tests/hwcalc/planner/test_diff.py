@@ -81,6 +81,19 @@ def test_one_length_for_both(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "at 4,096 tokens" in capsys.readouterr().out
 
 
+def test_the_table_is_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sizes have units, figures have names, and an accelerator gives a verdict; documents have the exact bytes."""
+    models = files(tmp_path, num_key_value_heads=2)
+    assert main(["diff", *models, "--seq", "1000", "--gpu", "l4"]) == 0
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    table = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows if row[0]}
+
+    assert table["cache of a token"] == ["4 KiB", "1 KiB", "-3 KiB"]
+    assert table["state of a sequence"] == ["0 B", "0 B", "same"]
+    assert table["cache"] == ["3.91 MiB", "1,000 KiB", "-2.93 MiB"]
+    assert table["verdict"] == ["fits", "fits"]
+
+
 @pytest.mark.parametrize("models", [[], ["a"], ["a", "b", "c"]])
 def test_two_models_are_needed(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """One model or three are wrong usage."""

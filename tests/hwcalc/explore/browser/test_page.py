@@ -105,3 +105,12 @@ def test_back_and_forward(small: Watched) -> None:
     small.page.wait_for_function("() => kvplan.state().batch !== 4")
     small.page.go_forward()
     small.page.wait_for_function("() => kvplan.state().batch === 4")
+
+
+def test_an_address_for_another_page(browser: Any, small_file: Path) -> None:
+    """What the page lacks is said until something else is chosen; other spellings are taken."""
+    with opened(browser, small_file.as_uri(), fragment="#model=qwen3-8b&gpu=rtx-4090&engine=vLLM") as page:
+        assert 'no GPU "rtx-4090"' in page.answer()
+        assert page.run("() => kvplan.state().engine") == "vllm"
+        page.set(batch=2)
+        assert "rtx-4090" not in page.answer()

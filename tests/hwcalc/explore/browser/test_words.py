@@ -79,3 +79,35 @@ def test_a_cell_for_each_layer(page: Watched, name: str) -> None:
         assert [(row[0], row[-1]) for row in rows] == [
             (str(one.number), f"{one.bytes:,}") for one in layer_bytes(plan_of(command))
         ]
+
+
+def test_what_lies_beside_the_layers_is_one_sum(small: Watched) -> None:
+    """Keys and values have unused blocks each: the page adds them up."""
+    small.settle(model="google/gemma-3-12b-it", engine="vllm", gpu="h100-sxm5-80gb", seq=40_960, batch=1, count=1, policy=None)
+    small.run("() => document.querySelector('#strip').scrollIntoView()")
+    small.page.wait_for_function("() => document.querySelector('#strip .lead').textContent.includes('40,960')")
+
+    assert small.run("() => document.querySelector('#strip .lead').textContent").count("Beside the layers") == 1
+
+
+def test_a_policy_that_takes_more_than_it_saves(small: Watched) -> None:
+    """Its bar has what it takes beside the cache, so that bar and verdict agree; no verdict stands beside another GPU."""
+    rows = "() => [...document.querySelectorAll('#policies .bar-row')].map((row) => row.innerText)"
+    small.settle(model="Qwen/Qwen3-8B", engine="reference", gpu="l4", seq=32_768, batch=1, count=1, policy=None)
+    small.run("() => document.querySelector('#policies').scrollIntoView()")
+    (h2o,) = (row for row in small.run(rows) if "h2o:" in row)
+    assert "beside it" in h2o
+    assert "more than with every token kept" in h2o
+
+    small.settle(gpu="h100-sxm5-80gb")
+    assert small.page.locator("#policies .bars .verdict").count() == 0
+    assert "Not on the chosen" in small.page.locator("#policies .lead").inner_text()
+
+
+def test_past_the_end_of_the_model(small: Watched) -> None:
+    """The line of the verdict says it."""
+    small.set(model="Qwen/Qwen3-8B", engine="vllm", gpu="h100-sxm5-80gb", seq=200_000, batch=1, count=1, policy=None)
+    line = small.page.locator("#answer .beyond").inner_text()
+
+    assert "maximum of 40,960" in line
+    assert "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1" in line
