@@ -73,7 +73,7 @@ def _answered(name: str, parameter: str, make: Callable[[], Any], *, alone: bool
 @pytest.mark.parametrize(
     "value",
     [np.int64(1000), np.float32(1), np.float64(1), np.array([]), np.array([1, 2]), np.str_("x"), Decimal(1000), Decimal("sNaN"), Fraction(1, 2), {1}, b"x", object()],
-    ids=repr,
+    ids=lambda value: f"{type(value).__module__}.{type(value).__name__}",
 )  # fmt: skip
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "rope_theta", "x", "quantization_config"])
 def test_a_config_holds_what_json_has(key: str, value: Any) -> None:
