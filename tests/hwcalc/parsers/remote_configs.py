@@ -124,3 +124,23 @@ MINIMAX_M3 = llama_like(
         "sparse_disable_index_value": [0] * 3 + [1] * 57, "use_sparse_attention": True,
     },
 )  # fmt: skip
+KLEAR = llama_like(
+    "Klear", 32, 2048, 32, num_key_value_heads=4, attention_bias=False, intermediate_size=8064, moe_intermediate_size=896,
+    num_experts=256, num_experts_per_tok=8, n_shared_experts=1, decoder_sparse_step=1, mlp_only_layers=[], vocab_size=151936,
+    max_position_embeddings=65536, sliding_window=None, use_sliding_window=False, tie_word_embeddings=False,
+    architectures=["KlearMoeForCausalLM"],
+)  # fmt: skip
+PANGU_7B = llama_like(
+    "PanguEmbedded", 34, 4096, 32, num_key_value_heads=8, intermediate_size=12800, vocab_size=153376, bias=True,
+    max_position_embeddings=32768, tie_word_embeddings=False, architectures=["PanguEmbeddedForCausalLM"],
+)  # fmt: skip
+PANGU_PRO_MOE = llama_like(
+    "PanguProMoE", 48, 5120, 40, num_key_value_heads=8, moe_intermediate_size=1344, shared_expert_intermediate_size=5376,
+    num_experts=64, num_experts_per_tok=8, vocab_size=153376, max_position_embeddings=131072, tie_word_embeddings=False,
+    architectures=["PanguProMoEForCausalLM"],
+)  # fmt: skip
+BAICHUAN_M1 = llama_like(
+    "baichuan_m1", 40, 5120, 20, num_key_value_heads=2, num_swa_attention_heads=40, num_swa_key_value_heads=8, conv_window=2,
+    sliding_window=8192, sliding_window_layers=list(range(1, 40, 2)), intermediate_size=17408, vocab_size=133120,
+    max_position_embeddings=32768, tie_word_embeddings=False, architectures=["BaichuanM1ForCausalLM"],
+)  # fmt: skip
