@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
-_OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
+_OWN_CONV_SIZES: Final = frozenset({"baichuan_m1", "qwen4_exp", "qwen4_exp_text", "zaya"})
 # Model types whose static indexer layers keep their length in a tensor.
 _COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
 

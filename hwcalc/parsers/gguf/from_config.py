@@ -50,7 +50,8 @@ _COMMON: Final[Mapping[str, str]] = {
     "minicpm": "MiniCPMForCausalLM", "mistral3": "Ministral3ForCausalLM Mistral3ForConditionalGeneration",
     "olmo": "OLMoForCausalLM OlmoForCausalLM", "olmoe": "OlmoeForCausalLM", "orion": "OrionForCausalLM",
     "paddleocr": "PaddleOCRVLForConditionalGeneration", "pangu-embedded": "PanguEmbeddedForCausalLM",
-    "qwen": "QWenLMHeadModel", "qwen3": "Qwen3ForCausalLM Qwen3Model", "qwen3moe": "Qwen3MoeForCausalLM", "qwen3vl": "Qwen3ASRForConditionalGeneration Qwen3VLForConditionalGeneration",
+    "qwen": "QWenLMHeadModel", "qwen3": "Qwen3ForCausalLM Qwen3Model",
+    "qwen3moe": "Qwen3MoeForCausalLM", "qwen3vl": "Qwen3ASRForConditionalGeneration Qwen3VLForConditionalGeneration",
     "qwen3vlmoe": "Qwen3OmniMoeForConditionalGeneration Qwen3VLMoeForConditionalGeneration", "seed_oss": "SeedOssForCausalLM",
     "smollm3": "SmolLM3ForCausalLM", "starcoder2": "Starcoder2ForCausalLM", "xverse": "XverseForCausalLM",
     "llama": "IQuestCoderForCausalLM InternLM3ForCausalLM JanusForConditionalGeneration LLaMAForCausalLM "

@@ -172,6 +172,10 @@ def short_convolution(kind: ShortConvolution, tensors: Tensors) -> Iterable[tupl
     """A filter for each channel. A layer may have several; this is one of them."""
     # Zaya delays half of the values by a token: what is kept is what their projection makes.
     widths = rows(tensors, "conv.conv", "conv1d", "conv_qk_depthwise", "conv_qk_grouped", "v_proj_delayed")
+    # Baichuan M1 has taps for each head, over the keys and values that one projection makes beside the queries.
+    if rows(tensors, "self_attn.conv_k"):
+        queries = [shape[1] for shape in named(tensors, "o_proj")]
+        widths += [made - asked for made, asked in zip(rows(tensors, "W_pack"), queries, strict=True)]
     # Stored as taps x channels.
     widths += [shape[1] for shape in named(tensors, "static_weight")]
     yield "convolution", kind.channels, [width for width in widths if width == kind.channels] or widths

@@ -8,7 +8,7 @@ from hwcalc import plan
 from hwcalc.errors import UnreadKeysError, UnsupportedError
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
-from tests.hwcalc.parsers.remote_configs import BF16, KLEAR, PANGU_7B, PANGU_PRO_MOE, Json
+from tests.hwcalc.parsers.remote_configs import BAICHUAN_M1, BF16, KLEAR, PANGU_7B, PANGU_PRO_MOE, Json
 from tests.hwcalc.parsers.weights.counted import read_weights
 
 
@@ -64,8 +64,24 @@ def test_pangu_with_learned_sinks_is_refused() -> None:
         plan(PANGU_PRO_MOE | {"param_sink_number": 128}, seq=8)
 
 
-@pytest.mark.parametrize("model", [KLEAR, PANGU_PRO_MOE], ids=["klear", "pangu"])
+def test_baichuan_m1() -> None:
+    """Baichuan-M1-14B: 20 full layers with 2 key/value heads of 256, 20 sliding ones with 8 of 128, two taps over both."""
+    full = 5120 * (5120 + 2 * 2 * 256) + 5120 * 5120 + 2 * 2 * 2
+    sliding = 5120 * (5120 + 2 * 8 * 128) + 5120 * 5120 + 2 * 2 * 8
+    rest = 3 * 5120 * 17408 + 2 * 5120
+    assert weigh(BAICHUAN_M1).total == 20 * (full + sliding) + 40 * rest + 2 * 133120 * 5120 + 5120
+    planned = plan(BAICHUAN_M1, seq=10_000).cache
+    kept = 20 * 2 * 2 * 256 * 10_000 + 20 * 2 * 8 * 128 * 8192
+    last = 20 * 2 * (2 * 256 + 8 * 128)
+    assert planned.total_bytes == (kept + last) * BF16
+    assert planned.state_bytes_per_sequence == last * BF16
+    # The model's own code keeps one key and one value before the convolution, where other models keep as many as taps.
+    short = plan(BAICHUAN_M1, seq=1000, engine="transformers").cache.total_bytes
+    assert short == (20 * 2 * (2 * 256 + 8 * 128) * 1000 + last) * BF16
+
+
+@pytest.mark.parametrize("model", [KLEAR, PANGU_PRO_MOE, BAICHUAN_M1], ids=["klear", "pangu", "baichuan"])
 def test_vllm_does_not_run_models_that_need_a_fork(model: Json) -> None:
-    """Klear's page gives a fork of vLLM, and Pangu Pro MoE ran with a plug-in for Ascend alone."""
+    """Klear's page gives a fork of vLLM, as Baichuan M1's does, and Pangu Pro MoE ran with a plug-in for Ascend alone."""
     with pytest.raises(UnsupportedError, match="vLLM does not run"):
         plan(model, seq=8, engine="vllm")
