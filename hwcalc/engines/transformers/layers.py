@@ -154,7 +154,16 @@ RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
         formulas.ShortConvolution: lambda kind, opened: (
             _plain(kind, opened) if opened.model.model_type in _OWN_CONV_SIZES else _whole_kernel(kind, opened)
         ),
-        **dict.fromkeys((formulas.LightningAttention, formulas.RealGatedLRU, formulas.Rwkv4, formulas.RwkvMatrix), _plain),
+        **dict.fromkeys(
+            (
+                formulas.LightningAttention,
+                formulas.GatedLinearAttention,
+                formulas.RealGatedLRU,
+                formulas.Rwkv4,
+                formulas.RwkvMatrix,
+            ),
+            _plain,
+        ),
         **dict.fromkeys((formulas.MatrixLSTM, formulas.CrossAttention, formulas.SharedCache, formulas.NoCache), _plain),
     }
 )

@@ -144,3 +144,44 @@ BAICHUAN_M1 = llama_like(
     sliding_window=8192, sliding_window_layers=list(range(1, 40, 2)), intermediate_size=17408, vocab_size=133120,
     max_position_embeddings=32768, tie_word_embeddings=False, architectures=["BaichuanM1ForCausalLM"],
 )  # fmt: skip
+FLA = {
+    "hidden_size": 2048,
+    "vocab_size": 32000,
+    "hidden_ratio": 4,
+    "intermediate_size": None,
+    "attn": None,
+    "tie_word_embeddings": False,
+}
+DELTA_NET = config(
+    "delta_net", 24, **FLA, num_heads=16, expand_k=1, expand_v=1, use_gate=False, use_short_conv=True, conv_size=4, use_beta=True,
+    architectures=["DeltaNetForCausalLM"],
+)  # fmt: skip
+GATED_DELTANET = config(
+    "gated_deltanet", 21, **FLA, num_heads=6, head_dim=256, expand_v=2, use_gate=True, use_short_conv=True, conv_size=4,
+    architectures=["GatedDeltaNetForCausalLM"],
+)  # fmt: skip
+GLA = config(
+    "gla", 24, **FLA, num_heads=4, num_kv_heads=None, expand_k=0.5, expand_v=1, use_short_conv=False, conv_size=4,
+    share_conv_kernel=True, architectures=["GLAForCausalLM"],
+)  # fmt: skip
+GSA = config(
+    "gsa", 24, **FLA, num_heads=4, num_kv_heads=None, expand_k=1, expand_v=1, num_slots=64, use_short_conv=False, conv_size=4,
+    architectures=["GSAForCausalLM"],
+)  # fmt: skip
+HGRN2 = config(
+    "hgrn2", 24, **FLA, num_heads=16, expand_ratio=128, use_short_conv=False, conv_size=4, architectures=["HGRN2ForCausalLM"]
+)
+SAMBA = config(
+    "samba", 18, hidden_size=2304, vocab_size=32000, state_size=16, expand=2, intermediate_size=4608, conv_kernel=4,
+    time_step_rank=144, hidden_ratio=4, tie_word_embeddings=False, architectures=["SambaForCausalLM"],
+    attn={"layers": list(range(1, 18, 2)), "num_heads": 18, "num_kv_heads": 18, "qkv_bias": False, "window_size": 2048},
+)  # fmt: skip
+JET_NEMOTRON = llama_like(
+    "jet_nemotron", 28, 1536, 12, num_key_value_heads=2, intermediate_size=8960, vocab_size=151936, tie_word_embeddings=True,
+    layer_types=[{15: "attn", 20: "attn", 21: "swa", 22: "swa"}.get(number, "jet") for number in range(28)],
+    efficient_attention_config={
+        "jet": {"mode": "chunk", "expand_v": 2.0, "num_heads": 12, "head_dim": 96, "conv_size": 4, "dconv_generator_reduction": 8},
+        "swa": {"window_size": 1152},
+    },
+    architectures=["JetNemotronForCausalLM"],
+)  # fmt: skip

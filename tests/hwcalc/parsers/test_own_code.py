@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from hwcalc import plan
+from hwcalc import load_model, plan
 from hwcalc.errors import UnreadKeysError, UnsupportedError
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
-from tests.hwcalc.parsers.remote_configs import BAICHUAN_M1, BF16, KLEAR, PANGU_7B, PANGU_PRO_MOE, Json
+from tests.hwcalc.parsers.remote_configs import (
+    BAICHUAN_M1,
+    BF16,
+    DELTA_NET,
+    FP32,
+    GATED_DELTANET,
+    GLA,
+    GSA,
+    HGRN2,
+    JET_NEMOTRON,
+    KLEAR,
+    PANGU_7B,
+    PANGU_PRO_MOE,
+    SAMBA,
+    Json,
+)
 from tests.hwcalc.parsers.weights.counted import read_weights
 
 
@@ -85,3 +100,103 @@ def test_vllm_does_not_run_models_that_need_a_fork(model: Json) -> None:
     """Klear's page gives a fork of vLLM, as Baichuan M1's does, and Pangu Pro MoE ran with a plug-in for Ascend alone."""
     with pytest.raises(UnsupportedError, match="vLLM does not run"):
         plan(model, seq=8, engine="vllm")
+
+
+# --- flash-linear-attention ------------------------------------------------------------------------------------------
+
+HIDDEN = 2048
+WIDTH = 5632
+"""Two thirds of 4 x 2,048, rounded up to a multiple of 256."""
+REST = 3 * HIDDEN * WIDTH + 2 * HIDDEN
+"""The MLP and the norms of a layer."""
+ENDS = 2 * 32000 * HIDDEN + HIDDEN
+
+STATES = [
+    # 16 heads of 128 x 128, and the last three inputs of three convolutions.
+    (DELTA_NET, 24 * (16 * 128 * 128 * FP32 + 3 * 2048 * 3 * BF16)),
+    # 6 heads of 256 x 512.
+    (GATED_DELTANET, 21 * (6 * 256 * 512 * FP32 + (2 * 1536 + 3072) * 3 * BF16)),
+    # 4 heads: half of 2,048 is 256 keys each, 512 values.
+    (GLA, 24 * 4 * 256 * 512 * FP32),
+    # Keys into 64 slots, slots into values.
+    (GSA, 24 * 4 * (512 * 64 + 64 * 512) * FP32),
+    (HGRN2, 24 * 16 * 128 * 128 * FP32),
+]
+
+
+@pytest.mark.parametrize(("model", "state"), STATES, ids=[row[0]["model_type"] for row in STATES])
+def test_states_of_fla(model: Json, state: int) -> None:
+    """A sequence takes its states and nothing for each token, also in transformers, which keeps whole kernels of convolutions."""
+    planned = plan(model, seq=1000).cache
+    assert planned.total_bytes == planned.state_bytes_per_sequence == state
+    whole = {"delta_net": 24 * 3 * 2048, "gated_deltanet": 21 * (2 * 1536 + 3072)}.get(model["model_type"], 0)
+    assert plan(model, seq=1000, engine="transformers").cache.total_bytes == state + whole * BF16
+
+
+MIXERS = [
+    (DELTA_NET, 24 * (4 * HIDDEN * HIDDEN + HIDDEN * 16 + 3 * HIDDEN * 4 + 128)),
+    (GATED_DELTANET, 21 * (HIDDEN * (2 * 1536 + 3 * 3072 + 2 * 6) + 2 * 6 + (2 * 1536 + 3072) * 4 + 512)),
+    (GLA, 24 * (HIDDEN * (2 * 1024 + 3 * 2048 + 16) + 16 * 1024 + 1024 + 512)),
+    (GSA, 24 * (4 * HIDDEN * HIDDEN + HIDDEN * 4 * 64 + HIDDEN)),
+    (HGRN2, 24 * (4 * HIDDEN * HIDDEN + HIDDEN) + 24 * HIDDEN),
+]
+
+
+@pytest.mark.parametrize(("model", "mixers"), MIXERS, ids=[row[0]["model_type"] for row in MIXERS])
+def test_parameters_of_fla(model: Json, mixers: int) -> None:
+    """Projections, gates, filters and a norm of each layer, the MLPs and both ends; HGRN-2 has a lower bound for each layer."""
+    assert weigh(model).total == mixers + model["num_hidden_layers"] * REST + ENDS
+
+
+def test_options_of_fla() -> None:
+    """What a file may switch on or off: convolutions, shared keys, gates, and steps."""
+    assert weigh(DELTA_NET | {"use_gate": True}).total - weigh(DELTA_NET).total == 24 * HIDDEN * HIDDEN
+    assert weigh(DELTA_NET).total - weigh(DELTA_NET | {"use_beta": False}).total == 24 * HIDDEN * 16
+    bare = plan(DELTA_NET | {"use_short_conv": False}, seq=8).cache
+    assert bare.total_bytes == 24 * 16 * 128 * 128 * FP32
+    shared = GLA | {"num_kv_heads": 2, "use_short_conv": True, "share_conv_kernel": False}
+    fewer = HIDDEN * (512 + 1024) + (16 + 1) * 512
+    assert weigh(GLA).total - weigh(shared).total == 24 * (fewer - (1024 + 512 + 1024) * 4)
+    assert plan(shared, seq=8).cache.total_bytes == plan(GLA, seq=8).cache.total_bytes + 24 * (1024 + 512 + 1024) * 3 * BF16
+    with pytest.raises(UnreadKeysError, match="share_conv_kernel"):
+        plan(GLA | {"use_short_conv": True}, seq=8)
+
+
+def test_hybrids_of_fla() -> None:
+    """Layers that ``attn`` names keep keys and values, within a window if it has one."""
+    attn = {"layers": [5, 11], "num_heads": 16, "num_kv_heads": 4, "window_size": 100, "qkv_bias": True}
+    planned = plan(GLA | {"attn": attn}, seq=1000).cache
+    assert planned.total_bytes == 22 * 4 * 256 * 512 * FP32 + 2 * 2 * 4 * 128 * 100 * BF16
+    attention = 2 * HIDDEN * HIDDEN + 2 * HIDDEN * 512 + HIDDEN + 2 * 512
+    assert weigh(GLA | {"attn": attn}).total == MIXERS[2][1] * 22 // 24 + 2 * attention + 24 * REST + ENDS
+
+
+def test_samba() -> None:
+    """Nine layers of Mamba-1 with 4,608 channels, nine with a window of 2,048 and 18 heads of 128."""
+    state = 9 * (4608 * 16 * FP32 + 4608 * 3 * BF16)
+    assert plan(SAMBA, seq=4096).cache.total_bytes == state + 9 * 2 * 2304 * 2048 * BF16
+    mamba = 2304 * 9216 + 4608 * 5 + 4608 * (144 + 32) + 144 * 4608 + 4608 + 4608 * 16 + 4608 + 4608 * 2304
+    rest = 3 * 2304 * 6144 + 2 * 2304
+    assert weigh(SAMBA).total == 9 * (mamba + 4 * 2304 * 2304) + 18 * rest + 2 * 32000 * 2304 + 2304
+    assert weigh({key: value for key, value in SAMBA.items() if key != "attn"}).total == weigh(SAMBA).total
+
+
+def test_jet_nemotron() -> None:
+    """Two full layers, two with a window, and 24 delta nets with 12 heads of 96 x 192 that convolve their values."""
+    states = 24 * (12 * 96 * 192 * FP32 + 2304 * 3 * BF16)
+    planned = plan(JET_NEMOTRON, seq=65_536).cache
+    assert planned.total_bytes == states + 2 * 2 * 256 * (65_536 + 1152) * BF16
+    delta = 1536 * (2 * 1152 + 3 * 2304 + 2 * 12) + 2 * 12 + 192 + 1536 * 288 + 288 * 9216 + 9216
+    attention = 2 * 1536 * 1536 + 2 * 1536 * 256 + 1536 + 2 * 256
+    rest = 3 * 1536 * 8960 + 2 * 1536
+    assert weigh(JET_NEMOTRON).total == 24 * delta + 4 * attention + 28 * rest + 151936 * 1536 + 1536
+
+
+def test_jet_nemotron_in_sglang() -> None:
+    """SGLang stores a convolution over queries and keys as well (configs/jet_nemotron.py), and every token of windowed layers."""
+    layer = load_model(JET_NEMOTRON).stack_for("sglang").layers[0]
+    assert [tensor.shape for kind in layer for tensor in kind.tensors()] == [(2 * 1152 + 2304,), (12, 96, 192)]
+    kept = plan(JET_NEMOTRON, seq=65_536, engine="sglang").cache
+    assert kept.bytes_per_sequence - kept.state_bytes_per_sequence >= 4 * 2 * 256 * BF16 * 65_536
+    with pytest.raises(UnsupportedError, match="vLLM does not run JetNemotronForCausalLM"):
+        plan(JET_NEMOTRON, seq=8, engine="vllm")
