@@ -32,6 +32,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, ShortConvolution, SparseIndexer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, WeightRole
@@ -498,6 +499,15 @@ def _baichuan_m1_taps(config: Config, layer: Layer) -> Weighed:
     return tuple(weight for name in "kv" for weight in w.parameter(f"self_attn.conv_{name}", 1, 1, heads, 1, taps))
 
 
+def _read_blt(config: Config) -> Reading:
+    """Refuse BLT: its global model has an entry for each patch of bytes, and a patch ends where the next byte is hard to predict."""
+    raise UnsupportedError(
+        f"A model of type {config.model_type} keeps keys and values of patches of bytes, and how many there are depends on the text: "
+        "kvplan has no formula for that.",
+        hint="Plan another model. See: kvplan models",
+    )
+
+
 def _relabelled(model_type: str) -> Readers:
     """A whole file that is read as another model type."""
 
@@ -519,6 +529,7 @@ def read_nested(config: Config, model_type: str) -> Reading:
     return known_family(text.model_type).read(text)
 
 
+BLT: Final = Readers(layers=_read_blt)
 BAICHUAN_M1: Final = Decoder(layers=_read_baichuan_m1, fused_qkv="W_pack", extra=_baichuan_m1_taps)
 NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
 OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)

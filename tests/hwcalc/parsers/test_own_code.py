@@ -102,6 +102,12 @@ def test_vllm_does_not_run_models_that_need_a_fork(model: Json) -> None:
         plan(model, seq=8, engine="vllm")
 
 
+def test_blt_is_refused_with_its_reason() -> None:
+    """BLT's global model has an entry for each patch, which ends where an entropy model says so."""
+    with pytest.raises(UnsupportedError, match="patches of bytes, and how many there are depends on the text"):
+        plan({"model_type": "blt", "architectures": ["BltForCausalLM"]}, seq=8)
+
+
 # --- flash-linear-attention ------------------------------------------------------------------------------------------
 
 HIDDEN = 2048
