@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas.latent import CompressedAttention, ExpandedLatentAttention, LatentAttention, SparseIndexer
     from hwcalc.formulas.states import (
         GatedDeltaNet,
+        GatedLinearAttention,
         KimiDeltaAttention,
         LightningAttention,
         Mamba1,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS", "MAX_DIMENSION", "AttentionKind", "CacheTensor", "ChunkedAttention", "CompressedAttention", "CrossAttention",
-    "DType", "ExpandedLatentAttention", "FullAttention", "GatedDeltaNet", "KimiDeltaAttention", "LatentAttention", "Layer",
+    "DType", "ExpandedLatentAttention", "FullAttention", "GatedDeltaNet", "GatedLinearAttention", "KimiDeltaAttention", "LatentAttention", "Layer",
     "LayerKind", "LayerNumbers", "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "NoCache", "RealGatedLRU", "Role",
     "Rwkv4", "RwkvMatrix", "SharedCache", "ShortConvolution", "SinkAttention", "SlidingAttention", "Span", "SparseIndexer",
     "Stack",
@@ -45,7 +46,7 @@ __all__ = [
 _MODULES = {
     "attention": "AttentionKind ChunkedAttention CrossAttention FullAttention SinkAttention SlidingAttention",
     "latent": "CompressedAttention ExpandedLatentAttention LatentAttention SparseIndexer",
-    "states": "GatedDeltaNet KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
+    "states": "GatedDeltaNet GatedLinearAttention KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
     "kind": "KINDS LayerKind MAX_DIMENSION NoCache SharedCache",
     "hybrid": "Layer LayerNumbers Stack",
     "tensor": "CacheTensor DType Role Span",

@@ -161,6 +161,28 @@ class LightningAttention(StateKind):
 
 
 @register
+class GatedLinearAttention(StateKind):
+    """A key x value matrix per head and no convolution.
+
+    >>> GatedLinearAttention(num_heads=4, key_head_dim=256, value_head_dim=512).tensors()[0].shape
+    (4, 256, 512)
+
+    After four tokens as after four million: 4 x 256 x 512 x 4 = 2,097,152 bytes.
+    """
+
+    name = "gated_linear_attention"
+    title = "gated linear attention"
+    keeps = "A key x value matrix per head and no convolution."
+    source = "Yang et al. 2023, arXiv:2312.06635"
+    _divided = ("num_heads",)
+    _states = (("recurrent_state", "num_heads", "key_head_dim", "value_head_dim"),)
+
+    num_heads: int
+    key_head_dim: int
+    value_head_dim: int
+
+
+@register
 class RealGatedLRU(StateKind):
     """One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution.
 

@@ -24,7 +24,7 @@ NO_CACHE: Final = "no cache"
 _SHORT: Final[Mapping[str, str]] = {
     "full_attention": "gqa", "latent_attention": "mla", "expanded_latent_attention": "mla", "sparse_indexer": "indexer",
     "compressed_attention": "csa", "sliding_attention": "sliding", "chunked_attention": "chunked", "sink_attention": "sink",
-    "gated_delta_net": "gdn", "kimi_delta_attention": "kda", "lightning_attention": "lightning", "real_gated_lru": "rglru",
+    "gated_delta_net": "gdn", "gated_linear_attention": "gla", "kimi_delta_attention": "kda", "lightning_attention": "lightning", "real_gated_lru": "rglru",
     "rwkv_matrix": "rwkv", "matrix_lstm": "mlstm", "short_convolution": "conv", "shared_cache": "shared",
     "cross_attention": "cross",
 }  # fmt: skip

@@ -22,6 +22,7 @@ from hwcalc.formulas import (
     ExpandedLatentAttention,
     FullAttention,
     GatedDeltaNet,
+    GatedLinearAttention,
     KimiDeltaAttention,
     LatentAttention,
     LayerKind,
@@ -113,6 +114,7 @@ AFTER_FOUR_TOKENS: Final[tuple[tuple[LayerKind, int], ...]] = (
     ),
     (KimiDeltaAttention(num_heads=32, head_dim=128, d_conv=4), 32 * 128 * 128 * 4 + 3 * 32 * 128 * 3 * 2),
     (LightningAttention(num_heads=64, head_dim=128), 64 * 128 * 128 * 4),
+    (GatedLinearAttention(num_heads=4, key_head_dim=256, value_head_dim=512), 4 * 256 * 512 * 4),
     (RealGatedLRU(lru_width=2560, d_conv=4), 2560 * 4 + 2560 * 3 * 2),
     # Two token shifts in bf16; numerator, denominator and maximum in fp32.
     (Rwkv4(hidden_size=4096, attention_hidden_size=4096), 2 * 4096 * 2 + 3 * 4096 * 4),
@@ -134,6 +136,7 @@ RECURRENT: Final = (
     GatedDeltaNet,
     KimiDeltaAttention,
     LightningAttention,
+    GatedLinearAttention,
     RealGatedLRU,
     Rwkv4,
     RwkvMatrix,

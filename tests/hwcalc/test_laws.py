@@ -16,6 +16,7 @@ from hwcalc.formulas import (
     CompressedAttention,
     CrossAttention,
     FullAttention,
+    GatedLinearAttention,
     LayerKind,
     LightningAttention,
     MatrixLSTM,
@@ -106,7 +107,7 @@ def test_transformers_keeps_one_cache_per_sequence(kind: LayerKind, tokens: int,
 
 
 @given(
-    kinds(without=(*NOT_IN_TRANSFORMERS, CompressedAttention, LightningAttention)),
+    kinds(without=(*NOT_IN_TRANSFORMERS, CompressedAttention, LightningAttention, GatedLinearAttention)),
     TOKENS,
     st.integers(0, 5_000),
 )

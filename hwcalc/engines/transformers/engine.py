@@ -244,7 +244,7 @@ class TransformersOccupancy(GeneralOccupancy):
         kinds = {type(group.kind) for group in self.deployment.plain_stack.groups}
         if cache == "quantized":
             self._check_quantized(kinds)
-        uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention}
+        uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention, formulas.GatedLinearAttention}
         if cache == "static" and uncached:
             message = f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}."
             raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
-_OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
+_OWN_CONV_SIZES: Final = frozenset({"baichuan_m1", "qwen4_exp", "qwen4_exp_text", "zaya"})
 # Model types whose static indexer layers keep their length in a tensor.
 _COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
 
@@ -154,7 +154,16 @@ RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
         formulas.ShortConvolution: lambda kind, opened: (
             _plain(kind, opened) if opened.model.model_type in _OWN_CONV_SIZES else _whole_kernel(kind, opened)
         ),
-        **dict.fromkeys((formulas.LightningAttention, formulas.RealGatedLRU, formulas.Rwkv4, formulas.RwkvMatrix), _plain),
+        **dict.fromkeys(
+            (
+                formulas.LightningAttention,
+                formulas.GatedLinearAttention,
+                formulas.RealGatedLRU,
+                formulas.Rwkv4,
+                formulas.RwkvMatrix,
+            ),
+            _plain,
+        ),
         **dict.fromkeys((formulas.MatrixLSTM, formulas.CrossAttention, formulas.SharedCache, formulas.NoCache), _plain),
     }
 )

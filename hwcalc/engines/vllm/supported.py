@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmDeployment
 
 # Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
+# Those that live with their model have attention of their own, and run in a fork or plug-in that the model's page names, if at all.
 _NEVER: Final = frozenset({
-    "BigBirdForCausalLM", "CodeGenForCausalLM", "CpmAntForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM",
-    "MegatronBertForCausalLM", "MiniMaxM3ForCausalLM", "OpenAIGPTLMHeadModel", "ReformerModelWithLMHead", "RemBertForCausalLM",
-    "RoFormerForCausalLM", "Step3p7FlashForCausalLM", "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
+    "BaichuanM1ForCausalLM", "BigBirdForCausalLM", "CodeGenForCausalLM", "CpmAntForCausalLM", "DeltaNetForCausalLM",
+    "GLAForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM", "GSAForCausalLM", "GatedDeltaNetForCausalLM",
+    "HGRN2ForCausalLM", "JetNemotronForCausalLM", "KlearMoeForCausalLM", "MegatronBertForCausalLM", "MiniMaxM3ForCausalLM",
+    "OpenAIGPTLMHeadModel", "PanguProMoEForCausalLM", "ReformerModelWithLMHead", "RemBertForCausalLM", "RoFormerForCausalLM",
+    "SambaForCausalLM", "Step3p7FlashForCausalLM", "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
 })  # fmt: skip
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")

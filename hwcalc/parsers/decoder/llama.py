@@ -196,6 +196,22 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
     return mlp_blocks(build.sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
 
+def _klear_mixing(config: Config) -> Weighed:
+    """Two weights of a token, by which Klear mixes the routed experts with the shared one, and a bias of each expert's score."""
+    hidden, number = config.integer("hidden_size"), config.integer("num_experts")
+    return linear("mlp.coefficient", hidden, 2, bias=True, role=WeightRole.ROUTER) + parameter("mlp.expert_bias", number)
+
+
+def _pangu(config: Config, spec: Decoder) -> Decoder:
+    """In openPangu Embedded one key decides on the biases of all four projections, which are there unless it says no."""
+    bias = config.flag("bias", default=True)
+    return replace(spec, qkv_bias=bias, o_bias=bias)
+
+
+def _pangu_router_scale(config: Config) -> Weighed:
+    return parameter("mlp.router_scale", 1, config.integer("num_experts"))
+
+
 def _residual_gates(config: Config, _layer: Layer) -> Weighed:
     hidden = config.integer("hidden_size")
     return parameter("post_attention_residual_gate.gate", hidden) + parameter("post_feedforward_residual_gate.gate", hidden)
@@ -301,6 +317,9 @@ SMALL_THINKER: Final = Decoder(
         path="block_sparse_moe", router="primary_router",
     ),
 )  # fmt: skip
+KLEAR: Final = replace(QWEN3_MOE, experts=Experts(shared=build.times("n_shared_experts"), sparse=_by_step(), extra=_klear_mixing))
+PANGU: Final = Decoder(adapt=_pangu)
+PANGU_PRO_MOE: Final = Decoder(qkv_bias=True, o_bias=True, experts=replace(_SHARED, sparse=_by_step(), extra=_pangu_router_scale))
 FLINT: Final = replace(
     # Full attention on the first two layers, on every fourth and on the last.
     HEAD_NORM, types=lambda _, count: [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)],

@@ -11,6 +11,9 @@ JetMoE's attention has experts, and HRM runs its layers several times. The code 
 - hunyuan (Hunyuan-Large, -A13B): with ``use_cla`` only layers whose index is a multiple of ``cla_share_factor`` project
   keys and values, and the others read theirs (``modeling_hunyuan.py``; vLLM's ``hunyuan_v1.py``, ``_get_cla_factor``). The
   factor stands in every file and says nothing where ``use_cla`` is false (A13B).
+- baichuan_m1 (``modeling_baichuan.py``, mlx-lm's ``baichuan_m1.py``): layers in ``sliding_window_layers`` have a window and heads
+  of their own (``num_swa_*``). A convolution of two taps goes over keys and over values: each layer keeps the last of both as they
+  were before it.
 - ouro: the stack runs ``total_ut_steps`` times with the same weights, and each run keeps its own keys and values
   (``modeling_ouro.py``: cache index = step x layers + layer).
 
@@ -29,7 +32,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, SparseIndexer
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import FullAttention, Layer, NoCache, SharedCache, ShortConvolution, SparseIndexer
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, WeightRole
 from hwcalc.model import Note
@@ -469,6 +473,41 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
+def _read_baichuan_m1(config: Config) -> Reading:
+    """Full and sliding attention with heads of their own, and the last key and value before a convolution of two taps."""
+    count, taps = config.number_of_layers(), config.integer("conv_window", minimum=2, maximum=2)
+    listed, hidden = set(config.integers("sliding_window_layers") or ()), config.integer("hidden_size")
+    window = config.integer("sliding_window") if listed else None
+
+    def layer(slides: bool) -> Layer:
+        heads, kv_heads = config.integer("num_attention_heads"), config.maybe_integer("num_key_value_heads")
+        if slides:
+            heads = config.maybe_integer("num_swa_attention_heads") or heads
+            kv_heads = config.maybe_integer("num_swa_key_value_heads") or kv_heads
+        if hidden % heads:
+            raise config.error("hidden_size", hidden, f"a multiple of the number of attention heads ({heads})")
+        dims = equal_dims(heads, kv_heads, hidden // heads)
+        channels = 2 * dims.num_key_value_heads * dims.head_dim
+        return (dims.within(window if slides else None), ShortConvolution(channels=channels, d_conv=taps))
+
+    return Reading(layers=tuple(layer(number in listed) for number in range(count)), config=config)
+
+
+def _baichuan_m1_taps(config: Config, layer: Layer) -> Weighed:
+    """Two taps for the keys and two for the values of each head."""
+    heads, taps = dims_of(layer).num_key_value_heads, config.integer("conv_window")
+    return tuple(weight for name in "kv" for weight in w.parameter(f"self_attn.conv_{name}", 1, 1, heads, 1, taps))
+
+
+def _read_blt(config: Config) -> Reading:
+    """Refuse BLT: its global model has an entry for each patch of bytes, and a patch ends where the next byte is hard to predict."""
+    raise UnsupportedError(
+        f"A model of type {config.model_type} keeps keys and values of patches of bytes, and how many there are depends on the text: "
+        "kvplan has no formula for that.",
+        hint="Plan another model. See: kvplan models",
+    )
+
+
 def _relabelled(model_type: str) -> Readers:
     """A whole file that is read as another model type."""
 
@@ -490,6 +529,8 @@ def read_nested(config: Config, model_type: str) -> Reading:
     return known_family(text.model_type).read(text)
 
 
+BLT: Final = Readers(layers=_read_blt)
+BAICHUAN_M1: Final = Decoder(layers=_read_baichuan_m1, fused_qkv="W_pack", extra=_baichuan_m1_taps)
 NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
 OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)
 HUNYUAN: Final = replace(

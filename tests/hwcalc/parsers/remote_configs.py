@@ -152,3 +152,64 @@ SARVAM_30B = llama_like(
     num_shared_experts=1, num_experts_per_tok=6, moe_intermediate_size=1024, first_k_dense_replace=1, use_qk_norm=True,
     use_qkv_bias=False, use_bias=False, max_window_layers=19,
 )  # fmt: skip
+KLEAR = llama_like(
+    "Klear", 32, 2048, 32, num_key_value_heads=4, attention_bias=False, intermediate_size=8064, moe_intermediate_size=896,
+    num_experts=256, num_experts_per_tok=8, n_shared_experts=1, decoder_sparse_step=1, mlp_only_layers=[], vocab_size=151936,
+    max_position_embeddings=65536, sliding_window=None, use_sliding_window=False, tie_word_embeddings=False,
+    architectures=["KlearMoeForCausalLM"],
+)  # fmt: skip
+PANGU_7B = llama_like(
+    "PanguEmbedded", 34, 4096, 32, num_key_value_heads=8, intermediate_size=12800, vocab_size=153376, bias=True,
+    max_position_embeddings=32768, tie_word_embeddings=False, architectures=["PanguEmbeddedForCausalLM"],
+)  # fmt: skip
+PANGU_PRO_MOE = llama_like(
+    "PanguProMoE", 48, 5120, 40, num_key_value_heads=8, moe_intermediate_size=1344, shared_expert_intermediate_size=5376,
+    num_experts=64, num_experts_per_tok=8, vocab_size=153376, max_position_embeddings=131072, tie_word_embeddings=False,
+    architectures=["PanguProMoEForCausalLM"],
+)  # fmt: skip
+BAICHUAN_M1 = llama_like(
+    "baichuan_m1", 40, 5120, 20, num_key_value_heads=2, num_swa_attention_heads=40, num_swa_key_value_heads=8, conv_window=2,
+    sliding_window=8192, sliding_window_layers=list(range(1, 40, 2)), intermediate_size=17408, vocab_size=133120,
+    max_position_embeddings=32768, tie_word_embeddings=False, architectures=["BaichuanM1ForCausalLM"],
+)  # fmt: skip
+FLA = {
+    "hidden_size": 2048,
+    "vocab_size": 32000,
+    "hidden_ratio": 4,
+    "intermediate_size": None,
+    "attn": None,
+    "tie_word_embeddings": False,
+}
+DELTA_NET = config(
+    "delta_net", 24, **FLA, num_heads=16, expand_k=1, expand_v=1, use_gate=False, use_short_conv=True, conv_size=4, use_beta=True,
+    architectures=["DeltaNetForCausalLM"],
+)  # fmt: skip
+GATED_DELTANET = config(
+    "gated_deltanet", 21, **FLA, num_heads=6, head_dim=256, expand_v=2, use_gate=True, use_short_conv=True, conv_size=4,
+    architectures=["GatedDeltaNetForCausalLM"],
+)  # fmt: skip
+GLA = config(
+    "gla", 24, **FLA, num_heads=4, num_kv_heads=None, expand_k=0.5, expand_v=1, use_short_conv=False, conv_size=4,
+    share_conv_kernel=True, architectures=["GLAForCausalLM"],
+)  # fmt: skip
+GSA = config(
+    "gsa", 24, **FLA, num_heads=4, num_kv_heads=None, expand_k=1, expand_v=1, num_slots=64, use_short_conv=False, conv_size=4,
+    architectures=["GSAForCausalLM"],
+)  # fmt: skip
+HGRN2 = config(
+    "hgrn2", 24, **FLA, num_heads=16, expand_ratio=128, use_short_conv=False, conv_size=4, architectures=["HGRN2ForCausalLM"]
+)
+SAMBA = config(
+    "samba", 18, hidden_size=2304, vocab_size=32000, state_size=16, expand=2, intermediate_size=4608, conv_kernel=4,
+    time_step_rank=144, hidden_ratio=4, tie_word_embeddings=False, architectures=["SambaForCausalLM"],
+    attn={"layers": list(range(1, 18, 2)), "num_heads": 18, "num_kv_heads": 18, "qkv_bias": False, "window_size": 2048},
+)  # fmt: skip
+JET_NEMOTRON = llama_like(
+    "jet_nemotron", 28, 1536, 12, num_key_value_heads=2, intermediate_size=8960, vocab_size=151936, tie_word_embeddings=True,
+    layer_types=[{15: "attn", 20: "attn", 21: "swa", 22: "swa"}.get(number, "jet") for number in range(28)],
+    efficient_attention_config={
+        "jet": {"mode": "chunk", "expand_v": 2.0, "num_heads": 12, "head_dim": 96, "conv_size": 4, "dconv_generator_reduction": 8},
+        "swa": {"window_size": 1152},
+    },
+    architectures=["JetNemotronForCausalLM"],
+)  # fmt: skip

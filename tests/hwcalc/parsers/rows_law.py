@@ -16,6 +16,7 @@ from hwcalc.formulas import (
     CompressedAttention,
     CrossAttention,
     GatedDeltaNet,
+    GatedLinearAttention,
     KimiDeltaAttention,
     LatentAttention,
     LayerKind,
@@ -146,7 +147,7 @@ def compressed(kind: CompressedAttention, tensors: Tensors) -> Iterable[tuple[st
 
 def delta(kind: GatedDeltaNet, tensors: Tensors) -> Iterable[tuple[str, int, list[int]]]:
     """A filter for each channel of queries, keys and values, which all pass through one convolution."""
-    yield "convolution", kind.conv_dim, [sum(rows(tensors, "conv1d"))]
+    yield "convolution", kind.conv_dim, [sum(rows(tensors, "conv1d", *(f"attn.{part}_conv1d" for part in "qkv")))]
 
 
 def kimi_delta(kind: KimiDeltaAttention, tensors: Tensors) -> Iterable[tuple[str, int, list[int]]]:
@@ -172,6 +173,14 @@ def short_convolution(kind: ShortConvolution, tensors: Tensors) -> Iterable[tupl
     """A filter for each channel. A layer may have several; this is one of them."""
     # Zaya delays half of the values by a token: what is kept is what their projection makes.
     widths = rows(tensors, "conv.conv", "conv1d", "conv_qk_depthwise", "conv_qk_grouped", "v_proj_delayed")
+    # Several side by side, of queries, keys and values, and the taps that Jet-Nemotron makes anew for each token.
+    beside = rows(tensors, *(f"attn.{part}_conv1d" for part in "qkvfi"))
+    widths += [sum(beside)] if beside else []
+    widths += [kind.channels for made in rows(tensors, "kernel_generator.w2") if made == kind.channels * kind.d_conv]
+    # Baichuan M1 has taps for each head, over the keys and values that one projection makes beside the queries.
+    if rows(tensors, "self_attn.conv_k"):
+        queries = [shape[1] for shape in named(tensors, "o_proj")]
+        widths += [made - asked for made, asked in zip(rows(tensors, "W_pack"), queries, strict=True)]
     # Stored as taps x channels.
     widths += [shape[1] for shape in named(tensors, "static_weight")]
     yield "convolution", kind.channels, [width for width in widths if width == kind.channels] or widths
@@ -201,6 +210,13 @@ def matrix_memory(kind: MatrixLSTM, tensors: Tensors) -> Iterable[tuple[str, int
     yield "values", kind.num_heads * kind.v_head_dim, rows(tensors, "mlstm_layer.v")
 
 
+def linear(kind: GatedLinearAttention, tensors: Tensors) -> Iterable[tuple[str, int, list[int]]]:
+    """Queries of each head, or values of each head: one of the two sides of the matrix."""
+    keys, values = kind.num_heads * kind.key_head_dim, kind.num_heads * kind.value_head_dim
+    queries, outputs = rows(tensors, "attn.q_proj"), [shape[1] for shape in named(tensors, "attn.o_proj")]
+    yield "a side of the matrix", 1, [int([keys] == queries or [values] == outputs)]
+
+
 def lightning(kind: LightningAttention, tensors: Tensors) -> Iterable[tuple[str, int, list[int]]]:
     """Queries, keys and values of one shape."""
     yield "queries, keys and values", 3 * kind.num_heads * kind.head_dim, rows(tensors, *FUSED)
@@ -217,6 +233,7 @@ LAWS: Final[Mapping[type[LayerKind], Law]] = {
     CompressedAttention: compressed,
     CrossAttention: cross_attention,
     GatedDeltaNet: delta,
+    GatedLinearAttention: linear,
     KimiDeltaAttention: kimi_delta,
     LatentAttention: latent,
     LightningAttention: lightning,

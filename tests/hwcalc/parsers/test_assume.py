@@ -231,7 +231,7 @@ def test_the_table_of_types_is_up_to_date() -> None:
         [sys.executable, "scripts/known_types.py", "--check"], cwd=paths.ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {"reformer", "xlnet"} >= set(known_families()) - set(known_types())
+    assert {"blt", "reformer", "xlnet"} >= set(known_families()) - set(known_types())
 
 
 # --- what a newcomer pastes -------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ GIVEN: Final[Mapping[str, Any]] = {
     "window_size": 77,
 }
 ELSEWHERE: Final[Mapping[str, str]] = {
+    "blt": "it keeps entries of patches of bytes, and is refused",
     "falcon": "its model reads multi_query, not the number of key/value heads",
     "hrm_text": "each of its layers runs several times, with a cache of its own",
     "mllama_text_model": "some of its layers attend to the image, and keep nothing without one",

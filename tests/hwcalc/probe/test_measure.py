@@ -15,6 +15,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,
     ExpandedLatentAttention,
+    GatedLinearAttention,
     LayerKind,
     MatrixLSTM,
     RealGatedLRU,
@@ -113,6 +114,7 @@ RARE: tuple[LayerKind, ...] = (
     SinkAttention(num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=16, sink=4, window=60),
     MatrixLSTM(num_heads=4, qk_head_dim=8, v_head_dim=16),
     RealGatedLRU(lru_width=96, d_conv=4),
+    GatedLinearAttention(num_heads=4, key_head_dim=8, value_head_dim=16),
     ExpandedLatentAttention(num_attention_heads=4, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16),
 )
 """Kinds that no model of the catalogue has."""
