@@ -131,6 +131,14 @@ class Engine(ABC):
             hint=f"Known: {', '.join(self.versions)}.",
         )
 
+    def options_in_full(self, options: Mapping[str, str]) -> dict[str, str]:
+        """The engine options, checked, with their numbers written out: ``32k`` is 32,768 here, and 32,000 or an error to an engine."""
+        full = dict(options)
+        for name, number in self.check_options(options).items():
+            if type(number) is int and number >= 0 and not options[name].isdecimal():
+                full[name] = str(number)
+        return full
+
     def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
         """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
         parsed: dict[str, object] = {}

@@ -14,7 +14,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
-from hwcalc.engines.vllm.settings import DRAFTED, model_and_tokens
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, model_and_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import planned_version
@@ -36,6 +36,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
     name: EngineOption(name=name, help=text, default=default, check=check)
     for name, text, default, check in (
         ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
+        (MAX_LENGTH, "tokens of the longest sequence that the server allows", "the planned length", integer_option(1, 2**40)),
         ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
         ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
         ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
@@ -233,8 +234,14 @@ class Vllm(Engine):
             return f"{FLAGS[flag].name} {value}" if flag else ""
         if name == "ep":
             return FLAGS[name].name if value != 1 else ""
-        key = "kv_dtype" if name == "dtype" else name
+        key = {"dtype": "kv_dtype", MAX_LENGTH: "seq"}.get(name, name)
         return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
+
+    def names_sizes(self, options: Mapping[str, str]) -> bool:
+        return MAX_LENGTH in options
+
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        return integer_option(1)(MAX_LENGTH, options[MAX_LENGTH]) if MAX_LENGTH in options else None
 
     def command(self, planned: CommandInput) -> list[str]:
         """The words of ``vllm serve`` for a plan, with the further flags that its pool requires.
@@ -244,7 +251,8 @@ class Vllm(Engine):
         """
         version = planned.version or NEWEST
         named_like_a_flag = planned.model.startswith("-")
-        words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, str(planned.seq))]
+        length = planned.options.get(MAX_LENGTH, str(planned.seq))
+        words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, length)]
         if planned.revision is not None:
             words += flag_words("revision", version, planned.revision)
         if planned.kv_dtype_named:
@@ -278,7 +286,7 @@ class Vllm(Engine):
             words += flag_words("lora_rank", version, str(slot_rank(lora.rank)))
         draft = {} if planned.draft is None else {"speculative": f"draft:{planned.draft}"}
         for name, value in (*draft.items(), *planned.options.items()):
-            words += _option(name, value, version)
+            words += [] if name == MAX_LENGTH else _option(name, value, version)
         for required in planned.requires:
             words += required.flag.split()
         words += planned.flags

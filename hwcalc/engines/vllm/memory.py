@@ -118,7 +118,7 @@ def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -
     return ProfileRun(
         version=occupancy.deployment.version,
         parallel=request.setup.parallel,
-        seq=request.load.seq,
+        seq=occupancy.length,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
         element_bytes=4 if _requested_dtype(occupancy.deployment) == "fp32" else 2,
@@ -475,7 +475,7 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
 
     if settings.sequences > replica_batch:
         # Fewer sequences free a part of the activations, as long as a batch has as many tokens.
-        full = settings.full_batch is None or replica_batch * occupancy.load.seq >= settings.full_batch
+        full = settings.full_batch is None or replica_batch * occupancy.length >= settings.full_batch
         of_batch = None
         if (
             full

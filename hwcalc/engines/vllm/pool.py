@@ -86,7 +86,7 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
     """The pool of one data-parallel replica for a budget per GPU, in the figures of the log."""
     if pool is None:
         return _without_cache(budget)
-    layout, settings, length = occupancy.layout, occupancy.settings, occupancy.tokens
+    layout, settings, length = occupancy.layout, occupancy.settings, occupancy.length
     bound = max(length, occupancy.model.max_position_embeddings or 0)
     blocks, usable, available = pool.blocks(budget), pool.usable_blocks(budget), pool.scheduler_blocks(budget)
     if pool.override is None:
