@@ -172,7 +172,9 @@ def modelfile(planned: CommandInput) -> EmittedFile:
             raise UsageError(f"--{name} names no file that Ollama could load.", hint=f"Leave out --{name}.")
     for name in _NOT_OLLAMAS:
         if name in planned.options:
-            raise UsageError(f"Ollama has no setting for {name}.", hint=f"Leave out: --engine-option {name}, or use: --engine llamacpp")
+            raise UsageError(
+                f"Ollama has no setting for {name}.", hint=f"Leave out: --engine-option {name}, or use: --engine llamacpp"
+            )
     options = {**planned.options, "n_gpu_layers": "0"} if planned.on_host else planned.options
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -204,7 +204,11 @@ class VllmOccupancy(Occupancy):
         """Blocks of one request, in all groups together."""
         if self.setup.policy is not None:
             return self.held.total_blocks(self.tokens)
-        return self.deployment.blocks_of(self.tokens) if self.deployment.max_length is None else self.layout.total_blocks(self.tokens)
+        return (
+            self.deployment.blocks_of(self.tokens)
+            if self.deployment.max_length is None
+            else self.layout.total_blocks(self.tokens)
+        )
 
     @cached_property
     def by_kind(self) -> PoolLayout:
@@ -304,13 +308,20 @@ class VllmOccupancy(Occupancy):
         accepted = longest_accepted(self.model, self.settings.rules)
         return Reported(environment=(LONGER,) if accepted is not None and self.length > accepted else ())
 
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings that the server is told: with a ``max_model_len`` of its own, shorter sequences are what users send."""
+        if self.deployment.max_length is None:
+            return settings
+        return {name: value for name, value in settings.items() if name != "seq"}
+
     def check(self) -> None:
         deployment = self.deployment
         self.told(deployment.accepted)
         policy, longest_allowed = self.setup.policy, deployment.max_length
         if longest_allowed is not None and self.tokens > longest_allowed:
             raise UsageError(
-                f"seq is {self.tokens:,} tokens, and {MAX_LENGTH} allows {longest_allowed:,}.", hint=f"Use: --max-model-len {self.tokens}"
+                f"seq is {self.tokens:,} tokens, and {MAX_LENGTH} allows {longest_allowed:,}.",
+                hint=f"Use: --max-model-len {self.tokens}",
             )
         if longest_allowed is not None and policy is not None:
             raise UsageError(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import CommandInput
     from hwcalc.formulas import LayerKind
+    from hwcalc.model import ModelSpec
 
 
 _FLAG: Final = choice_option("true", "false", "on", "off")

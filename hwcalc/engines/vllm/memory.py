@@ -27,6 +27,7 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Ends, Step, step
 from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.settings import (
+    MAX_LENGTH,
     default_utilization,
     graphs_subtracted,
     has_states,
@@ -473,6 +474,9 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
             name != "nvfp4" or capability >= _BLACKWELL
         )
 
+    if occupancy.length > occupancy.tokens:
+        change = {"engine_options": {MAX_LENGTH: str(occupancy.tokens)}}
+        yield Saving(Cost.NOTHING, f"a server for sequences of {occupancy.tokens:,}", change)
     if settings.sequences > replica_batch:
         # Fewer sequences free a part of the activations, as long as a batch has as many tokens.
         full = settings.full_batch is None or replica_batch * occupancy.length >= settings.full_batch

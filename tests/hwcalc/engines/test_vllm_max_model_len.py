@@ -50,6 +50,21 @@ def test_the_server_refuses_to_start() -> None:
         assert alone.fit.fits
 
 
+def test_what_helps_is_a_server_that_allows_less() -> None:
+    """Shorter requests do not help it to start, and ``--max-model-len`` names no length of requests."""
+    made = planned(2001 * BLOCK, "32k", batch=2)
+    assert made.fit is not None
+    first = made.fit.suggestions[0]
+    assert first.flag == "--max-model-len 8192"
+    assert "--seq 8k" in first.command
+    assert "--engine-option max_model_len=8192" in first.command
+    full = planned(2049 * BLOCK, "32k", batch=8)
+    assert full.fit is not None
+    (shorter,) = (one for one in full.fit.suggestions if "tokens instead of" in one.effect)
+    assert shorter.flag == ""
+    assert "--seq 4k --batch 8" in shorter.command
+
+
 def test_the_longest_sequence_is_what_the_server_allows() -> None:
     """However much memory there is."""
     made = planned(40_960 * BLOCK, "10k")

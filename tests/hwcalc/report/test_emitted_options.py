@@ -59,7 +59,7 @@ def test_every_engine_option_is_written(engine: str) -> None:
 
 
 def test_numbers_are_written_in_full() -> None:
-    """vLLM reads 4k as 4,000, and llama-server as 4."""
+    """4k is 4,000 to vLLM, and 4 to llama-server."""
     assert "--max-num-batched-tokens 4096" in line("vllm", ("max_num_batched_tokens", "4k"))
     assert "-b 4096" in line("llamacpp", ("n_batch", "4k"))
     assert "num_ctx 4096" in line("ollama", ("num_ctx", "4k"))
