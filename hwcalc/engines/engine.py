@@ -132,10 +132,14 @@ class Engine(ABC):
         )
 
     def options_in_full(self, options: Mapping[str, str]) -> dict[str, str]:
-        """The engine options, checked, with their numbers written out: ``32k`` is 32,768 here, and 32,000 or an error to an engine."""
+        """The engine options, checked, with their numbers written out: ``32k`` is 32,768 here, and 32,000 or an error to an engine.
+
+        Sizes stay as they are: ``64GiB`` says the same everywhere.
+        """
         full = dict(options)
         for name, number in self.check_options(options).items():
-            if type(number) is int and number >= 0 and not options[name].isdecimal():
+            written = options[name].strip().lower()
+            if type(number) is int and number >= 0 and not written.isdecimal() and not written.endswith("b"):
                 full[name] = str(number)
         return full
 

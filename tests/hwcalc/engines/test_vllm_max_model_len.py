@@ -88,9 +88,9 @@ def test_windows_and_states(model: str) -> None:
     plain, longer = (plan(model, **asked, engine_options=more) for more in ({}, {"max_model_len": "64k"}))
     assert plain.fit is not None
     assert longer.fit is not None
-    assert longer.fit.usable_bytes <= plain.fit.usable_bytes
-    assert longer.fit.max_batch <= plain.fit.max_batch
-    assert longer.cache.total_bytes >= plain.cache.total_bytes
+    assert longer.fit.needed_bytes >= plain.fit.needed_bytes
+    assert (longer.fit.max_batch or 0) <= (plain.fit.max_batch or 0)
+    assert (longer.fit.max_batch or 0) > 0
 
 
 def test_longer_than_allowed() -> None:
