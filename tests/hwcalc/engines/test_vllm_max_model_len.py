@@ -119,6 +119,16 @@ def test_both_flags_of_the_command_line(capsys: Capture) -> None:
     assert "--max-model-len 32768" in emitted(planned(2**33, "32k"), "vllm")
 
 
+def test_explain_names_the_two_requests(capsys: Capture) -> None:
+    """The log's concurrency is of requests of ``max_model_len``, the requests that are held are the planned ones."""
+    words = ["explain", QWEN, "--engine", "vllm", "--gpu", "l40s", "--seq", "8k", "--max-model-len", "32768", "--quiet"]
+    out = run(capsys, *words)[1]
+    assert "blocks / blocks_of_longest" in out
+    assert "times the longest request that the server allows" in out
+    assert "floor(usable_blocks / blocks_per_request)" in out
+    assert "× max_model_len)" in out
+
+
 def test_a_sweep_of_lengths() -> None:
     """Each row is the plan of its length."""
     rows = sweep(
