@@ -126,7 +126,7 @@ def test_explain_names_the_two_requests(capsys: Capture) -> None:
     assert "blocks / blocks_of_longest" in out
     assert "times the longest request that the server allows" in out
     assert "floor(usable_blocks / blocks_per_request)" in out
-    assert "× max_model_len)" in out
+    assert " max_model_len)" in out
 
 
 def test_a_sweep_of_lengths() -> None:
