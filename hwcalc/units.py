@@ -22,6 +22,9 @@ MOST_TOKENS = 2**40
 MOST_BYTES = 2**62
 """The largest number of bytes that an option takes."""
 
+LEAST_BYTES: Final = MIB
+"""Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
+
 _TOKEN_FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _PARAMETER_FACTORS = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmbt", start=1)}}
 _BYTE_FACTORS = {
@@ -84,6 +87,22 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
     units = "with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
     allowed = f"bytes, or a number {units}, up to {MOST_BYTES:,} bytes"
     return _number(value, _BYTE_FACTORS, what, allowed, 0, MOST_BYTES, whole=False)
+
+
+def parse_size(value: int | str, what: str = "the size") -> int:
+    """A number of bytes as :func:`parse_bytes` reads it. Text without a unit is bytes only if the number is large.
+
+    >>> parse_size("64GiB"), parse_size(64)
+    (68719476736, 64)
+    """
+    size = parse_bytes(value, what)
+    if isinstance(value, str) and value.strip()[-1:].isdigit() and 0 < size < LEAST_BYTES:
+        bare = value.strip()[:40]
+        raise UsageError(
+            f"{what} {shown(bare, 40)} has no unit.",
+            hint=f"Write {brief(bare, 40)}GiB or {brief(bare, 40)}GB; a bare number is bytes.",
+        )
+    return size
 
 
 def parse_parameters(value: int | str, what: str = "the number of parameters") -> int:

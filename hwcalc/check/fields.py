@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.options import read_options
-from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
+from hwcalc.planner.values import PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
-from hwcalc.units import parse_bytes, parse_share, parse_tokens
+from hwcalc.units import LEAST_BYTES, parse_bytes, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
 
 

@@ -186,12 +186,13 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         revision, assume = check.options.get("revision"), check.options.get("assume")
         spec = models.spec(check.model, revision, assume)
         models.plan(spec)
-        keywords = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
+        read_with = {"revision": revision, "assume": assume}
+        keywords = {key: value for key, value in check.options.items() if key not in read_with}
         if "draft" in keywords:
             keywords["draft"] = models.spec(keywords["draft"], None, None)
         named = None if "draft" in keywords else _option_draft(check)
         draft = None if named is None else models.spec(named, None, None)
-        planned = plan_loaded(spec, keywords, draft, advise=True)
+        planned = plan_loaded(spec, keywords, draft, advise=True, read_with=read_with)
         judged = list(judge(check.required, planned, lambda **change: plan_loaded(spec, keywords | change, draft)))
         for model, of in _named(check):
             lock = models.changed(model, of, assume if model == check.model else None)

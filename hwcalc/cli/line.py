@@ -25,10 +25,13 @@ _HELP: Final = frozenset({"--help", "-h"})
 _OF_ROOT: Final = frozenset({"--version", "-V", "--install-completion", "--show-completion", *_HELP})
 _NUMBER: Final = r"(?a)(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])"
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
-_NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens"})
+_NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens", "max_model_len"})
 """Options and engine options whose vLLM flag takes ``32k`` (32,000) and ``32K`` (32,768)."""
-_TOKENS: Final = frozenset({"seq", "max_num_batched_tokens"})
+_TOKENS: Final = frozenset({"seq", "max_num_batched_tokens", "max_model_len"})
 """Those of them for which kvplan's own option reads ``32k`` as 32,768."""
+_MAX_LENGTH: Final = "--max-model-len"
+"""VLLM's flag for the longest sequence that a server allows: the planned length, unless that is given too."""
+_LENGTHS: Final = frozenset({"--seq", "--lengths"})
 _PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
 """Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
 _METHODS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "bitsandbytes": "bnb4", "modelopt_fp4": "nvfp4"}
@@ -116,6 +119,9 @@ class _Line:
             self.llamacpp_flags = SERVER_FLAGS - self.own.keys()
         before = self.words[: self.words.index("--")] if "--" in self.words else self.words
         self.asks_help = bool(_HELP & set(before))
+        if self.takes_flags and any(word.partition("=")[0] in _LENGTHS for word in before):
+            # Users send sequences of one length to a server that allows another one.
+            self.aliases = {**self.aliases, _MAX_LENGTH: Alias(self.own["--engine-option"], "max_model_len")}
 
     def read(self) -> list[str]:
         """The words of the line, with names of vLLM's replaced by kvplan's."""
@@ -242,7 +248,7 @@ class _Line:
             raise UsageError(message, hint=f"Write it out, or {own} {name}={value}")
         if name not in _NUMBERS:
             return value
-        if name == "seq" and value.strip().lower() in {"auto", "-1"}:
+        if flag.replace("_", "-") == _MAX_LENGTH and value.strip().lower() in {"auto", "-1"}:
             message = f"{flag} {value} asks for the longest sequence that fits."
             raise UsageError(message, hint="Leave it out: with a GPU, the plan says what the longest is.")
         return ",".join(self.number(flag, name, part, own) for part in value.split(","))

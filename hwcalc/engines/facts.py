@@ -139,6 +139,18 @@ class RequestRules:
             parsed[name] = option.check(name, value)
         return parsed
 
+    def options_in_full(self, options: Mapping[str, str]) -> dict[str, str]:
+        """The engine options, checked, with their numbers written out: ``32k`` is 32,768 here, and 32,000 or an error to an engine.
+
+        Sizes stay as they are: ``64GiB`` says the same everywhere.
+        """
+        full = dict(options)
+        for name, number in self.check_options(options).items():
+            written = options[name].strip().lower()
+            if type(number) is int and number >= 0 and not written.isdecimal() and not written.endswith("b"):
+                full[name] = str(number)
+        return full
+
     def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
         """Check that the engine can plan a machine without a GPU. Raises :class:`~hwcalc.errors.UsageError`; by default always."""
         raise UsageError(

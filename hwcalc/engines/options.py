@@ -59,6 +59,13 @@ def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], i
     return check
 
 
+def size_option(name: str, value: str) -> int:
+    """The bytes that an option names: ``64GiB``. A small number without a unit is a mistake."""
+    from hwcalc.units import parse_size
+
+    return parse_size(value, f"engine option {name}")
+
+
 def number_option(maximum: int) -> Callable[[str, str], float]:
     """A parser of numbers from 0 to ``maximum``, with or without a decimal point."""
 

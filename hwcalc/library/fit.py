@@ -23,6 +23,7 @@ from hwcalc.library.candidates import Candidate, catalog, folded, from_folder, o
 from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Note, Parameters
+from hwcalc.planner.command_line import CommandLine
 from hwcalc.planner.fitting import Fitted, Hosting, hosting
 from hwcalc.planner.options import FitOptions, take_options, takes
 from hwcalc.planner.runnables import Runnable, Runnables, Unread
@@ -32,7 +33,7 @@ from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.ggml import file_type
 from hwcalc.quantization.gguf import PUBLISHED_MIXES
-from hwcalc.text import quoted, shell_word, shown
+from hwcalc.text import quoted, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
 if TYPE_CHECKING:
@@ -437,12 +438,7 @@ class Search:
     def _made(self, one: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
         """A row without its figures, and with the line that plans it."""
         asked = self._host.asked
-        line = ["kvplan", one.word, "--seq", str(seq)]
-        line += ["--batch", str(asked.batch)] if asked.batch != 1 else []
-        line += ["--dtype", asked.dtype] if asked.dtype else []
-        line += ["--weights", weights] if weights else []
-        line += ["--engine", str(asked.engine), "--gpu", str(asked.gpu)]
-        line += ["--gpus", str(asked.gpus)] if asked.gpus else []
+        line = CommandLine(model=one.word, given={**asked.values, "seq": seq, "weights": weights})
         figures = ("weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq")
         unknown = ("file_type", "expected_max_seq", "gpu_layers", "all_layers", "host_bytes", "host_experts")
         without: dict[str, Any] = {
@@ -466,7 +462,7 @@ class Search:
             kv_dtype="",
             max_position_embeddings=None if one.row is None else one.row.max_position_embeddings,
             verdict=Verdict.FITS,
-            command=" ".join(map(shell_word, line)),
+            command=line.text,
             **without,
         )
 

@@ -170,6 +170,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "encoder_tokens": "tokens of the encoder that a sequence looks at (--encoder-seq)",
         "states": "recurrent states that a sequence keeps",
         "blocks_per_request": "blocks that one request of the planned length takes",
+        "blocks_of_longest": "blocks that one request of max_model_len takes",
+        "max_model_len": "tokens of the longest sequence that the server allows (--max-model-len)",
         "null_block": "a block that stands for tokens that have left their window",
         "num_gpu_blocks_override": "blocks as given (engine option num_gpu_blocks_override)",
         "logged_blocks": "blocks of the first pipeline stage, which this release logs",

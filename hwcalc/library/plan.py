@@ -40,14 +40,25 @@ def plan(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Plan
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 
 
-def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None, *, advise: bool = False) -> Plan:
+def plan_loaded(
+    model: ModelSpec,
+    given: Mapping[str, Any],
+    draft: ModelSpec | None = None,
+    *,
+    advise: bool = False,
+    read_with: Mapping[str, Any] | None = None,
+) -> Plan:
     """Plan as :func:`plan` does, but read nothing: a draft in ``given`` is loaded, and ``draft`` is the one an engine option names.
 
-    The plan offers no changes unless ``advise`` is set.
+    The plan offers no changes unless ``advise`` is set; ``read_with`` are the options with which the model was read, which their command
+    lines have too.
     """
+    from hwcalc.planner.command_line import command_line
     from hwcalc.planner.plan import plan_model
 
-    return plan_model(model, advise=advise, **request_of(given, draft))
+    request = request_of(given, draft)
+    line = command_line(model, request, asked=read_options({**given, **(read_with or {})})) if advise else None
+    return plan_model(model, line=line, advise=advise, **request)
 
 
 def open_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> tuple[Occupancy, dict[str, Any]]:

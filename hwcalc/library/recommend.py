@@ -43,6 +43,7 @@ def recommend(
 
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
+    from hwcalc.planner.command_line import command_line
     from hwcalc.planner.options import take_options
     from hwcalc.planner.recommend import Wishes, recommend_model
     from hwcalc.planner.values import read_flag
@@ -64,5 +65,6 @@ def recommend(
         candidates = instance_candidates(instances, names, vendors=makers, categories=kinds, notes=notes)
     spec, request = load_request(model, asked)
     flags = {name: read_flag(value, name) for name, value in {"strict": strict, "every": every, "any_layout": any_layout}.items()}
-    found = recommend_model(spec, candidates, replace(wishes, **flags), **request)
+    line = command_line(spec, request, model=model, asked=asked)
+    found = recommend_model(spec, candidates, replace(wishes, **flags), line=line, **request)
     return replace(found, notes=(*found.notes, *notes)) if notes else found

@@ -272,6 +272,11 @@ class Trial(Record):
     layout_given: bool = True
     """Whether the file itself says which layers keep what: all the same, of which nothing comes from the class, or by its own keys."""
 
+    @property
+    def passes_layout(self) -> bool:
+        """Whether the layers do not follow what the file says of which layers keep what."""
+        return any(map(is_layout, self.unread))
+
 
 def is_layout(key: str) -> bool:
     """Whether a key says which layers keep what."""
@@ -485,13 +490,16 @@ def nearest(
 ) -> tuple[str, ...]:
     """The known types that this level of a config resembles most, by its keys, and that can read it.
 
-    Nearer is what leaves fewer keys unread and adds fewer; ``kinds`` are the kinds of layers that it must give.
+    Nearer is what leaves fewer keys unread and adds fewer; ``kinds`` are the kinds of layers that it must give. Types that nobody named
+    with ``among`` are proposed only if they follow what the file says of which layers keep what.
     """
     known, tried = known_types(), []
     candidates = nearest_types(raw, like=like, among=among, most=_TRIED if among is None else len(among))
     for place, name in enumerate(candidates):
         found = _tried(raw, name)
-        if found is not None and (not kinds or (found.layout_given and read_family(found.kinds) == kinds)):
+        if found is None or (among is None and found.passes_layout):
+            continue
+        if not kinds or (found.layout_given and read_family(found.kinds) == kinds):
             # How much of the file is left out of account and how much is added, for the cache before the weights.
             cache = len(found.unread) + len(found.filled) + found.passed_over
             weights = len(found.unweighed) + len(found.filled_weights)
@@ -516,7 +524,9 @@ def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     found, fault = nearest(language_level(top, None).raw, like=top.model_type), _plain_fault(top)
     everything = "All that is known: kvplan models --types"
     if not found:
-        error.hint = f"None of the nearest types can read it: {fault} {everything}" if fault else everything
+        layout = [str(key) for key in language_level(top, None).raw if is_layout(str(key))]
+        so = f" as its {named_keys(layout)} says" if layout else ""
+        error.hint = f"None of the nearest types can read it{so}: {fault} {everything}" if fault else everything
         return error
     near = ", ".join(f"{name} ({known_types()[name].families[0]})" for name in found)
     plain = "" if fault else f" As plain attention: --assume {PLAIN}."
@@ -531,7 +541,9 @@ def _plain_fault(top: Config) -> str:
     family, config = find_family(_PLAIN_TYPE), language_level(top, None)
     try:
         if family is not None:
-            family.read(config)
+            reading = family.read(config)
+            passed = [key for key in judge(config, config, family, reading, weighed=False).unread if is_layout(key)]
+            return f"plain attention passes over {named_keys(passed)}." if passed else ""
     except ConfigError as error:
         return error.message
     except (UsageError, ValueError) as error:

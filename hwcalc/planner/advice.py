@@ -292,13 +292,17 @@ class _Adviser:
         return Offer(change=change, found=changed, sure=sure) if holds else None
 
     def _saves(self, change: Change, than: Change | None = None) -> bool:
-        """Whether this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change."""
+        """Whether this change leaves more bytes for the cache, or needs fewer of them, than the change ``than``, or than no change.
+
+        An engine may ask for more than the planned sequences before it starts: what ends that saves too.
+        """
         changed, other = self.tries.of(change), self.opened if than is None else self.tries.of(than)
         if changed is None or other is None:
             return False
         try:
             given, before = solve.budget_bytes(changed, "low") or 0, solve.budget_bytes(other, "low") or 0
             saves = given > before or changed.needed_bytes < other.needed_bytes
+            saves = saves or (given == before and solve.holds(changed) and not solve.holds(other))
         except KvplanError:
             return False
         return saves

@@ -103,10 +103,10 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     node = node_of(gpu, parallel.gpus if asked.instance is not None else None)
     _check_divides(model, parallel)
     asked = _of_lengths(asked)
-    named, seq, seq_notes = _tokens(engine, model, asked)
+    options_in_full = engine.requests.options_in_full(asked.engine_options)
+    named, seq, seq_notes = _tokens(engine, model, asked.changed(engine_options=options_in_full))
     notes += seq_notes
     resolved = engine.version(version)
-    engine.requests.check_options(asked.engine_options)
     sharing = Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams)
     values = {
         **{name: value for name, value in asked.values.items() if name in _CARRIED},
@@ -117,7 +117,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         "calibrated": gpu is not None and is_measured(engine.name),
         "weights": asked.weights or model.weights_format,
         "option_draft": option_draft,
-        "options": dict(asked.engine_options),
+        "options": options_in_full,
         "policy": _policy(asked),
         # The one object that most requests have is told apart at once.
         "sharing": UNSHARED if sharing == UNSHARED else sharing,

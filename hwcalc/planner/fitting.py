@@ -238,7 +238,7 @@ class Hosting(Record):
             parallel=parallel,
             hardware=Hardware(gpu=self.gpu, memory_utilization=asked.memory_utilization, margin=asked.margin),
             weights=weights,
-            options=dict(asked.engine_options),
+            options=self.engine.requests.options_in_full(asked.engine_options),
         )
 
     def best(self, model: ModelSpec, *, stored: bool = False) -> Fitted:

@@ -33,6 +33,7 @@ from hwcalc.text import operand, shown
 if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget
     from hwcalc.hardware.candidates import Candidate
+    from hwcalc.planner.command_line import CommandLine
     from hwcalc.planner.result import Plan
     from hwcalc.profiles.hardware_file import Gpu
 
@@ -210,11 +211,17 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def recommend_model(
-    model: ModelSpec, candidates: Sequence[Candidate], wishes: Wishes | None = None, **options: Any
+    model: ModelSpec,
+    candidates: Sequence[Candidate],
+    wishes: Wishes | None = None,
+    *,
+    line: CommandLine | None = None,
+    **options: Any,
 ) -> Recommendation:
     """The recommendation: which of the candidates hold the request, in the order that ``wishes`` names.
 
-    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. Raises a
+    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware, and ``line`` is the command line of a plan
+    with all that was asked for. Raises a
     :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
     """
     from hwcalc.planner.plan import plan_model
@@ -228,9 +235,11 @@ def recommend_model(
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
     of_offer = OfOffer()
-    plans = _planned(kept, wishes, lambda match: plan_model(model, advise=False, search=of_offer, **_on(match, options)))
+    plans = _planned(kept, wishes, lambda match: plan_model(model, advise=False, search=of_offer, **options, **_hardware(match)))
     near = None if plans else (matches[0] if matches else search.nearest(candidates))
-    closest = None if near is None else plan_model(model, **_on(near, options))
+    of_near = None if near is None else _hardware(near)
+    on_near = None if line is None or of_near is None else line.changed(**of_near)
+    closest = None if of_near is None else plan_model(model, line=on_near, **options, **of_near)
     shown = [plan for _, plan in plans] or ([] if closest is None else [closest])
     common = _common(shown)
     of_policy = (note for plan in shown for note in plan.warnings if note.code.startswith("policy"))
@@ -450,11 +459,11 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
     return out[: wishes.limit or None]
 
 
-def _on(match: _Match, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a plan on the hardware of a match."""
+def _hardware(match: _Match) -> dict[str, Any]:
+    """The options of a plan that name the hardware of a match."""
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return {**options, **hardware, **asdict(layout)}
+    return {**hardware, **asdict(layout)}
 
 
 _OF_POOL: Final = frozenset({"per-replica"})

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from hwcalc.errors import UsageError
-from hwcalc.text import brief, quoted, shown
-from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_share, parse_tokens
+from hwcalc.text import quoted, shown
+from hwcalc.units import GIB, LEAST_BYTES, MIB, parse_parameters, parse_share, parse_size, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 """The value of ``--weights`` that leaves the format to kvplan."""
 
-LEAST_BYTES: Final = MIB
-"""Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
 PERCENT: Final = r"(?:100(?:\.0{1,9})?|[0-9]{1,2}(?:\.[0-9]{1,9})?)[ ]*%"
 PART: Final = r"(?:0(?:\.[0-9]{1,18})?|1(?:\.0{1,18})?)"
 UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]?[bB])"
@@ -86,18 +84,6 @@ def _lengths_text(value: tuple[int, ...]) -> str:
 
 def _as_given(value: Any, name: str) -> Any:
     return value
-
-
-def _size(value: Any, name: str) -> int:
-    """Parse ``"20GiB"``. An integer is bytes; text without a unit is bytes only if the number is large."""
-    size = parse_bytes(value, name)
-    if isinstance(value, str) and value.strip()[-1:].isdigit() and 0 < size < LEAST_BYTES:
-        bare = value.strip()[:40]
-        raise UsageError(
-            f"{name} {shown(bare, 40)} has no unit.",
-            hint=f"Write {brief(bare, 40)}GiB or {brief(bare, 40)}GB; a bare number is bytes.",
-        )
-    return size
 
 
 def read_flag(value: Any, name: str) -> bool:
@@ -194,7 +180,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "count": ValueType(parse_tokens, _whole(1)),
     "parameters": ValueType(parse_parameters, _whole(1), _parameters_text),
     "from zero": ValueType(partial(parse_tokens, minimum=0), _whole(0), _tokens_text),
-    "size": ValueType(_size, _SIZE, _size_text),
+    "size": ValueType(parse_size, _SIZE, _size_text),
     "share": ValueType(parse_share, _SHARE, _share_text),
     "utilization": ValueType(_utilization, _SHARE),
     "text": ValueType(_text, _TEXT),

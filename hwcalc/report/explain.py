@@ -20,7 +20,7 @@ from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 
 _DEFINITIONS: Final = {"engine": "the engine's rule"}
-_UNITS: Final = {"x": "times the planned request"}
+_UNITS: Final = {"x": "times the planned request", "longest": "times the longest request that the server allows"}
 _ENDS: Final = {
     "low": "with every estimate at its high end",
     "expected": "by the expected values",

@@ -161,10 +161,20 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "n_ubatch": "num_batch {}",
 }
 _ALL_LAYERS: Final = "999"
+_NOT_OLLAMAS: Final = ("n_rs_seq", "load_mtp", "fit_target", "ctx_type", "main_gpu")
+"""Options of llama.cpp that a Modelfile and the variables of ``ollama serve`` have no word for."""
 
 
 def modelfile(planned: CommandInput) -> EmittedFile:
     """The Modelfile of a plan, with the variables of ``ollama serve`` that it needs beside it."""
+    for name in ("lora", "draft"):
+        if getattr(planned, name) is not None:
+            raise UsageError(f"--{name} names no file that Ollama could load.", hint=f"Leave out --{name}.")
+    for name in _NOT_OLLAMAS:
+        if name in planned.options:
+            raise UsageError(
+                f"Ollama has no setting for {name}.", hint=f"Leave out: --engine-option {name}, or use: --engine llamacpp"
+            )
     options = {**planned.options, "n_gpu_layers": "0"} if planned.on_host else planned.options
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hwcalc.engines.llamacpp.tensors import overrides
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, size_option
 from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, Role
@@ -22,7 +22,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
-from hwcalc.units import MIB, parse_bytes
+from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import Override
@@ -122,10 +122,6 @@ def _shares(name: str, value: str) -> tuple[float, ...]:
     return tuple(map(float, parts))
 
 
-def _bytes(name: str, value: str) -> int:
-    return parse_bytes(value, f"engine option {name}")
-
-
 def _gbps(name: str, value: str) -> float:
     text = value.strip()[:40]
     if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text, re.ASCII) or not 1 <= float(text) <= _MOST_GBPS:
@@ -148,7 +144,7 @@ PLACE_OPTIONS: Final = _options(
     ("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
     ("no_extra_bufts", "keep weights as they are, not repacked for the processor (-nr)", "false", switch),
     ("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
-    ("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
+    ("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", size_option),
 )
 
 

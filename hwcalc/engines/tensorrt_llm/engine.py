@@ -17,7 +17,7 @@ from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.models import known_dtype
-from hwcalc.engines.options import EmittedFile, check_one_replica, is_on
+from hwcalc.engines.options import EmittedFile, check_one_replica, is_on, size_option
 from hwcalc.engines.pool import Allocation, PoolGroup
 from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import (
@@ -556,7 +556,9 @@ def settings_file(planned: CommandInput) -> str:
     if planned.kv_dtype_named and planned.kv_dtype == "fp8_ds_mla":
         cache["dtype"] = planned.kv_dtype
     for name, value in options.items():
-        if name in _OF_CACHE:
+        if name == "host_cache_size":
+            cache[name] = str(size_option(name, value))
+        elif name in _OF_CACHE:
             cache[name] = _LONG.get(value, value)
         elif name == "enable_block_reuse":
             cache[name] = str(is_on(value)).lower()

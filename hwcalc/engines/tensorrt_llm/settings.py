@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.models import model_classes
-from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on
+from hwcalc.engines.options import AUTO, EngineOption, choice_option, integer_option, is_auto, is_on, size_option
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
@@ -87,7 +87,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
             ("max_beam_width", "beams of a request", "1", integer_option(1, 1024)),
             ("enable_attention_dp", "every rank of tp keeps requests of its own", "false", _FLAG),
             ("enable_block_reuse", "keep blocks of finished requests", "true, false for some models", _FLAG),
-            ("host_cache_size", "bytes of host memory for blocks that left the GPU", "0", integer_option(0, 2**50)),
+            ("host_cache_size", "host memory for blocks that left the GPU: 64GiB", "0", size_option),
             ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATES),
             ("periodic_snapshot_interval", "tokens between kept recurrent states", "none", integer_option(1, 2**30)),
             ("indexer_k_dtype", "format of sparse attention's indexer keys", "fp8", choice_option("fp8", "fp4")),
@@ -164,7 +164,7 @@ def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]
         and any(isinstance(kind, FullAttention) for kind in kinds),
         attention_dp=is_attention_dp(options),
         reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else "no_reuse" not in class_words(model),
-        host_bytes=_number(options, "host_cache_size", 0, least=0),
+        host_bytes=size_option("host_cache_size", options.get("host_cache_size", "0")),
         interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
         index_fp4=options.get("indexer_k_dtype") == "fp4",
         expected=_number(options, "avg_seq_len", 0) or None,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Blocks, Dtypes, InCommon, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
-from hwcalc.engines.subjects import Reported, Traits
+from hwcalc.engines.subjects import Devices, Reported, Traits
 from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, plan_curve, plan_form, plan_pool
 from hwcalc.engines.vllm.rules import REPLICAS_SINCE, since
-from hwcalc.engines.vllm.settings import LONGER, VllmSettings, longest_accepted, read_settings
+from hwcalc.engines.vllm.settings import LONGER, MAX_LENGTH, VllmSettings, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
 from hwcalc.engines.vllm.weights import VLLM
@@ -27,7 +27,7 @@ from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import planned_version
-from hwcalc.units import human_bytes
+from hwcalc.units import human_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import Saving
@@ -70,14 +70,24 @@ class VllmDeployment(Deployment):
             return False
         return (rules.check != "model" or self.settings.pp == 1) and (rules.checks_packed_width or not self.layout.packed)
 
+    @cached_property
+    def max_length(self) -> int | None:
+        """``max_model_len``, the longest sequence that the server allows, where the user names it besides the planned length."""
+        named = self.setup.options.get(MAX_LENGTH)
+        return None if named is None else parse_tokens(named, f"engine option {MAX_LENGTH}")
+
+    def length(self, tokens: int) -> int:
+        """``max_model_len`` of a server for sequences of so many tokens: as long as they are, unless the user names it."""
+        return tokens if self.max_length is None else self.max_length
+
     def blocks_of(self, tokens: int) -> int:
         """The blocks of a sequence of so many tokens that keeps everything and shares nothing; of an array of lengths an array."""
         if not self.layout.encodes:
             return self.layout.demand.at(tokens)
 
         def blocks(length: int) -> int:
-            batched_tokens = self.settings.for_length(length, self.setup).batched_tokens
-            return self.layout.for_length(length, batched_tokens).demand.at(length)
+            batched_tokens = self.settings.for_length(self.length(length), self.setup).batched_tokens
+            return self.layout.for_length(self.length(length), batched_tokens).demand.at(length)
 
         of_each: int = mapped(blocks, tokens)
         return of_each
@@ -150,20 +160,34 @@ class VllmDeployment(Deployment):
         return Traits(deals_experts=planned_version(self.version) >= since(REPLICAS_SINCE))
 
 
+class VllmDevices(Devices):
+    """All GPUs are alike, and ``max_model_len`` bounds the length of a sequence."""
+
+    def most_tokens(self) -> int | None:
+        deployment = self.occupancy.deployment
+        assert isinstance(deployment, VllmDeployment)
+        return deployment.max_length
+
+
 class VllmOccupancy(Occupancy):
     """A load on vLLM: the blocks that it takes of the pool, and the pool that a budget gives."""
 
     deployment: VllmDeployment
 
+    @property
+    def length(self) -> int:
+        """``max_model_len``: a request of so many tokens must fit before the server starts."""
+        return self.deployment.length(self.tokens)
+
     @cached_property
     def settings(self) -> VllmSettings:
-        """The settings with the batch of the planned length."""
-        return self.deployment.settings.for_length(self.tokens, self.setup)
+        """The settings with the batch of ``max_model_len``."""
+        return self.deployment.settings.for_length(self.length, self.setup)
 
     @cached_property
     def layout(self) -> PoolLayout:
-        """The layers in groups that share blocks, for the planned length."""
-        return self.deployment.layout.for_length(self.tokens, self.settings.batched_tokens)
+        """The layers in groups that share blocks, for sequences of up to ``max_model_len``."""
+        return self.deployment.layout.for_length(self.length, self.settings.batched_tokens)
 
     @cached_property
     def held(self) -> PoolLayout:
@@ -179,7 +203,13 @@ class VllmOccupancy(Occupancy):
     @cached_property
     def blocks(self) -> int:
         """Blocks of one request, in all groups together."""
-        return self.deployment.blocks_of(self.tokens) if self.setup.policy is None else self.held.total_blocks(self.tokens)
+        if self.setup.policy is not None:
+            return self.held.total_blocks(self.tokens)
+        return (
+            self.deployment.blocks_of(self.tokens)
+            if self.deployment.max_length is None
+            else self.layout.total_blocks(self.tokens)
+        )
 
     @cached_property
     def by_kind(self) -> PoolLayout:
@@ -271,14 +301,34 @@ class VllmOccupancy(Occupancy):
     def policies(self) -> PolicyRules:
         return policies.VllmPolicies(self)
 
+    @property
+    def devices(self) -> Devices:
+        return VllmDevices(self)
+
     def reported(self) -> Reported:
         accepted = longest_accepted(self.model, self.settings.rules)
-        return Reported(environment=(LONGER,) if accepted is not None and self.tokens > accepted else ())
+        return Reported(environment=(LONGER,) if accepted is not None and self.length > accepted else ())
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings that the server is told: with a ``max_model_len`` of its own, shorter sequences are what users send."""
+        if self.deployment.max_length is None:
+            return settings
+        return {name: value for name, value in settings.items() if name != "seq"}
 
     def check(self) -> None:
         deployment = self.deployment
         self.told(deployment.accepted)
-        policy = self.setup.policy
+        policy, longest_allowed = self.setup.policy, deployment.max_length
+        if longest_allowed is not None and self.tokens > longest_allowed:
+            raise UsageError(
+                f"seq is {self.tokens:,} tokens, and {MAX_LENGTH} allows {longest_allowed:,}.",
+                hint=f"Use: --max-model-len {self.tokens}",
+            )
+        if longest_allowed is not None and policy is not None:
+            raise UsageError(
+                f"a policy is planned for a server that allows the planned length, not with {MAX_LENGTH}.",
+                hint=f"Leave out: --engine-option {MAX_LENGTH}",
+            )
         plugged = policy is not None and policies.is_plugin(policy.chosen) and self.load.sharing.asked
         if plugged and policies.caches_prefixes(self.settings, self.request):
             # It overwrites slots that other sequences would read.
@@ -390,8 +440,8 @@ class VllmOccupancy(Occupancy):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether all sequences are alike, share nothing and keep everything."""
-        return self.setup.policy is None and self.load.is_alike
+        """Whether all sequences are alike, share nothing and keep everything, and are as long as the server allows."""
+        return self.setup.policy is None and self.load.is_alike and self.deployment.max_length is None
 
     def forward_tokens(self) -> tuple[int, int, int]:
         tokens = self.settings.batched_tokens
@@ -423,9 +473,9 @@ class VllmOccupancy(Occupancy):
         if not pool.holds(budget_bytes, self.blocks_for(ceil_div(self.request.replica_requests, pool.schedulers))):
             return False
         # vLLM has no words for what a policy cuts, and elsewhere its check is mostly that of the blocks.
-        if self.evicted is not None or self.deployment.checks_blocks:
+        if self.evicted is not None or (self.deployment.checks_blocks and self.length == self.tokens):
             return True
-        return lacking(self.layout, self.settings, budget_bytes, self.tokens) is None
+        return lacking(self.layout, self.settings, budget_bytes, self.length) is None
 
     def _plan_budget(self) -> Noted[Budget | None]:
         settings = self.settings
@@ -435,7 +485,7 @@ class VllmOccupancy(Occupancy):
 
             policy = policy_part(self)
         # V0 looks at whether the longest prompt fits into a batch.
-        chunked = settings.rules.engine == "V0" and settings.batched_tokens < self.tokens
+        chunked = settings.rules.engine == "V0" and settings.batched_tokens < self.length
         known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, chunked, policy)
         if key not in known:
             known[key] = plan_budget(self, sequences=settings.sequences, batched_tokens=settings.batched_tokens, policy=policy)

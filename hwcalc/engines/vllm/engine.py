@@ -15,7 +15,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
-from hwcalc.engines.vllm.settings import DRAFTED, model_and_tokens
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, model_and_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import planned_version
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import CommandInput
     from hwcalc.formulas import LayerKind
+    from hwcalc.model import ModelSpec
 
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
@@ -37,6 +38,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
     name: EngineOption(name=name, help=text, default=default, check=check)
     for name, text, default, check in (
         ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
+        (MAX_LENGTH, "tokens of the longest sequence that the server allows", "the planned length", integer_option(1, 2**40)),
         ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
         ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
         ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
@@ -205,7 +207,7 @@ class VllmCommand(Command):
             return f"{FLAGS[flag].name} {value}" if flag else ""
         if name == "ep":
             return FLAGS[name].name if value != 1 else ""
-        key = "kv_dtype" if name == "dtype" else name
+        key = {"dtype": "kv_dtype", MAX_LENGTH: "seq"}.get(name, name)
         return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
 
     def words(self, planned: CommandInput) -> list[str]:
@@ -216,7 +218,8 @@ class VllmCommand(Command):
         """
         version = planned.version or NEWEST
         named_like_a_flag = planned.model.startswith("-")
-        words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, str(planned.seq))]
+        length = planned.options.get(MAX_LENGTH, str(planned.seq))
+        words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, length)]
         if planned.revision is not None:
             words += flag_words("revision", version, planned.revision)
         if planned.kv_dtype_named:
@@ -250,7 +253,7 @@ class VllmCommand(Command):
             words += flag_words("lora_rank", version, str(slot_rank(lora.rank)))
         draft = {} if planned.draft is None else {"speculative": f"draft:{planned.draft}"}
         for name, value in (*draft.items(), *planned.options.items()):
-            words += _option(name, value, version)
+            words += [] if name == MAX_LENGTH else _option(name, value, version)
         for required in planned.requires:
             words += required.flag.split()
         words += planned.flags
@@ -259,7 +262,13 @@ class VllmCommand(Command):
 
 
 class VllmRequests(RequestRules):
-    """Requests, where an option may name a draft model."""
+    """Requests, where options may name the longest sequence that the server allows, and a draft model."""
+
+    def names_sizes(self, options: Mapping[str, str]) -> bool:
+        return MAX_LENGTH in options
+
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        return integer_option(1)(MAX_LENGTH, options[MAX_LENGTH]) if MAX_LENGTH in options else None
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""

@@ -27,6 +27,7 @@ from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Ends, Step, step
 from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.settings import (
+    MAX_LENGTH,
     default_utilization,
     graphs_subtracted,
     has_states,
@@ -118,7 +119,7 @@ def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -
     return ProfileRun(
         version=occupancy.deployment.version,
         parallel=request.setup.parallel,
-        seq=request.load.seq,
+        seq=occupancy.length,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
         element_bytes=4 if _requested_dtype(occupancy.deployment) == "fp32" else 2,
@@ -473,9 +474,12 @@ def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
             name != "nvfp4" or capability >= _BLACKWELL
         )
 
+    if occupancy.length > occupancy.tokens:
+        change = {"engine_options": {MAX_LENGTH: str(occupancy.tokens)}}
+        yield Saving(Cost.NOTHING, f"a server for sequences of {occupancy.tokens:,}", change)
     if settings.sequences > replica_batch:
         # Fewer sequences free a part of the activations, as long as a batch has as many tokens.
-        full = settings.full_batch is None or replica_batch * occupancy.load.seq >= settings.full_batch
+        full = settings.full_batch is None or replica_batch * occupancy.length >= settings.full_batch
         of_batch = None
         if (
             full

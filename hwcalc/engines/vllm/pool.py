@@ -86,7 +86,7 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
     """The pool of one data-parallel replica for a budget per GPU, in the figures of the log."""
     if pool is None:
         return _without_cache(budget)
-    layout, settings, length = occupancy.layout, occupancy.settings, occupancy.tokens
+    layout, settings, length = occupancy.layout, occupancy.settings, occupancy.length
     bound = max(length, occupancy.model.max_position_embeddings or 0)
     blocks, usable, available = pool.blocks(budget), pool.usable_blocks(budget), pool.scheduler_blocks(budget)
     if pool.override is None:
@@ -98,7 +98,7 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
         "usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=pool.null_blocks
     )
     message = _message(layout, settings, budget, length, bound)
-    concurrency, tokens = _logged(layout, settings, blocks, budget, length)
+    concurrency, tokens = _logged(layout, settings, blocks, budget, length, longest=length != occupancy.tokens)
     fits = message is None
     starts = longest_start(layout, settings, budget, bound)
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
@@ -197,9 +197,15 @@ def _requires(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tuple[
     return (Try(flag=f"--max-num-seqs {blocks}", effect=f"{settings.sequences:,} requests need a state block each"),)
 
 
-def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, budget: int, length: int) -> tuple[Step, Step]:
-    """The concurrency and the tokens that the log prints. vLLM computes them in floating point, so tokens may be one below the product."""
+def _logged(
+    layout: PoolLayout, settings: VllmSettings, blocks: int, budget: int, length: int, *, longest: bool
+) -> tuple[Step, Step]:
+    """The concurrency and the tokens that the log prints. vLLM computes them in floating point, so tokens may be one below the product.
+
+    ``longest`` says that they are of requests that are longer than the planned ones: those that the server allows.
+    """
     rules, groups, name = layout.rules, layout.stage_groups[0], "blocks"
+    seq, of_request, unit = ("max_model_len", "blocks_of_longest", "longest") if longest else ("seq", "blocks_per_request", "x")
     if rules.logs_own_blocks:
         # Each stage logs its own blocks, and these are those of the first.
         name = "logged_blocks"
@@ -207,7 +213,7 @@ def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, budget: int
     if rules.concurrency == "length":
         from fractions import Fraction
 
-        formula, terms = f"{name} x block_size / seq", {"block_size": layout.block_size, "seq": length}
+        formula, terms = f"{name} x block_size / {seq}", {"block_size": layout.block_size, seq: length}
         times = float(blocks / Fraction(length, layout.block_size))
     else:
         per_request = layout.total_blocks(length)
@@ -218,12 +224,12 @@ def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, budget: int
             pages = [bytes_of_pages(own) or group.block_bytes for own, group in paged]
             needed = sum(page * layout.blocks(group, length) for page, group in zip(pages, layout.groups, strict=True))
             per_request = ceil_div(needed, pages[0])
-        formula, terms = f"{name} / blocks_per_request", {"blocks_per_request": per_request}
+        formula, terms = f"{name} / {of_request}", {of_request: per_request}
         times = float(blocks / per_request)
-    concurrency = step("max_concurrency", formula, times, unit="x", **{name: blocks}, **terms)
+    concurrency = step("max_concurrency", formula, times, unit=unit, **{name: blocks}, **terms)
     if rules.logged_tokens == "request":
-        terms = {name: blocks, **terms, "seq": length}
-        return concurrency, step("tokens", f"floor({formula} x seq)", int(times * length), unit="tokens", **terms)
+        terms = {name: blocks, **terms, seq: length}
+        return concurrency, step("tokens", f"floor({formula} x {seq})", int(times * length), unit="tokens", **terms)
     smallest = min(spec.block_size for group in groups for spec in group.distinct)
     if len(groups) == 1 and rules.logged_block == "config":
         smallest = layout.block_size

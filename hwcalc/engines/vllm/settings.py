@@ -439,6 +439,8 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
     )
 
 
+MAX_LENGTH: Final = "max_model_len"
+"""The engine option for the longest sequence that a server allows, where that is more than the planned sequences have."""
 LONGER: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
 """What makes vLLM accept a longer ``--max-model-len``. Every release that is known here reads it."""
 _STRETCHED_ALREADY: Final = frozenset({"su", "longrope", "llama3"})

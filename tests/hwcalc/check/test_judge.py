@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import Plan, plan
+from hwcalc import Plan, load_model, plan
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.file import NoVerdictError, parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
 from hwcalc.check.result import Judged, figures_of, in_words, verdict_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError
+from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.result import FitInfo
 from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
@@ -297,3 +298,16 @@ def test_more_gpus_than_the_uncertain_one_are_certain() -> None:
     """What probably fits on one GPU and fits on two holds for certain where eight are allowed, and is open where one is."""
     assert planned_with("max_gpus: 8", seq="40k", batch=1).certain
     assert not planned_with("max_gpus: 1", seq="40k", batch=1).certain
+
+
+def test_the_changes_of_a_plan_keep_how_the_model_was_read() -> None:
+    """A config of an unknown type is planned with ``assume``, and so is what is offered instead."""
+    config = {
+        "model_type": "from_the_future", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8, "hidden_size": 8192,
+        "intermediate_size": 28_672, "vocab_size": 128_256, "torch_dtype": "bfloat16", "max_position_embeddings": 131_072,
+    }  # fmt: skip
+    given = {"seq": "128k", "batch": 4, "engine": "vllm", "kv_memory": "80GiB"}
+    planned = plan_loaded(load_model(config, assume="llama"), given, advise=True, read_with={"assume": "llama", "revision": None})
+    assert planned.fit is not None
+    assert planned.fit.suggestions
+    assert all("--assume llama" in one.command for one in planned.fit.suggestions)

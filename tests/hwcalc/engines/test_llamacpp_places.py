@@ -289,6 +289,7 @@ def test_a_machine_with_one_memory() -> None:
         ({"override_tensor": "ffn=CUDA3"}, "--gpus"),
         ({"n_gpu_layers": "-5"}, "n_gpu_layers"),
         ({"host_memory": "much"}, "host_memory"),
+        ({"host_memory": "64"}, "64GiB"),
         ({"split_mode": "tensor"}, "split_mode"),
     ],
 )

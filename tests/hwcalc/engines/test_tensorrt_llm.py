@@ -217,7 +217,7 @@ def test_beams_fork() -> None:
 
 def test_a_host_cache_is_no_room() -> None:
     """It keeps blocks of finished requests; the pool on the GPU stays as it is."""
-    with_host, without = opened(LLAMA, {"host_cache_size": "8589934592"}), opened(LLAMA)
+    with_host, without = opened(LLAMA, {"host_cache_size": "8GiB"}), opened(LLAMA)
     assert with_host.pool(GIB).value == without.pool(GIB).value
     assert "host-memory" in {note.code for note in with_host.notes}
 

@@ -6,18 +6,20 @@ import json
 import random
 import shlex
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from hwcalc import fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
+from hwcalc.planner.options import FitOptions, read_options
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.report.fitting import fit_text
 from hwcalc.report.schema import json_schema
 from hwcalc.report.view import View
-from tests.hwcalc.command import Capture, run
+from tests.hwcalc.command import Capture, read_plan, run
 from tests.hwcalc.sources.gguf import given
 
 CARDS = ("rtx-3050-6gb", "rtx-3060-12gb", "rtx-4090")
@@ -33,6 +35,39 @@ def whole(gpu: str, seq: int | str, **wishes: object) -> dict[str, Runnable]:
     """Every model by itself that lies on the GPU as a whole."""
     options = {"max_params": "9B", "family": ("qwen3", "llama-3", "gemma-3"), **wishes}
     return models(fit(gpu=gpu, seq=seq, every=True, limit=0, only_fits=True, **options))  # type: ignore[arg-type]
+
+
+# --- lines --------------------------------------------------------------------------------------------------------------
+
+SAID: Final[dict[str, object]] = {
+    "seq": "16k", "batch": 2, "dtype": "q8_0", "weights": "q4_k_m", "engine": "llamacpp", "gpu": "rtx-4070", "gpus": 2,
+    "memory_utilization": "0.9", "margin": "3%", "engine_options": {"host_memory": "64GiB", "n_ubatch": "256"},
+}  # fmt: skip
+"""A value for each option that ``kvplan fit`` shares with a plan."""
+
+
+def test_every_option_has_a_value_here() -> None:
+    """A new option of ``kvplan fit`` gets one."""
+    assert SAID.keys() == FitOptions.__annotations__.keys()
+
+
+@pytest.mark.parametrize("without", [*SAID, ""])
+def test_the_line_of_a_model_keeps_every_option(without: str) -> None:
+    """Pasted, it plans what the row says: host memory, margin and all others are in it."""
+    given = {name: value for name, value in SAID.items() if name not in (without, "memory_utilization")}
+    row = fit(["qwen3"], max_params="9B", limit=1, **{"gpu": "rtx-4070", **given}).models[0]  # type: ignore[arg-type]
+    _, read = read_plan(row.command)
+    asked, told = read_options({"gpu": "rtx-4070", **given}).values, read_options(read).values
+    assert {name: told.get(name) for name in asked} == asked
+    made = plan(row.id, **read)
+    assert made.fit is not None
+    assert (made.fit.needed_bytes, made.fit.usable_bytes) == (row.needed_bytes, row.usable_bytes)
+
+
+def test_the_line_keeps_the_share_of_the_gpu() -> None:
+    """One of 0.8, in vLLM."""
+    row = fit(["qwen3"], max_params="4B", limit=1, gpu="rtx-4090", engine="vllm", memory_utilization=0.8).models[0]
+    assert "--memory-utilization 0.8" in row.command
 
 
 # --- laws ---------------------------------------------------------------------------------------------------------------

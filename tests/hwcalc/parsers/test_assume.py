@@ -322,6 +322,46 @@ def test_kinds_that_the_file_does_not_place() -> None:
     assert "kvplan config --assume" in error.value.hint
 
 
+HYBRID: Final[Json] = {
+    **PLAIN, "model_type": "zephyros", "num_hidden_layers": 24, "head_dim": 64, "sliding_window": 1024, "max_position_embeddings": 131_072,
+    "layer_types": ["mamba2", "mamba2", "mamba2", "sliding_attention"] * 6, "mamba_n_heads": 64, "mamba_d_head": 64,
+    "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_d_conv": 4, "mamba_expand": 2,
+}  # fmt: skip
+"""18 of 24 layers keep states of Mamba-2, the others windows: no known type has the two together."""
+
+
+def test_no_type_is_proposed_that_passes_over_the_layers(capsys: Capture, tmp_path: Path) -> None:
+    """phi4flash reads the file with 8 layers of full attention and no state at all: it is not offered, and nor is plain attention.
+
+    Whoever names it gets it, with a warning that names ``layer_types``.
+    """
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(HYBRID))
+    status, _, err = run(capsys, str(path), "--seq", "32k")
+    assert status == 3
+    assert "--assume" not in err
+    assert "layer_types" in err
+    assert "layer_types" in unread(load_model(HYBRID, assume="phi4flash"))
+    assert "phi4flash" not in nearest(HYBRID)
+
+
+def test_what_is_proposed_follows_the_layers() -> None:
+    """Published configs under an unknown name: a command that the error offers leaves no key out of account that places layers."""
+    proposed = 0
+    for path in sorted(Path(built_in("models")).glob("*/*.json"))[::25]:
+        config = {**json.loads(path.read_text()), "model_type": "from_the_future", "architectures": ["FromTheFuture"]}
+        with pytest.raises(ConfigError) as raised:
+            load_model(config)
+        if raised.value.command is None:
+            continue
+        proposed += 1
+        with suppress(KvplanError):
+            told = unread(load_model(config, assume=raised.value.command[1]))
+            assert "layer_types" not in told, (path, raised.value.hint)
+            assert "pattern" not in told, (path, raised.value.hint)
+    assert proposed > 10
+
+
 def test_an_error_of_the_file_is_named_at_once(capsys: Capture, tmp_path: Path) -> None:
     """Two layer types for 24 layers: no type reads that, so that no command is offered that would fail."""
     path = tmp_path / "config.json"

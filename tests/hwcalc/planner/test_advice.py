@@ -278,7 +278,9 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
     """Where nothing holds it, the changes of what is nearest are whole commands too."""
     asked: dict[str, Any] = {"seq": "128k", "batch": 64, "gpu": ["l4", "t4"], "engine": "vllm"}
     found = recommend(LLAMA_70B, **asked, offline=True)
-    _, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "128k", "--batch", "64", "--gpu", "l4,t4", "--engine", "vllm")
+    _, out, _ = run(
+        capsys, "recommend", LLAMA_70B, "--seq", "128k", "--batch", "64", "--gpu", "l4,t4", "--engine", "vllm", "--offline"
+    )
 
     assert found.suggestions
     assert all(one.command.startswith(f"kvplan {LLAMA_70B} ") and f"try {one.command}\n" in out for one in found.suggestions)

@@ -19,7 +19,7 @@ from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.profiles.engine_hardware import Answer, runs_on
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
-from tests.hwcalc.command import QWEN, Capture, run
+from tests.hwcalc.command import QWEN, Capture, read_plan, run
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"
 LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"
@@ -221,6 +221,21 @@ def test_nothing_fits(capsys: Capture) -> None:
     assert found.nearest.needed_bytes > found.nearest.usable_bytes
     assert found.message in out.replace("\n  ", " ")
     assert all(one.flag in out for one in found.suggestions)
+
+
+def test_the_changes_keep_how_the_model_is_read() -> None:
+    """What if it had 16 heads: the command that is offered asks the same, with the same draft and options."""
+    found = recommend(
+        LLAMA_70B, engine="vllm", seq="8k", batch=100, gpu="l4", max_gpus=8, kv_heads=16, draft=QWEN, offline=True,
+        engine_options={"max_num_seqs": "100"},
+    )  # fmt: skip
+    assert not found.offers
+    assert found.suggestions
+    for one in found.suggestions:
+        name, given = read_plan(one.command)
+        assert name == LLAMA_70B
+        assert (given["kv_heads"], given["draft"], given["offline"]) == ("16", QWEN, True)
+        assert given["engine_options"]["max_num_seqs"] == "100"
 
 
 @pytest.mark.parametrize("hardware", [(), ("--instances", "aws")])

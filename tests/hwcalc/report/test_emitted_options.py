@@ -1,0 +1,80 @@
+"""``--emit`` writes every engine option that was given, its numbers in full, or refuses it, or leaves it out for a reason that is named here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.engines import find_engine
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.report.emit import emitted, emitters
+from tests.hwcalc.command import QWEN
+
+VALUES: Final = (
+    "true", "false", "on", "off", "2", "8", "16", "32", "64", "4k", "0.5", "32k", "64GiB", "fp8", "float32", "auto", "ngram:4", "1,1", "v1",
+    "q8_0", "fa3", "triton", "all", "paged", "flashdecoding", "no_buffer", "extra_buffer",
+)  # fmt: skip
+"""Something for each type of option; what a check refuses is passed over."""
+ON_THE_MACHINE: Final = {"host_bandwidth", "host_memory", "flash_mla", "fp32_mamba_ssm_dtype"}
+"""Options that say what a machine has, or what is installed there, and that no server is told."""
+ITSELF: Final = {"ollama", "backend", "defaults"}
+"""Options that say whose defaults are planned."""
+
+
+@cache
+def line(engine: str, *options: tuple[str, str]) -> str:
+    """The command of Qwen3-8B on this engine with engine options."""
+    asked: dict[str, Any] = {"weights": "q4_k_m"} if engine in ("llamacpp", "ollama") else {}
+    gpu = "m4-max-128gb" if engine == "mlx" else "h100-sxm5-80gb"
+    return emitted(plan(QWEN, seq=4096, engine=engine, gpu=gpu, engine_options=dict(options), offline=True, **asked), engine)
+
+
+def accepted(engine: str, name: str) -> Iterator[str]:
+    """The values that the option takes."""
+    for value in VALUES:
+        try:
+            find_engine(engine)[0].options[name].check(name, value)
+        except KvplanError:
+            continue
+        yield value
+
+
+@pytest.mark.parametrize("engine", emitters())
+def test_every_engine_option_is_written(engine: str) -> None:
+    """Some value of each option changes the command, and no number is written with a letter that the engine reads otherwise."""
+    for name in find_engine(engine)[0].options:
+        lines = {}
+        for value in accepted(engine, name):
+            try:
+                lines[value] = line(engine, (name, value))
+            except KvplanError:
+                continue
+            assert not {"4k", "32k", "64GiB"} & set(lines[value].replace("=", " ").split()), (engine, name, value)
+        told = {value for value, words in lines.items() if words != line(engine)}
+        assert told or not lines or name in ON_THE_MACHINE | ITSELF, (engine, name, lines)
+
+
+def test_numbers_are_written_in_full() -> None:
+    """4k is 4,000 to vLLM, and 4 to llama-server."""
+    assert "--max-num-batched-tokens 4096" in line("vllm", ("max_num_batched_tokens", "4k"))
+    assert "-b 4096" in line("llamacpp", ("n_batch", "4k"))
+    assert "num_ctx 4096" in line("ollama", ("num_ctx", "4k"))
+    assert "host_cache_size: 68719476736" in line("tensorrt-llm", ("host_cache_size", "64GiB"))
+
+
+@pytest.mark.parametrize(("name", "value"), [("lora", "rank=16"), ("draft", "Qwen/Qwen3-0.6B")])
+def test_ollama_is_told_of_no_file_that_is_not_there(name: str, value: str) -> None:
+    """A Modelfile without the adapter or the draft would start another server than the planned one."""
+    made = plan(QWEN, seq=4096, engine="ollama", gpu="l4", weights="q4_k_m", **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"--{name}"):
+        emitted(made, "ollama")
+
+
+def test_ollama_has_no_word_for_a_margin_of_llamacpp() -> None:
+    """``fit_target`` is a flag of llama-server alone."""
+    with pytest.raises(UsageError, match="fit_target"):
+        line("ollama", ("fit_target", "2048"))
