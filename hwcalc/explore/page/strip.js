@@ -25,6 +25,14 @@ function ofLayers({ term }) {
   return term.layers !== "";
 }
 
+/** What is kept beside the layers, each kind as one sum: keys and values have terms of their own. @param {TermSizes[]} terms */
+export function besideWords(terms) {
+  /** @type {Map<string, number>} */
+  const sums = new Map();
+  for (const { term, bytes } of terms.filter((sizes) => !ofLayers(sizes))) sums.set(term.kind, (sums.get(term.kind) ?? 0) + bytes);
+  return [...sums].map(([kind, bytes]) => ` Beside the layers: ${human(bytes)} of ${kind}, kept once for the model.`).join("");
+}
+
 /**
  * The layers of a model, each with its terms. Dimensions by hand have another number of them: then they follow each other.
  * @param {TermSizes[]} terms @param {boolean} byHand @param {[kind: string, layers: string][]} own all layers of the model as it is
@@ -158,10 +166,7 @@ export function stripSection(page) {
       return;
     }
     const most = layers.reduce((largest, layer) => Math.max(largest, layer.bytes), 0);
-    const others = "refused" in terms ? [] : terms.filter((sizes) => !ofLayers(sizes));
-    const kinds = [...new Set(others.map(({ term }) => term.kind))];
-    const besideOf = (/** @type {string} */ kind) => others.filter(({ term }) => term.kind === kind).reduce((sum, { bytes }) => sum + bytes, 0);
-    const beside = kinds.map((kind) => ` Beside the layers: ${human(besideOf(kind))} of ${kind}.`).join("");
+    const beside = "refused" in terms ? "" : besideWords(terms);
     lead.textContent = `${exact(layers.length)} layers, one cell each${keeping < layers.length ? `; ${exact(keeping)} keep a cache` : ""}. The stronger and fuller the cell, the more bytes of one sequence of ${exact(state.seq)} tokens it has. The fullest has ${human(most)}.${beside}`;
     cellsMade();
     for (const [place, cell] of cells.entries()) {

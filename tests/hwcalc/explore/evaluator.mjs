@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 
 const { payload, calls } = JSON.parse(readFileSync(0, "utf8"));
-const modules = await Promise.all(["answer", "command", "data", "forms", "reason", "state", "tables"].map((name) => import(`./${name}.js`)));
+const modules = await Promise.all(["answer", "command", "data", "forms", "reason", "state", "strip", "tables"].map((name) => import(`./${name}.js`)));
 const page = Object.assign({}, ...modules);
 const forms = payload === null ? null : page.formsOf(payload);
 const answers = forms === null ? null : page.answersOf(payload, () => payload, forms);

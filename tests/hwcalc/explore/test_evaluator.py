@@ -325,6 +325,16 @@ def test_the_largest_state_is_exact(tmp_path: Path) -> None:
         assert [expected] == page(["answer", state])
 
 
+def test_what_lies_beside_the_layers_is_one_sum(tmp_path: Path) -> None:
+    """Keys and values of Gemma-3-27b have 544.50 MiB of unused block space each."""
+    unused = {"term": {"layers": "", "kind": "unused block space"}, "bytes": 570_949_632}
+    (said,) = Page(tmp_path, None)(
+        ["besideWords", [unused, {"term": {"layers": "0-5", "kind": "full attention"}, "bytes": 1}, unused]]
+    )
+
+    assert said == " Beside the layers: 1.06 GiB of unused block space, kept once for the model."
+
+
 def test_sizes_are_written_as_on_the_command_line(tmp_path: Path) -> None:
     """Every x.xx5 is rounded alike, and so are its neighbours: 6,039,797,760 bytes are 5.625 GiB, which both write as 5.62."""
     halves = [unit * (2 * number + 1) // 200 for unit in (KIB, MIB, GIB, 1024 * GIB) for number in range(2_000)]

@@ -81,15 +81,6 @@ def test_a_cell_for_each_layer(page: Watched, name: str) -> None:
         ]
 
 
-def test_what_lies_beside_the_layers_is_one_sum(small: Watched) -> None:
-    """Keys and values have unused blocks each: the page adds them up."""
-    small.settle(model="google/gemma-3-12b-it", engine="vllm", gpu="h100-sxm5-80gb", seq=40_960, batch=1, count=1, policy=None)
-    small.run("() => document.querySelector('#strip').scrollIntoView()")
-    small.page.wait_for_function("() => document.querySelector('#strip .lead').textContent.includes('40,960')")
-
-    assert small.run("() => document.querySelector('#strip .lead').textContent").count("Beside the layers") == 1
-
-
 def test_a_policy_that_takes_more_than_it_saves(small: Watched) -> None:
     """Its bar has what it takes beside the cache, so that bar and verdict agree; no verdict stands beside another GPU."""
     rows = "() => [...document.querySelectorAll('#policies .bar-row')].map((row) => row.innerText)"
