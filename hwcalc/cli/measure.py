@@ -169,7 +169,6 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
     ),
     {
         "Does a log agree, by what it says itself?": "kvplan reconcile vllm.log",
-        "Does vLLM's log say what was planned?": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log",
         "On which accelerator it ran": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4",
         "Keep its overheads for later plans": "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate",
     },

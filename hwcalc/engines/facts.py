@@ -18,7 +18,7 @@ from hwcalc.text import shown
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
     from hwcalc.engines.options import Choices, CommandInput, EmittedFile
-    from hwcalc.engines.setup import Load, Request
+    from hwcalc.engines.setup import Load, Request, Setup
     from hwcalc.formulas import LayerKind
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.hardware_file import Gpu
@@ -74,8 +74,11 @@ class Command:
         """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
         return f"--{name.replace('_', '-')} {value}"
 
-    def settings(self, changed: Mapping[str, Any], load: Load) -> Mapping[str, Any]:
-        """The changed settings of a plan, of which each has a :meth:`flag`: the engine may count several of them as a single setting."""
+    def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
+        """The changed settings of a plan of which each has a :meth:`flag`.
+
+        An engine may count several of them as a single setting, or not be told one of them at all.
+        """
         return changed
 
     def words(self, planned: CommandInput) -> list[str]:

@@ -486,7 +486,7 @@ class _Adviser:
         settings = {**chosen_sizes(self.opened, self.line, change), **change.settings}
         parallel, engine = asdict(self.opened.setup.parallel), self.opened.engine
         words: list[str] = []
-        for name, value in engine.command.settings(settings, self.opened.load).items():
+        for name, value in engine.command.settings(settings, self.opened.setup, self.opened.load).items():
             if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
                 continue
             if name == "engine_options":

@@ -27,7 +27,6 @@ def test_vllm() -> None:
         (160, 1024, 16384),
         (70, 1024, 8192),
         (70, 1024, 8192),
-        (70, 1024, 8192),
         (0, 1024, 2048),
         (0, 256, 2048),
     ]
@@ -68,8 +67,8 @@ def test_an_estimate_by_version(version: str, expected: int) -> None:
         (("{since: '0.20', value", "{since: new, value"), "utilization.0.since"),
         (("graphs_since: {value: '0.20'", "graphs_since: {value: 0.20"), "graphs_since.value"),
         (("since: '0.8.4', least_gib: 0,", "since: '0.8.4', least_gib: 1,"), "batch_classes"),
-        (("since: '0.8.4', least_gib: 0,", "since: '0.8.4', least_gib: -1,"), "batch_classes.5.least_gib"),
-        (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.5.max_num_seqs"),
+        (("since: '0.8.4', least_gib: 0,", "since: '0.8.4', least_gib: -1,"), "batch_classes.4.least_gib"),
+        (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.4.max_num_seqs"),
         (("except_names: [a100], except_cap", "except_names: a100, except_cap"), "batch_classes.1.except_names"),
     ],
 )

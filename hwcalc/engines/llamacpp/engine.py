@@ -357,7 +357,7 @@ class LlamacppCommand(Command):
 
         return flag_text(name, value)
 
-    def settings(self, changed: Mapping[str, Any], load: Load) -> Mapping[str, Any]:
+    def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
         """The changes in llama.cpp's options: length and number of sequences make the context of all slots."""
         if not changed.keys() & {"seq", "batch"}:
             return changed

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -308,12 +308,6 @@ class VllmOccupancy(Occupancy):
     def reported(self) -> Reported:
         accepted = longest_accepted(self.model, self.settings.rules)
         return Reported(environment=(LONGER,) if accepted is not None and self.length > accepted else ())
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings that the server is told: with a ``max_model_len`` of its own, shorter sequences are what users send."""
-        if self.deployment.max_length is None:
-            return settings
-        return {name: value for name, value in settings.items() if name != "seq"}
 
     def check(self) -> None:
         deployment = self.deployment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import CommandInput
+    from hwcalc.engines.setup import Load, Setup
     from hwcalc.formulas import LayerKind
     from hwcalc.model import ModelSpec
 
@@ -209,6 +210,10 @@ class VllmCommand(Command):
             return FLAGS[name].name if value != 1 else ""
         key = {"dtype": "kv_dtype", MAX_LENGTH: "seq"}.get(name, name)
         return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
+
+    def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
+        """A server with a ``max_model_len`` of its own is not told the length of the sequences that users send."""
+        return changed if MAX_LENGTH not in setup.options else {name: each for name, each in changed.items() if name != "seq"}
 
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``vllm serve`` for a plan, with the further flags that its pool requires.

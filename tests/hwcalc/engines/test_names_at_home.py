@@ -67,6 +67,7 @@ REASONS: Final = {
     ("hwcalc/parsers/bert.py", "transformers"): _READING,
     ("hwcalc/parsers/gguf/parse.py", "llamacpp"): _READING,
     ("hwcalc/parsers/states/delta.py", "transformers"): _READING,
+    ("hwcalc/parsers/states/fla.py", "sglang"): _READING,
     ("hwcalc/parsers/latent.py", "transformers"): _READING,
     ("hwcalc/parsers/decoder/unlike.py", "transformers"): _READING,
     ("hwcalc/parsers/states/recurrent.py", "transformers"): _READING,

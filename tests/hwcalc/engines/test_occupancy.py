@@ -79,7 +79,7 @@ def test_opened_once_or_anew(name: str, engine: str) -> None:
 @pytest.mark.parametrize("engine", [*ENGINES])
 def test_a_deployment_has_one_budget_and_its_notes(engine: str) -> None:
     """The order of the questions does not change the answers or the notes."""
-    long = open_request(load_model("meta-llama/Llama-3.1-8B"), engine=engine, seq=9000, gpu="rtx-5080")
+    long = open_request(load_model("meta-llama/Llama-3.1-8B"), engine=engine, seq=9000, gpu="rtx-4070")
     short = long.changed(seq=8000)
 
     assert short.budget is not None

@@ -233,11 +233,12 @@ def test_turboquant_leaves_the_outer_layers_alone() -> None:
 
 
 def test_nvfp4_keeps_a_scale_for_sixteen_elements() -> None:
-    """64 + 8 bytes for each of key and value, on Blackwell only."""
-    made = pool("Qwen/Qwen3-32B", seq=8192, dtype="nvfp4", tp=2, gpu=card("B200"))
-    assert made.bytes_per_block == 64 * 16 * 4 * 2 * (64 + 8)
-    with pytest.raises(UnsupportedError, match=r"10\.x"):
-        pool("Qwen/Qwen3-32B", seq=8192, dtype="nvfp4", gpu=card("H100"))
+    """64 + 8 bytes for each of key and value; on datacenter Blackwell only until 0.32, then from Ampere on."""
+    for gpu in ("B200", "H100"):
+        made = pool("Qwen/Qwen3-32B", seq=8192, dtype="nvfp4", tp=2, gpu=card(gpu))
+        assert made.bytes_per_block == 64 * 16 * 4 * 2 * (64 + 8)
+    with pytest.raises(UnsupportedError, match="nvfp4"):
+        pool("Qwen/Qwen3-32B", seq=8192, dtype="nvfp4", gpu=card("H100"), version="0.31")
 
 
 def test_the_checkpoints_own_scheme_decides_auto() -> None:

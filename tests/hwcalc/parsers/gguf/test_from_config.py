@@ -19,6 +19,7 @@ from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.profiles.catalog import list_models
 from hwcalc.text import quoted
 from tests.hwcalc.parsers.gguf.converted import Converted, converted, effective, refused
+from tests.hwcalc.parsers.remote_configs import PANGU_7B, SMALLTHINKER_4B
 from tests.hwcalc.parsers.test_fuzz import STRANGE, configs, places
 
 _MULTI_QUERY: Final = (
@@ -96,6 +97,7 @@ def test_every_row_is_reached() -> None:
     refusing = set(refused()) - NAMED_OTHERWISE
     models = [load_model(name) for name in list_models() if name not in refusing]
     models += [load_model(run.config) for run in converted() if run.config]
+    models += [load_model(PANGU_7B), load_model(SMALLTHINKER_4B)]
     reached = {row_for(model) for model in models}
     assert [(row.arch, row.classes) for row in ROWS if row not in reached] == []
 
