@@ -38,7 +38,8 @@ _NEVER: Final = frozenset({
     "GLAForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM", "GSAForCausalLM", "GatedDeltaNetForCausalLM",
     "HGRN2ForCausalLM", "JetNemotronForCausalLM", "KlearMoeForCausalLM", "MegatronBertForCausalLM", "MiniMaxM3ForCausalLM",
     "OpenAIGPTLMHeadModel", "PanguProMoEForCausalLM", "ReformerModelWithLMHead", "RemBertForCausalLM", "RoFormerForCausalLM",
-    "SambaForCausalLM", "Step3p7FlashForCausalLM", "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
+    "SDARForCausalLM", "SDARMoeForCausalLM", "SambaForCausalLM", "SmallThinkerForCausalLM", "Step3p7FlashForCausalLM",
+    "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
 })  # fmt: skip
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")

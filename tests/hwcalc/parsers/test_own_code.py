@@ -22,6 +22,8 @@ from tests.hwcalc.parsers.remote_configs import (
     PANGU_7B,
     PANGU_PRO_MOE,
     SAMBA,
+    SDAR_8B,
+    SMALLTHINKER_21B,
     Json,
 )
 from tests.hwcalc.parsers.weights.counted import read_weights
@@ -95,9 +97,16 @@ def test_baichuan_m1() -> None:
     assert short == (20 * 2 * (2 * 256 + 8 * 128) * 1000 + last) * BF16
 
 
-@pytest.mark.parametrize("model", [KLEAR, PANGU_PRO_MOE, BAICHUAN_M1], ids=["klear", "pangu", "baichuan"])
+@pytest.mark.parametrize(
+    "model",
+    [KLEAR, PANGU_PRO_MOE, BAICHUAN_M1, {**SDAR_8B, "architectures": ["SDARForCausalLM"]}, SMALLTHINKER_21B],
+    ids=["klear", "pangu", "baichuan", "sdar", "smallthinker"],
+)
 def test_vllm_does_not_run_models_that_need_a_fork(model: Json) -> None:
-    """Klear's page gives a fork of vLLM, as Baichuan M1's does, and Pangu Pro MoE ran with a plug-in for Ascend alone."""
+    """Klear's page gives a fork of vLLM, as Baichuan M1's does, and Pangu Pro MoE ran with a plug-in for Ascend alone.
+
+    SDAR (diffusion in blocks) and SmallThinker are in no registry of vLLM either.
+    """
     with pytest.raises(UnsupportedError, match="vLLM does not run"):
         plan(model, seq=8, engine="vllm")
 
