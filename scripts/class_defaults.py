@@ -143,7 +143,8 @@ def own_type(architecture: str, types: set[str]) -> str | None:
 
 
 # Types whose class cannot be built from its defaults alone, read in its code.
-TIES_BY_HAND = {"hunyuan_vl": "either", "shieldgemma2": "either"}
+# Pi0 reads actions from its second stack, and has no head over words.
+TIES_BY_HAND = {"hunyuan_vl": "either", "pi0": "always", "shieldgemma2": "either"}
 
 
 def ties(model_type: str) -> str | None:

@@ -48,14 +48,14 @@ def rms_norms(width: int, *paths: str) -> Weighed:
 def tied_head(config: Config, top: Config) -> bool:
     """Whether input and output embeddings are one tensor, as the document's class in transformers ties them.
 
-    That may be by the key of the whole document, by the language model's, by either, or never, whatever the keys say
-    (``ties`` in ``class_defaults.json``). Where no class is known the document's key decides, else the language model's.
+    That may be by the key of the whole document, by the language model's, by either, or never, whatever the keys say; a class without a
+    head always shares the embedding (``ties`` in ``class_defaults.json``). Where no class is known the document's key decides, else the language model's.
     """
     rule = top.ties or ("never" if config.ties == "never" else None)
     own, whole = bool(config.get("tie_word_embeddings")), top.get("tie_word_embeddings")
     if rule is None:
         return own if whole is None else bool(whole)
-    return {"never": False, "text": own, "either": own or bool(whole), "whole": bool(whole)}[rule]
+    return {"never": False, "always": True, "text": own, "either": own or bool(whole), "whole": bool(whole)}[rule]
 
 
 def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: Part = Part.LANGUAGE) -> list[Block]:

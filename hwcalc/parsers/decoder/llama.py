@@ -14,7 +14,7 @@ from hwcalc.parsers.blocks import Weighed, gated_experts
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder import build
 from hwcalc.parsers.decoder.build import CHUNKED, FULL, SLIDING, Decoder, Experts, mlp_blocks, mlp_weights
-from hwcalc.parsers.reading import Readers, Reading, build_layers, dims_of, divided_dims, every, full_layer, read_layer_types
+from hwcalc.parsers.reading import Readers, Reading, build_layers, dims_of, divided_dims, every, read_layer_types
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:
@@ -121,10 +121,24 @@ def _cohere2_moe_types(config: Config, count: int) -> list[str]:
     return every(in_prefix, prefix, FULL, SLIDING) + every(after, count - prefix, FULL, SLIDING)
 
 
+def _helium(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The output projection is as wide as the hidden vector, whatever the heads are (transformers' HeliumAttention)."""
+    hidden, weights = config.integer("hidden_size"), build.attention_weights(config, spec, layer)
+    output = f"{spec.attn}.{spec.output}"
+    return tuple(each for each in weights if not each.path.startswith(output)) + linear(output, hidden, hidden)
+
+
+def _hy_shared(config: Config) -> int:
+    """Width of the shared expert. The class takes that of the dense layers for 0 shared experts (transformers' HYV3MLP)."""
+    return build.times("num_shared_experts")(config) or config.integer("intermediate_size")
+
+
 def _unlimited_ocr(config: Config) -> Reading:
     """The cache keeps all tokens of the prompt, and a window of those that are generated. All tokens are counted as prompt."""
     count, window, name = config.number_of_layers(), config.integer("sliding_window"), "reference_sliding_attention"
-    layers = build_layers(config, read_layer_types(config, count) or [name] * count, {name: full_layer})
+    layers = build_layers(
+        config, read_layer_types(config, count) or [name] * count, {name: lambda level, _: (divided_dims(level).full(),)}
+    )
     message = f"All tokens are counted as prompt, which is kept whole; of generated tokens only {window:,} would be kept."
     return Reading(layers=layers, config=config, notes=(Note(code="prompt-kept-whole", message=message),))
 
@@ -245,7 +259,7 @@ GRANITE_SWA: Final = replace(LLAMA, types=build.first_of(4), sinks=True)
 SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
 HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
 CWM: Final = Decoder(types=build.first_of(4), mlp_bias="mlp_bias")
-HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
+HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", attention=_helium)
 SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
 ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
 CHAMELEON: Final = replace(LLAMA, qk_norm="full_layer")
@@ -338,7 +352,7 @@ DEEPSEEK_OCR2: Final = replace(
 UNLIMITED_OCR: Final = replace(DEEPSEEK_OCR2, layers=_unlimited_ocr)
 HY_V3: Final = replace(
     HEAD_NORM, mlp_bias="mlp_bias",
-    experts=Experts(shared=build.times("num_shared_experts"), shared_bias="mlp_bias", sparse=build.sparse_by_types(1, None)),
+    experts=Experts(shared=_hy_shared, shared_bias="mlp_bias", sparse=build.sparse_by_types(1, None)),
     mtp=build.mtp_shared,
 )  # fmt: skip
 HUNYUAN_MOE: Final = replace(

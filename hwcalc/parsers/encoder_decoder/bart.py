@@ -188,7 +188,8 @@ class Bart(EncoderDecoder):
         """Embeddings and head."""
         vocab = config.integer("vocab_size")
         tables = [Block(kind="embedding", weights=embedding("shared", vocab, width))]
-        if not tied and self.own_tables and kind != "decoder":
+        # In a model of several parts the part's own key ties its tables, and the whole model's key the head.
+        if not blocks.tied_head(config, config) and self.own_tables and kind != "decoder":
             sides = ("encoder",) if kind == "encoder" else ("encoder", "decoder")
             tables += [Block(kind="embedding", weights=embedding(f"{side}.embed_tokens", vocab, width)) for side in sides]
         headed = kind in {"both", "decoder"}

@@ -62,3 +62,40 @@ def test_a_nested_config_that_its_class_fills_in() -> None:
     filled = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "hidden_size": 3072}
     short = load_model({"model_type": "voxtral", "text_config": text})
     assert short.stack == load_model({"model_type": "voxtral", "text_config": {**text, **filled}}).stack
+
+
+def test_helium_projects_to_the_hidden_width() -> None:
+    """Heads of 64 x 20 = 1,280 numbers: the output projection stays 2,560 x 2,560, and queries, keys and values halve."""
+    full, half = ({"model_type": "helium", "num_hidden_layers": 1, "head_dim": width} for width in (128, 64))
+    assert counted(full) - counted(half) == 3 * 20 * 64 * 2560
+
+
+def test_pi0_has_no_head_over_words() -> None:
+    """Its class reads actions from the second stack: untied embeddings add nothing."""
+    assert counted({"model_type": "pi0", "tie_word_embeddings": False}) == counted({"model_type": "pi0"})
+
+
+def test_the_tables_of_florence_are_tied_by_its_text() -> None:
+    """BART's encoder and decoder have tables of their own (2 x 672 x 1,024) if the text's key says so; the head stays tied."""
+    text = {"model_type": "bart", "vocab_size": 672}
+    tied, own = ({"model_type": "florence2", "text_config": {**text, "tie_word_embeddings": tied}} for tied in (True, False))
+    assert counted(own) - counted(tied) == 2 * 672 * 1024
+
+
+def test_the_heads_of_unlimited_ocr_share_the_hidden_width() -> None:
+    """1,280 / 10 heads = 128, whatever head_dim says."""
+    plain = {"model_type": "unlimited_ocr_text", "architectures": ["UnlimitedOcrForConditionalGeneration"]}
+    assert load_model({**plain, "head_dim": 64}).stack == load_model(plain).stack
+
+
+def test_no_shared_expert_of_hy3_is_one_as_wide_as_a_dense_layer() -> None:
+    """Transformers' HYV3MLP takes ``intermediate_size`` for a width of 0."""
+    plain = {
+        "model_type": "hy_v3",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "moe_intermediate_size": 32,
+    }
+    none, three = (counted({**plain, "num_shared_experts": count}) for count in (0, 3))
+    assert none == three
