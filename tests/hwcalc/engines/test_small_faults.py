@@ -1,0 +1,64 @@
+"""Rules that a small fault would break: an operator, a comparison or a number. scripts/mutants.py finds what no test notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.errors import UsageError
+from hwcalc.planner.result import Plan
+
+
+def part(made: Plan, name: str) -> tuple[int, int, int]:
+    """A part of the memory of the fullest GPU: low, expected, high."""
+    assert made.fit is not None
+    assert made.fit.budget is not None
+    (found,) = (one for one in made.fit.budget.parts if one.name == name)
+    return found.low, found.expected, found.high
+
+
+def test_only_a_single_stage_samples_for_certain() -> None:
+    """vLLM: 256 rows of 151,936 logits are more than what a pass of 256 tokens takes, and only the last of two stages has them."""
+    asked: dict[str, Any] = {
+        "seq": 256, "engine": "vllm", "gpu": "l4", "offline": True,
+        "engine_options": {"max_num_batched_tokens": 256, "max_num_seqs": 256},
+    }  # fmt: skip
+    whole, staged = plan("Qwen/Qwen3-0.6B", **asked), plan("Qwen/Qwen3-0.6B", gpus=2, pp=2, **asked)
+    assert part(whole, "activations")[0] > 256 * 151_936 * 4
+    assert part(staged, "activations")[0] < 256 * 151_936
+
+
+def test_ranks_of_latent_attention_keep_copies() -> None:
+    """DeepSeek-V3, tp 8: each rank caches the whole latent, so that seven of eight bytes are copies; GQA with 8 heads has none."""
+    asked: dict[str, Any] = {"engine": "vllm", "seq": 4096, "tp": 8, "gpu": "h200", "gpus": 8, "offline": True}
+    latent = plan("deepseek-ai/DeepSeek-V3", **asked).cache
+    assert latent.total_bytes == 8 * 61 * 4096 * 576 * 2
+    assert latent.copied_bytes == 7 * 61 * 4096 * 576 * 2
+    assert plan("Qwen/Qwen3-32B", **asked).cache.copied_bytes == 0
+
+
+def test_experts_are_cut_over_tensor_and_data_parallel_ranks() -> None:
+    """Qwen3-30B-A3B: experts of 768 rows divide over 8 ranks, and not over 5 x 2; dealt out whole they need not."""
+    asked: dict[str, Any] = {"engine": "vllm", "seq": 256, "gpu": "h200", "offline": True}
+    assert plan("Qwen/Qwen3-30B-A3B", tp=2, dp=4, gpus=8, **asked).fit is not None
+    with pytest.raises(UsageError, match="inner width of 768 over tp x dp = 10 ranks"):
+        plan("Qwen/Qwen3-30B-A3B", tp=2, dp=5, gpus=10, **asked)
+    assert plan("Qwen/Qwen3-30B-A3B", tp=2, dp=5, ep=10, gpus=10, **asked).fit is not None
+
+
+def test_sixteen_bit_copies_of_what_is_not_sixteen_bits() -> None:
+    """llama.cpp with flash attention: a cache of q8_0 is copied to 16 bits, keys and values each where they are not f16 already.
+
+    Qwen3-8B: 32,768 cells x 1,024 numbers x 2 bytes = 64 MiB for the keys of a layer, and as much for its values.
+    """
+
+    def compute(**types: str) -> int:
+        options = {"n_ubatch": 32, "n_batch": 32, **types}
+        made = plan("Qwen/Qwen3-8B", seq=32_768, engine="llamacpp", gpu="rtx-4090", offline=True, engine_options=options)
+        return part(made, "compute buffer")[1]
+
+    both = compute(type_k="q8_0", type_v="q8_0")
+    assert both - compute(type_k="q8_0") == both - compute(type_v="q8_0") == 32_768 * 1024 * 2
+    assert both - compute() > 32_768 * 1024 * 2
