@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from hwcalc import plan
+from hwcalc import load_model, plan
+from hwcalc.engines.sglang.layout import StageCells
+from hwcalc.engines.sglang.pools import cell_size
+from hwcalc.engines.vllm.formats import quantizing_flag
 from hwcalc.errors import UsageError
+from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
 
 
@@ -62,3 +67,40 @@ def test_sixteen_bit_copies_of_what_is_not_sixteen_bits() -> None:
     both = compute(type_k="q8_0", type_v="q8_0")
     assert both - compute(type_k="q8_0") == both - compute(type_v="q8_0") == 32_768 * 1024 * 2
     assert both - compute() > 32_768 * 1024 * 2
+
+
+def test_a_token_of_the_pool() -> None:
+    """Qwen3-8B in vLLM: 36 layers x keys and values x 8 heads x 128 numbers x 2 bytes, and half of it on each of two ranks."""
+    asked: dict[str, Any] = {"engine": "vllm", "seq": 4096, "gpu": "h100", "offline": True}
+    for ranks in (1, 2):
+        pool = plan("Qwen/Qwen3-8B", gpus=ranks, tp=ranks, **asked).pool
+        assert pool is not None
+        assert pool.bytes_per_token == 36 * 2 * 8 * 128 * 2 // ranks
+
+
+def test_rows_are_shared_by_gpus() -> None:
+    """llama.cpp with ``split_mode=row``: two equal GPUs have half of every matrix each."""
+    asked: dict[str, Any] = {"engine": "llamacpp", "seq": 4096, "gpu": "rtx-4090", "offline": True}
+    one = part(plan("Qwen/Qwen3-8B", **asked), "weights")[1]
+    half = part(plan("Qwen/Qwen3-8B", gpus=2, engine_options={"split_mode": "row"}, **asked), "weights")[1]
+    assert one // 2 <= half <= one // 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "made"),
+    [("int8", "0.19", False), ("int8", "0.20", True), ("mxfp8", "0.18", False), ("bnb4", "0.27", True), ("bnb4", "0.28", False)],
+)
+def test_a_flag_that_makes_weights_comes_and_goes_with_a_release(name: str, version: str, made: bool) -> None:
+    """VLLM quantizes int8 by the channel since 0.20, MXFP8 since 0.19, and with bitsandbytes until 0.27."""
+    found = quantizing_flag(name, version)
+    assert (found is not None and found[0] == "quantization") == made
+
+
+def test_a_draft_has_windowed_layers_like_those_of_the_model() -> None:
+    """SGLang, four windowed layers of 1,000 bytes a token and none that keeps all: one drafted layer takes 1,000 bytes more."""
+    stage = StageCells(
+        full_bytes=0, full_layers=0, swa_bytes=4000, swa_layers=4, index_bytes=0, index_layers=0, workspace_bytes=0, slot_bytes=0,
+        state_layers=0,
+    )  # fmt: skip
+    planned = open_request(load_model("Qwen/Qwen3-8B"), engine="sglang", seq=64, gpu="l4").deployment.settings
+    assert cell_size(stage, replace(planned, draft_layers=1)) == 5000
