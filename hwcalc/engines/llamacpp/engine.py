@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from msgspec.structs import replace
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
@@ -65,6 +67,12 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 
+_OF_THE_FILE: Final = frozenset({"n_gpu_layers", "n_cpu_moe", "cpu_moe", "override_tensor"})
+"""Options on the tensors of a model."""
+_OF_THE_MODEL: Final = _OF_THE_FILE | {"n_ctx", "type_k", "type_v", "n_rs_seq", "ctx_type"}
+"""Options of a model that its draft does not follow, or that are said of the draft apart."""
+
+
 class LlamacppDeployment(GeneralDeployment):
     """A model on llama.cpp with one setup: the file, the options, the devices, and where layers lie if options say so."""
 
@@ -118,6 +126,30 @@ class LlamacppDeployment(GeneralDeployment):
         tokens = self.slot_tokens(tokens)
         batch = self.chosen_batch(tokens, sequences)
         return Layout(self, self.context.settings(self.hparams, tokens * sequences, sequences, batch))
+
+    @cached_property
+    def drafting(self) -> LlamacppDeployment | None:
+        """The context that drafts beside the main one, of the model's own layers or of a second model; ``None`` without one.
+
+        llama-server makes it of the same options, but for its formats and for what is said of layers and tensors of the model
+        (``common_base_params_to_speculative`` of common/speculative.cpp).
+        """
+        setup, draft = self.setup, self.setup.draft
+        if draft is None and not (self.context.load_mtp and self.context.server) or self.context.drafts:
+            return None
+        options = {name: value for name, value in setup.options.items() if name not in _OF_THE_MODEL}
+        for name, other in (("type_k", "type_k_draft"), ("type_v", "type_v_draft")):
+            options |= {name: setup.options[other]} if draft is not None and other in setup.options else {}
+        if draft is None:
+            return type(self)(self.engine, self.model, replace(setup, options={**options, "ctx_type": "mtp", **self._loaded}))
+        options.pop("load_mtp", None)
+        own = replace(setup, options={**options, "n_gpu_layers": "all"}, draft=None, lora=None, weights=None, dtype=None)
+        return type(self)(self.engine, draft, own)
+
+    @property
+    def _loaded(self) -> dict[str, str]:
+        """The options that say which tensors are loaded, and where."""
+        return {name: value for name, value in self.setup.options.items() if name in _OF_THE_FILE}
 
     @cached_property
     def plain_stack(self) -> Stack:

@@ -72,6 +72,7 @@ def cache_type(name: str, value: str) -> DType:
     return dtype
 
 
+F16: Final = cache_type("type_k", "f16")
 _CACHE: Final = f"one of {', '.join(CACHE_TYPES)}"
 
 
@@ -89,6 +90,8 @@ OPTIONS: Final = _options(
     ("n_ubatch", "most tokens that are computed at once (-ub)", "512", integer_option(0, _MOST)),
     ("type_k", f"format of keys: {_CACHE} (-ctk)", "f16", cache_type),
     ("type_v", f"format of values (-ctv): {_CACHE}", "f16", cache_type),
+    ("type_k_draft", f"format of a draft's keys: {_CACHE} (-ctkd)", "f16", cache_type),
+    ("type_v_draft", "format of a draft's values (-ctvd)", "f16", cache_type),
     ("swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", switch),
     ("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
     ("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
@@ -283,6 +286,8 @@ class ContextOptions(Record):
     """The text of ``--dtype``."""
     type_k: DType | None
     type_v: DType | None
+    draft_types: tuple[DType, DType]
+    """The formats of a draft's keys and values, whatever those of the model's are (``common_base_params_to_speculative``)."""
     swa_full: bool
     flash_attn: bool | None
     """``None`` is auto."""
@@ -312,6 +317,7 @@ class ContextOptions(Record):
             dtype=setup.dtype,
             type_k=options.get("type_k"),
             type_v=options.get("type_v"),
+            draft_types=(options.get("type_k_draft") or F16, options.get("type_v_draft") or F16),
             swa_full=options.get("swa_full", not server),
             flash_attn=options.get("flash_attn"),
             n_rs_seq=options.get("n_rs_seq", 0),
@@ -323,7 +329,12 @@ class ContextOptions(Record):
 
     @cached_property
     def types(self) -> tuple[DType, DType]:
-        """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats."""
+        """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats.
+
+        llama-server makes the context of multi-token prediction in the formats of a draft.
+        """
+        if self.drafts and self.server:
+            return self.draft_types
         spelled = "f16" if is_auto(self.dtype) else (self.dtype or "").strip().lower()
         key, _, value = spelled.partition(":")
         return self.type_k or cache_type("--dtype", key), self.type_v or cache_type("--dtype", value or key)
