@@ -135,7 +135,8 @@ class LlamacppDeployment(GeneralDeployment):
         (``common_base_params_to_speculative`` of common/speculative.cpp).
         """
         setup, draft = self.setup, self.setup.draft
-        if draft is None and not (self.context.load_mtp and self.context.server) or self.context.drafts:
+        own = self.context.load_mtp and self.context.server
+        if self.context.drafts or (draft is None and not own):
             return None
         options = {name: value for name, value in setup.options.items() if name not in _OF_THE_MODEL}
         for name, other in (("type_k", "type_k_draft"), ("type_v", "type_v_draft")):
@@ -143,8 +144,8 @@ class LlamacppDeployment(GeneralDeployment):
         if draft is None:
             return type(self)(self.engine, self.model, replace(setup, options={**options, "ctx_type": "mtp", **self._loaded}))
         options.pop("load_mtp", None)
-        own = replace(setup, options={**options, "n_gpu_layers": "all"}, draft=None, lora=None, weights=None, dtype=None)
-        return type(self)(self.engine, draft, own)
+        options["n_gpu_layers"] = "all"
+        return type(self)(self.engine, draft, replace(setup, options=options, draft=None, lora=None, weights=None, dtype=None))
 
     @property
     def _loaded(self) -> dict[str, str]:

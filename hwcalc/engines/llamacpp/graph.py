@@ -335,9 +335,7 @@ def gpu_moments(read: Hparams, one: Settings, part: Part) -> Moments:
     if one.drafts:
         # A single layer: the mask is gone behind its attention.
         gone = (DRAFT_FEED_FORWARD, "logits")
-        return tuple(
-            (moment, moment.bytes + (0 if moment.name in gone else kept)) for moment in moments(read, one, part)
-        )
+        return tuple((moment, moment.bytes + (0 if moment.name in gone else kept)) for moment in moments(read, one, part))
     kept += FLOAT * N_UBATCH * read.n_embd if part.alone else 0
     if part.copies > 1:
         kept += FLOAT * N_UBATCH * read.n_embd * (4 if part.first else 8)

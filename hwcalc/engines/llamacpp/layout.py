@@ -219,16 +219,23 @@ class Layout:
         """Bytes of a second model on a device; those of the model's own layers are among its weights."""
         return 0 if self.draft is None or not self.draft.is_another_model else self.draft.weights_on(device)
 
+    def weight_parts(self, device: int, source: str) -> tuple[BudgetPart, ...]:
+        """The weights on a device as terms: those of the model, which are of ``source``, and those of a second model that drafts."""
+        own = (exact("weights", Section.WEIGHTS, self.weights_on(device), source),)
+        size = self._draft_weights(device)
+        if not size or self.draft is None:
+            return own
+        return (*own, exact("draft weights", Section.WEIGHTS, size, f"tensors of {self.draft.deployment.model.id}"))
+
     def _draft_parts(self, device: int) -> tuple[BudgetPart, ...]:
-        """The terms of the context that drafts on a device: the weights of a second model, the cache, the buffers."""
+        """The cache and the buffers of the context that drafts, as terms of a device."""
         draft = self.draft
         if draft is None:
             return ()
-        model, found = draft.deployment.model.id, []
-        if size := self._draft_weights(device):
-            found.append(exact("draft weights", Section.WEIGHTS, size, f"tensors of {model}"))
+        found = []
         if size := draft.cache_on(device):
-            found.append(exact("draft cache", Section.OVERHEAD, size, f"the cache of the context of {model} that drafts"))
+            source = f"the cache of the context of {draft.deployment.model.id} that drafts"
+            found.append(exact("draft cache", Section.OVERHEAD, size, source))
         buffers = draft.buffers.parts(draft._load(device).part)  # noqa: SLF001 - another layout
         return (*found, *(replace(part, name=f"draft {part.name}") for part in buffers))
 
@@ -339,8 +346,8 @@ class Layout:
         if section is Section.WEIGHTS:
             return self.weights_on(device) + self._draft_weights(device)
         if section is Section.OVERHEAD:
-            beside = sum(getattr(part, end) for part in self.deployment.process_parts(device))
-            return beside + (0 if draft is None else draft.cache_on(device))
+            beside: int = sum(getattr(part, end) for part in self.deployment.process_parts(device))
+            return beside if draft is None else beside + draft.cache_on(device)
         size = self._once((device, end), lambda: self.buffers.of(self._load(device).part, end))
         size = size if draft is None else size + draft.part_bytes(device, end, section)
         if self._scored is not None:
@@ -429,9 +436,14 @@ class Layout:
                 device=HOST if device == ON_HOST else f"gpu{device}",
                 layers=layers,
                 output=assignment.output == device,
-                weights_bytes=self.weights_on(device),
+                weights_bytes=self.weights_on(device) + self._draft_weights(device),
                 cache_bytes=self.cache_on(device),
-                parts=(*self.buffers.parts(self._load(device).part), *scored, *self._draft_parts(device), *self.deployment.process_parts(device)),
+                parts=(
+                    *self.buffers.parts(self._load(device).part),
+                    *scored,
+                    *self._draft_parts(device),
+                    *self.deployment.process_parts(device),
+                ),
             )
             shares.append(share)
         return Placement(

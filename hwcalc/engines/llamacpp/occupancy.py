@@ -18,7 +18,6 @@ from hwcalc.engines.llamacpp.layout import Layout, budget_beside
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
 from hwcalc.engines.llamacpp.tensors import repacked_note
-from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.subjects import Reported, without_policy
@@ -60,11 +59,31 @@ def _check_model(occupancy: LlamacppOccupancy) -> None:
     sources = ((layer, first - (2 if read.is_swa[layer] else 1)) for layer in range(first, read.n_layer))
     if wrong := next((layer for layer, at in sources if at < 0 or read.is_swa[at] != read.is_swa[layer]), None):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
-    if occupancy.settings.drafts and not (read.n_layer_nextn and row.drafts):
+    one = occupancy.settings
+    named = "ctx_type=mtp" if one.drafts else "load_mtp=true" if one.load_mtp and one.server else None
+    if named is not None and not (read.n_layer_nextn and row.drafts):
         what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
         if not read.n_layer_nextn:
             what = "this model has no layers for multi-token prediction."
-        raise UnsupportedError(f"ctx_type=mtp: {what}", hint="Leave out --engine-option ctx_type=mtp")
+        raise UnsupportedError(f"{named}: {what}", hint=f"Leave out --engine-option {named}")
+
+
+_VOCABULARIES: Final = 128
+"""``SPEC_VOCAB_MAX_SIZE_DIFFERENCE`` (common/speculative.cpp)."""
+
+
+def _check_draft(occupancy: LlamacppOccupancy) -> None:
+    draft = occupancy.deployment.drafting
+    if draft is None:
+        return
+    own, other = occupancy.hparams.n_vocab, draft.hparams.n_vocab
+    if own and other and abs(own - other) > _VOCABULARIES:
+        raise UnsupportedError(
+            f"--draft {draft.model.id}: llama.cpp refuses a draft with {other:,} tokens for a model with {own:,}.",
+            hint=f"Their numbers may differ by {_VOCABULARIES}: a small model of the same family, as --draft.",
+        )
+    one = draft.context.settings(draft.hparams, occupancy.settings.n_ctx, occupancy.settings.n_seq_max)
+    _check_cache_types(one, draft.hparams)
 
 
 def _check_sizes(occupancy: LlamacppOccupancy) -> None:
@@ -82,8 +101,7 @@ def _check_sizes(occupancy: LlamacppOccupancy) -> None:
         raise UsageError(message, hint=f"Use: --engine-option n_ctx={CELLS * one.n_seq_max}")
 
 
-def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
-    one, read = occupancy.settings, occupancy.hparams
+def _check_cache_types(one: Settings, read: Hparams) -> None:
     key, value = one.type_k, one.type_v
     if (read.is_mla or read.architecture.memory == "compressed") and key != value:
         raise UnsupportedError(
@@ -97,7 +115,8 @@ def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
         return
     for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
         block = dtype.block_elements
-        wrong = next((wide for layer in range(read.n_layer) if (wide := width(layer)) % block), None)
+        layers = range(read.n_layer, read.n_layer_all) if one.drafts else range(read.n_layer)
+        wrong = next((wide for layer in layers if (wide := width(layer)) % block), None)
         if wrong is not None:
             message = f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}."
             raise UnsupportedError(message, hint="Use: --dtype f16, or a model with wider heads")
@@ -207,7 +226,8 @@ class LlamacppOccupancy(GeneralOccupancy):
             )
         _check_model(self)
         _check_sizes(self)
-        _check_cache_types(self)
+        _check_cache_types(self.settings, self.hparams)
+        _check_draft(self)
         self.deployment.options  # noqa: B018 - refuses what cannot be
         if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
@@ -328,7 +348,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         layers = f"layers {share.layers.text}" if share.layers else "no layer"
         experts = " without the experts of some" if placement.experts_on_host else ""
         source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
-        parts = (exact("weights", Section.WEIGHTS, share.weights_bytes, source), *share.parts)
+        parts = (*self.layout.weight_parts(placement.fullest if deployment.gpus else ON_HOST, source), *share.parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
         repacked = () if deployment.gpus else repacked_note(deployment)
         return Noted(budget.value, (*budget.notes, *self._host_notes, *repacked))

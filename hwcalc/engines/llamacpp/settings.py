@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """``kv_cache_types`` (common/arg.cpp)."""
 
+DRAFTED: Final = 3
+"""``common_params_speculative_draft.n_max`` (common/common.h): tokens that are drafted at a time."""
+
 _MOST: Final = 2**31 - 1
 _CONTEXTS: Final = ("default", "mtp")
 _WORDS: Final = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
@@ -94,7 +97,12 @@ OPTIONS: Final = _options(
     ("type_v_draft", "format of a draft's values (-ctvd)", "f16", cache_type),
     ("swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", switch),
     ("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
-    ("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
+    (
+        "n_rs_seq",
+        "tokens drafted at a time, for which older recurrent states are kept",
+        "0; 3 with load_mtp",
+        integer_option(0, 1024),
+    ),
     ("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
     ("ctx_type", "which context: the main one, or that of multi-token prediction", "default", _context_type),
     ("defaults", "whose defaults: of llama-server and llama-cli, or of the library", "server", choice_option("api", "server")),
@@ -292,6 +300,8 @@ class ContextOptions(Record):
     flash_attn: bool | None
     """``None`` is auto."""
     n_rs_seq: int
+    drafted: int
+    """The most tokens that a draft proposes at a time, each of which has an output."""
     load_mtp: bool
     drafts: bool
     """Whether this is the context of multi-token prediction."""
@@ -307,6 +317,10 @@ class ContextOptions(Record):
         server = options.get("defaults", "server") == "server"
         n_batch = options.get("n_batch", 2048)
         n_ubatch = options.get("n_ubatch", 512)
+        load_mtp, drafts = options.get("load_mtp", False), options.get("ctx_type") == "mtp"
+        n_rs_seq = options.get("n_rs_seq", DRAFTED if load_mtp and server else 0)
+        if drafts and server:
+            n_rs_seq = 0
         return cls(
             n_ctx=options.get("n_ctx"),
             n_seq_max=options.get("n_seq_max"),
@@ -320,9 +334,10 @@ class ContextOptions(Record):
             draft_types=(options.get("type_k_draft") or F16, options.get("type_v_draft") or F16),
             swa_full=options.get("swa_full", not server),
             flash_attn=options.get("flash_attn"),
-            n_rs_seq=options.get("n_rs_seq", 0),
-            load_mtp=options.get("load_mtp", False),
-            drafts=options.get("ctx_type") == "mtp",
+            n_rs_seq=n_rs_seq,
+            drafted=n_rs_seq or (0 if setup.draft is None else DRAFTED),
+            load_mtp=load_mtp,
+            drafts=drafts,
             server=server,
             ollama=options.get("ollama", False),
         )
@@ -377,7 +392,7 @@ class ContextOptions(Record):
             n_batch=n_batch,
             n_ubatch=n_ubatch,
             # llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch.
-            n_outputs=sequences * (1 + self.n_rs_seq) if self.server else n_batch,
+            n_outputs=sequences * (1 + self.drafted) if self.server else n_batch,
             type_k=type_k,
             type_v=type_v,
             flash_attn=flash_attn is not False,

@@ -42,7 +42,7 @@ def test_the_flags_are_those_that_are_written() -> None:
         ("-ot exps=CPU -ot attn=CUDA0", "--engine-option override_tensor=exps=CPU,attn=CUDA0"),
         ("-kvu --swa-full", "--engine-option kv_unified=true --engine-option swa_full=true"),
         ("-nkvo -fit off", "--engine-option no_kv_offload=true --engine-option fit=off"),
-        ("--spec-type draft-mtp", "--engine-option load_mtp=true --engine-option n_rs_seq=3"),
+        ("--spec-type draft-mtp", "--engine-option load_mtp=true"),
         ("--spec-draft-n-max 5 --spec-type draft-mtp", "--engine-option load_mtp=true --engine-option n_rs_seq=5"),
         ("--spec-type ngram-simple", ""),
         ("-ub 256 -ub 512", "--engine-option n_ubatch=512"),

@@ -1,0 +1,152 @@
+"""Contexts that draft in llama.cpp: of the model's own layers for multi-token prediction, or of a second model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+from msgspec.structs import replace
+
+from hwcalc import Plan, load_model, plan
+from hwcalc.engines import find_engine
+from hwcalc.engines.llamacpp.graph import Buffers, HostPart, Part, fullest, gpu_moments, sizes_of
+from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
+from hwcalc.engines.llamacpp.settings import Settings
+from hwcalc.engines.setup import Request
+from hwcalc.errors import UnsupportedError
+from hwcalc.parsers.gguf.hparams import Hparams
+from hwcalc.planner.context import open_request
+from hwcalc.units import MIB
+from tests.paths import GOLDEN
+
+MEASURED: Final = json.loads((GOLDEN / "llamacpp_drafts.json").read_text(encoding="utf-8"))
+NOT_OPTIONS: Final = {"model", "cpu", "gpu", "gpus", "host", "cache", "n_outputs"}
+QWEN: Final = "Qwen/Qwen3.8-27B"
+
+
+def measured(row: Mapping[str, Any]) -> tuple[LlamacppOccupancy, Settings, Hparams]:
+    """A measured context as kvplan plans it, and its settings with the outputs that were asked for."""
+    options = {name: str(value) for name, value in row.items() if name not in NOT_OPTIONS}
+    options |= {"defaults": "api", "swa_full": "0", "load_mtp": "true", "ctx_type": "mtp"}
+    found = find_engine("llamacpp")[0].open(
+        load_model(MEASURED["models"][row["model"]]), Request.of(seq=row["n_ctx"], options=options)
+    )
+    assert isinstance(found, LlamacppOccupancy)
+    return found, replace(found.settings, n_outputs=row["n_outputs"]), found.hparams
+
+
+def test_caches_of_drafts_are_exact() -> None:
+    """To the byte, of 19 models of 10 architectures."""
+    for row in MEASURED["rows"]:
+        if "gpus" not in row:
+            assert measured(row)[0].stored_bytes == row["cache"], row
+
+
+def test_buffers_of_drafts_lie_inside_the_ranges() -> None:
+    """At least 98 of 100 on the device that has the layer, all of the hosts; the mask is not in the way of the feed-forward part."""
+    fits: dict[str, list[bool]] = {"gpu": [], "cpu": [], "host": []}
+    for row in MEASURED["rows"]:
+        _, one, read = measured(row)
+        for place in ("gpu", "cpu"):
+            if place in row:
+                sizes = sizes_of(gpu_moments(read, one, Part(alone=place == "cpu")), one)
+                fits[place].append(fullest(sizes, "low") - MIB // 2 <= row[place] <= fullest(sizes, "high") + MIB // 2)
+        if "host" in row:
+            buffers = Buffers(read, one, sixteen_bit=False, once=lambda _, make: make())
+            part = buffers.parts(HostPart(alone=False, partly=False, helped=True, copies=1))[0]
+            fits["host"].append(part.low - MIB // 2 <= row["host"] <= part.high + MIB // 2)
+    assert sum(map(len, fits.values())) == 722
+    assert all(fits["host"])
+    assert min(sum(fits[place]) / len(fits[place]) for place in ("gpu", "cpu")) >= 0.98
+
+
+def parts(made: Plan) -> dict[str, float]:
+    """The parts of the budget by name, in MiB."""
+    assert made.fit is not None
+    assert made.fit.budget is not None
+    return {part.name: part.expected / MIB for part in made.fit.budget.parts}
+
+
+def test_the_context_of_a_log() -> None:
+    """Qwen3.8-27B on Vulkan, 32k, -ub 2048: the context of its own layer logs 128.00 MiB of cache and 520.06 MiB of buffers."""
+    options = {"n_ctx": "32768", "n_ubatch": "2048", "load_mtp": "true", "n_gpu_layers": "all"}
+    made = plan(QWEN, engine="llamacpp", gpu="rtx-pro-6000", weights="q5_k_m", dtype="q8_0", seq=32768, engine_options=options)
+    assert parts(made)["draft cache"] == 128
+    assert abs(parts(made)["draft compute buffer"] / 520.06 - 1) < 0.05
+
+
+def test_the_projection_of_a_log() -> None:
+    """A log of llama-server projects 21,723 MiB of a card with all layers; two contexts, the one that drafts in 16 bits."""
+    options = {"n_ctx": "200704", "type_k": "q4_0", "type_v": "q4_0", "n_rs_seq": "4", "load_mtp": "true", "n_gpu_layers": "all"}
+    made = plan(QWEN, engine="llamacpp", gpu="rtx-3090", weights="q4_k_m", seq=200704, engine_options=options)
+    found = parts(made)
+    assert found["draft cache"] == 784
+    needed = sum(found.values()) - found["process"] + made.cache.total_bytes / MIB
+    assert abs(needed / 21_723 - 1) < 0.01
+
+
+def test_layers_are_left_out_for_the_draft() -> None:
+    """A card that just holds the model without its draft holds a layer less with it."""
+    options = {"n_ctx": "200704", "type_k": "q4_0", "type_v": "q4_0", "n_rs_seq": "4", "fit_target": "1936"}
+    drafting = plan(
+        QWEN, engine="llamacpp", gpu="rtx-3090", weights="q4_k_m", seq=200704, engine_options=options | {"load_mtp": "true"}
+    )
+    assert drafting.fit is not None
+    assert drafting.fit.gpu_layers is not None
+    assert drafting.fit.gpu_layers < 66
+
+
+def test_formats_of_a_draft() -> None:
+    """They are 16-bit floats whatever those of the model are, unless they are named (-ctkd, -ctvd)."""
+    options = {"load_mtp": "true", "ctx_type": "mtp"}
+    plain = plan(QWEN, engine="llamacpp", dtype="q4_0", seq=200704, engine_options=options)
+    assert plain.cache.total_bytes == 784 * MIB
+    named = {"type_k_draft": "q8_0", "type_v_draft": "q8_0"}
+    small = plan(QWEN, engine="llamacpp", dtype="q4_0", seq=200704, engine_options=options | named)
+    assert small.cache.total_bytes == 784 * MIB * 34 // 64
+
+
+def test_a_second_model_is_counted() -> None:
+    """Its tensors, its cache in 16-bit floats, and the buffers of a context of its own, as a plan of it alone has them."""
+    options = {"n_gpu_layers": "all"}
+    model, draft = load_model("Qwen/Qwen3-8B"), load_model("Qwen/Qwen3-0.6B")
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4060-ti-16gb", "seq": 16384, "engine_options": options}
+    alone = parts(plan(draft, **given))
+    both = parts(plan(model, draft=draft, weights="q4_k_m", dtype="q8_0", **given))
+    assert both["draft weights"] == alone["weights"]
+    assert both["draft cache"] == plan(draft, **given).cache.total_bytes / MIB
+    assert both["draft compute buffer"] == alone["compute buffer"]
+
+
+def test_what_cannot_draft() -> None:
+    """A model without layers for it, and a second model of other tokens, are refused."""
+    with pytest.raises(UnsupportedError, match="no layers for multi-token prediction"):
+        plan("Qwen/Qwen3-8B", engine="llamacpp", seq=4096, engine_options={"load_mtp": "true"})
+    with pytest.raises(UnsupportedError, match="262,144 tokens for a model with 151,936"):
+        plan("Qwen/Qwen3-8B", engine="llamacpp", seq=4096, draft="google/gemma-3-1b-it")
+
+
+def test_states_for_drafted_tokens() -> None:
+    """llama-server drafts three tokens unless it is told otherwise, and keeps as many older states (common/common.h)."""
+    bare = plan(QWEN, engine="llamacpp", seq=4096, engine_options={"load_mtp": "true"})
+    three = plan(QWEN, engine="llamacpp", seq=4096, engine_options={"load_mtp": "true", "n_rs_seq": "3"})
+    assert bare.cache.total_bytes == three.cache.total_bytes
+
+
+def test_embeddings_of_each_layer() -> None:
+    """Gemma 4 E4B in q8_0, 65,536 tokens on Vulkan: the log has 97.30 MiB of buffers on the host and 186.30 on the card."""
+    opened = open_request(
+        load_model("google/gemma-4-E4B-it"),
+        engine="llamacpp",
+        gpu="arc-pro-b70",
+        weights="q4_k_m",
+        dtype="q8_0",
+        seq=65536,
+        engine_options={"n_gpu_layers": "all"},
+    )
+    assert isinstance(opened, LlamacppOccupancy)
+    card, host = (share.parts[0] for share in opened.layout.placement.devices)
+    assert host.low <= 97.30 * MIB <= host.high + MIB // 2
+    assert card.low <= 186.30 * MIB <= card.high + MIB // 2
