@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -50,8 +51,9 @@ from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.engines.subjects import Traits
-from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import SlidingAttention, Stack
+from hwcalc.formulas.arithmetic import Table
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
@@ -146,6 +148,23 @@ class LlamacppDeployment(GeneralDeployment):
         options.pop("load_mtp", None)
         options["n_gpu_layers"] = "all"
         return type(self)(self.engine, draft, replace(setup, options=options, draft=None, lora=None, weights=None, dtype=None))
+
+    @cached_property
+    def adapters(self) -> tuple[Table, Table, Table] | None:
+        """Tables by number of first blocks: the bytes of their adapters at each end of the range; ``None`` without adapters.
+
+        An adapter's tensors lie on the device of the tensor that they change (``llama_adapter_lora_init_impl`` of src/llama-adapter.cpp).
+        """
+        if self.setup.lora is None:
+            return None
+        from hwcalc.engines.rank_weights import lora_bytes_by_layer
+
+        found = lora_bytes_by_layer(self.model, self.setup.lora, self.hparams.n_layer_all)
+        if found is None:
+            message = f"--lora: the layers of {self.model.id} are not known, so that its adapters cannot be planned."
+            raise UnsupportedError(message, hint="Leave out --lora.")
+        low, expected, high = (Table(accumulate(each, initial=0)) for each in found)
+        return low, expected, high
 
     @property
     def _loaded(self) -> dict[str, str]:

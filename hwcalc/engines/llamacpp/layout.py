@@ -173,7 +173,7 @@ class Layout:
             if scored is not None:
                 layers = runs.assignment(weighed.experts).layers(gpu)
                 needed += sum(part.high for part in self._scored_on(gpu, layers))
-            return needed + drafting(runs, gpu) <= room
+            return needed + drafting(runs, gpu) + self._adapter_bytes(runs, gpu, "high") <= room
 
         draft = self._draft(None)
 
@@ -219,20 +219,34 @@ class Layout:
         """Bytes of a second model on a device; those of the model's own layers are among its weights."""
         return 0 if self.draft is None or not self.draft.is_another_model else self.draft.weights_on(device)
 
-    def weight_parts(self, device: int, source: str) -> tuple[BudgetPart, ...]:
-        """The weights on a device as terms: those of the model, which are of ``source``, and those of a second model that drafts."""
-        own = (exact("weights", Section.WEIGHTS, self.weights_on(device), source),)
-        size = self._draft_weights(device)
-        if not size or self.draft is None:
-            return own
-        return (*own, exact("draft weights", Section.WEIGHTS, size, f"tensors of {self.draft.deployment.model.id}"))
+    def _adapter_bytes(self, runs: Runs, device: int, end: str) -> int:
+        """Bytes of the adapters of the layers on a device, at an end of their range."""
+        if self.deployment.adapters is None:
+            return 0
+        table, blocks = self.deployment.adapters[ENDS.index(end)], self.layers.blocks
+        if device == ON_HOST:
+            start, stop = 0, smaller(runs.host, blocks)
+        else:
+            start, stop = smaller(runs.gpus[device].start, blocks), smaller(runs.gpus[device].end, blocks)
+        size: int = table.at(stop) - table.at(start)
+        return size
+
+    def _adapter_parts(self, device: int) -> tuple[BudgetPart, ...]:
+        """The adapters of the layers on a device as a term; none without adapters."""
+        if self.deployment.adapters is None:
+            return ()
+        low, expected, high = (self._adapter_bytes(self.runs, device, end) for end in ENDS)
+        source = "A and B of the adapters of these layers; src/llama-adapter.cpp puts them where the layer is"
+        return (BudgetPart.of("adapters", Section.WEIGHTS, (low, expected, high), source),)
 
     def _draft_parts(self, device: int) -> tuple[BudgetPart, ...]:
-        """The cache and the buffers of the context that drafts, as terms of a device."""
+        """The terms of the context that drafts on a device: the weights of a second model, the cache, the buffers."""
         draft = self.draft
         if draft is None:
             return ()
         found = []
+        if size := self._draft_weights(device):
+            found.append(exact("draft weights", Section.WEIGHTS, size, f"tensors of {draft.deployment.model.id}"))
         if size := draft.cache_on(device):
             source = f"the cache of the context of {draft.deployment.model.id} that drafts"
             found.append(exact("draft cache", Section.OVERHEAD, size, source))
@@ -344,7 +358,7 @@ class Layout:
         """Bytes of weights, of buffers or of the rest on a device, at an end of the estimates."""
         draft = self.draft
         if section is Section.WEIGHTS:
-            return self.weights_on(device) + self._draft_weights(device)
+            return self.weights_on(device) + self._draft_weights(device) + self._adapter_bytes(self.runs, device, end)
         if section is Section.OVERHEAD:
             beside: int = sum(getattr(part, end) for part in self.deployment.process_parts(device))
             return beside if draft is None else beside + draft.cache_on(device)
@@ -436,11 +450,12 @@ class Layout:
                 device=HOST if device == ON_HOST else f"gpu{device}",
                 layers=layers,
                 output=assignment.output == device,
-                weights_bytes=self.weights_on(device) + self._draft_weights(device),
+                weights_bytes=self.weights_on(device),
                 cache_bytes=self.cache_on(device),
                 parts=(
                     *self.buffers.parts(self._load(device).part),
                     *scored,
+                    *self._adapter_parts(device),
                     *self._draft_parts(device),
                     *self.deployment.process_parts(device),
                 ),

@@ -18,6 +18,7 @@ from hwcalc.engines.llamacpp.layout import Layout, budget_beside
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings
 from hwcalc.engines.llamacpp.tensors import repacked_note
+from hwcalc.engines.memory import Section, exact
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.subjects import Reported, without_policy
@@ -348,7 +349,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         layers = f"layers {share.layers.text}" if share.layers else "no layer"
         experts = " without the experts of some" if placement.experts_on_host else ""
         source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
-        parts = (*self.layout.weight_parts(placement.fullest if deployment.gpus else ON_HOST, source), *share.parts)
+        parts = (exact("weights", Section.WEIGHTS, share.weights_bytes, source), *share.parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
         repacked = () if deployment.gpus else repacked_note(deployment)
         return Noted(budget.value, (*budget.notes, *self._host_notes, *repacked))

@@ -14,6 +14,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.llamacpp.graph import Buffers, HostPart, Part, fullest, gpu_moments, sizes_of
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import Settings
+from hwcalc.engines.options import parse_lora
 from hwcalc.engines.setup import Request
 from hwcalc.errors import UnsupportedError
 from hwcalc.parsers.gguf.hparams import Hparams
@@ -150,3 +151,45 @@ def test_embeddings_of_each_layer() -> None:
     card, host = (share.parts[0] for share in opened.layout.placement.devices)
     assert host.low <= 97.30 * MIB <= host.high + MIB // 2
     assert card.low <= 186.30 * MIB <= card.high + MIB // 2
+
+
+def test_adapters_are_counted() -> None:
+    """Eight adapters of rank 64 for Qwen3-8B: A and B of seven matrices in each of 36 layers, on the GPU that has the layer.
+
+    64 x (4,096 + 4,096) + 2 x 64 x (4,096 + 1,024) + 64 x (4,096 + 4,096) + 3 x 64 x (4,096 + 12,288) numbers a layer, 2 bytes each.
+    """
+    layer = 8 * 2 * 64 * (2 * 8192 + 2 * 5120 + 3 * 16384)
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4060-ti-16gb", "weights": "q4_k_m", "seq": 16384}
+    assert parts(plan("Qwen/Qwen3-8B", lora="rank=64,count=8", **given))["adapters"] == 36 * layer / MIB
+    opened = open_request(
+        load_model("Qwen/Qwen3-8B"),
+        lora=parse_lora("rank=64,count=8"),
+        engine="llamacpp",
+        gpu="rtx-4060-ti-16gb",
+        gpus=2,
+        seq=16384,
+    )
+    assert isinstance(opened, LlamacppOccupancy)
+    first, second, host = opened.layout.placement.devices
+    sizes = [next(part.expected for part in share.parts if part.name == "adapters") for share in (first, second, host)]
+    assert sizes == [19 * layer, 17 * layer, 0]
+    assert len(first.layers) == 19
+
+
+def test_forms_and_plans_agree_with_adapters_and_drafts() -> None:
+    """What solvers and sweeps evaluate at many lengths is what a plan has at each."""
+    for model, given in (
+        ("Qwen/Qwen3-8B", {"lora": parse_lora("rank=64,count=8")}),
+        (QWEN, {"engine_options": {"load_mtp": "true"}}),
+        (QWEN, {"engine_options": {"load_mtp": "true", "n_gpu_layers": "all"}}),
+    ):
+        opened = open_request(load_model(model), engine="llamacpp", gpu="rtx-5090", weights="q4_k_m", seq=8192, **given)
+        form = opened.form()
+        assert form is not None
+        assert isinstance(opened, LlamacppOccupancy)
+        for tokens in (512, 8192, 100_000):
+            one = opened.sized(seq=tokens)
+            assert isinstance(one, LlamacppOccupancy)
+            for end in ("low", "expected", "high"):
+                needed = sum(getattr(part, end) for part in one.layout.placement.gpus[0].parts) + one.layout.weights_on(0)
+                assert form.at(tokens, 1).parts_bytes(end) == needed
