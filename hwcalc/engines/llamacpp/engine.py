@@ -426,6 +426,14 @@ class LlamacppCommand(Command):
 class LlamacppRequests(RequestRules):
     """Requests, where ``n_ctx`` names the context of all slots."""
 
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+        """The model as the file has it: without layers for multi-token prediction if the options say so (``mtp_layers=0``)."""
+        if request.setup.options.get("mtp_layers") is None or model.gguf is not None:
+            return model, request
+        from hwcalc.parsers.gguf.from_config import without_prediction
+
+        return model.once("llamacpp without prediction", lambda: without_prediction(model)), request
+
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """The tokens of each sequence that ``n_ctx`` leaves; ``None`` without ``n_ctx``."""
         if "n_ctx" not in options:

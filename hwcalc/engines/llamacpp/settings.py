@@ -104,6 +104,12 @@ OPTIONS: Final = _options(
         integer_option(0, 1024),
     ),
     ("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
+    (
+        "mtp_layers",
+        "0 for a file that was made without the layers for multi-token prediction",
+        "as the model has",
+        choice_option("0"),
+    ),
     ("ctx_type", "which context: the main one, or that of multi-token prediction", "default", _context_type),
     ("defaults", "whose defaults: of llama-server and llama-cli, or of the library", "server", choice_option("api", "server")),
     ("ollama", "start as Ollama does", "false", switch),

@@ -193,3 +193,23 @@ def test_forms_and_plans_agree_with_adapters_and_drafts() -> None:
             for end in ("low", "expected", "high"):
                 needed = sum(getattr(part, end) for part in one.layout.placement.gpus[0].parts) + one.layout.weights_on(0)
                 assert form.at(tokens, 1).parts_bytes(end) == needed
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "ubatch", "tokens", "card", "host"),
+    [("Qwen/Qwen3.5-9B", 20, 2048, 8192, 189.31, 116.94), ("Qwen/Qwen3.6-27B", 26, 1024, 131_072, 3640.11, 4701.52)],
+)
+def test_files_without_layers_for_drafts(model: str, layers: int, ubatch: int, tokens: int, card: float, host: float) -> None:
+    """Logs of files without them: 20 of 33 layers on the card, and 26 of 65; cache and states lie where the log has them."""
+    opened = open_request(
+        load_model(model),
+        engine="llamacpp",
+        gpu="rtx-5090",
+        weights="q4_k_m",
+        seq=tokens,
+        engine_options={"mtp_layers": "0", "n_gpu_layers": str(layers), "n_ubatch": str(ubatch)},
+    )
+    assert isinstance(opened, LlamacppOccupancy)
+    assert opened.hparams.n_layer_nextn == 0
+    placed = [share.cache_bytes / MIB for share in opened.layout.placement.devices]
+    assert placed == [pytest.approx(card, abs=0.01), pytest.approx(host, abs=0.01)]
