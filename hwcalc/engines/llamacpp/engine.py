@@ -20,7 +20,7 @@ from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightForm
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
-from hwcalc.engines.llamacpp.layers import Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
+from hwcalc.engines.llamacpp.layers import ON_HOST, Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
 from hwcalc.engines.llamacpp.layout import Layout, host_room, rooms_of
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.rules import RULES
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 _OF_THE_FILE: Final = frozenset({"n_gpu_layers", "n_cpu_moe", "cpu_moe", "override_tensor"})
 """Options on the tensors of a model."""
-_OF_THE_MODEL: Final = _OF_THE_FILE | {"n_ctx", "type_k", "type_v", "n_rs_seq", "ctx_type"}
+_OF_THE_MODEL: Final = _OF_THE_FILE | {"n_ctx", "type_k", "type_v", "n_rs_seq", "ctx_type", "mmproj"}
 """Options of a model that its draft does not follow, or that are said of the draft apart."""
 
 
@@ -357,10 +357,18 @@ class LlamacppDeployment(GeneralDeployment):
         return PIPELINE_COPIES if self.setup.gpus > 1 and plain else 1
 
     def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
-        """The terms of a device that are neither weights, cache nor buffers."""
-        if device >= 0:
-            return self._process
-        return () if self.gpus else self._repacked
+        """The terms of a device that are neither weights, cache nor buffers. A projector lies on the first GPU."""
+        own = self._process if device >= 0 else () if self.gpus else self._repacked
+        return (*own, *self._projector) if device == (0 if self.gpus else ON_HOST) else own
+
+    @cached_property
+    def _projector(self) -> tuple[BudgetPart, ...]:
+        """The memory of the projector that reads images or sound: its file and its buffers, as the user says."""
+        size = self.options.projector_bytes
+        source = (
+            "mmproj, as given: the worst case that llama-server adds to what --fit leaves free (tools/server/server-context.cpp)"
+        )
+        return (exact("projector", Section.OVERHEAD, size, source),) if size else ()
 
     @cached_property
     def _process(self) -> tuple[BudgetPart, ...]:

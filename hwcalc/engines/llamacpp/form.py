@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _FAR: Final = 2**31
 """Tokens, more than any batch or window has."""
-_UNDRAWN: Final = frozenset({"n_rs_seq", "ctx_type", "load_mtp", "ollama"})
+_UNDRAWN: Final = frozenset({"n_rs_seq", "ctx_type", "load_mtp", "mmproj", "ollama"})
 """Options with which a context follows from length and number of sequences, but not as a page can draw it."""
 _FACTORS: Final[Mapping[str, Factor]] = {
     "n_ubatch": "passed",

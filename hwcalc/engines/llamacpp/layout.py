@@ -165,11 +165,11 @@ class Layout:
             return deployment.whole_runs
         room, weighed = deployment.rooms["low"], self.layers.weighed
         assert room is not None
-        beside = sum(part.high for part in deployment.process_parts(0))
+        beside = [sum(part.high for part in deployment.process_parts(gpu)) for gpu in range(deployment.gpus)]
 
         def holds(runs: Runs, gpu: int) -> bool:
             load = self._gpu_load(runs, gpu, self._on_host(runs))
-            needed = self._weights_of(runs, gpu) + self._cache_bytes(load) + self.buffers.of(load.part, "high") + beside
+            needed = self._weights_of(runs, gpu) + self._cache_bytes(load) + self.buffers.of(load.part, "high") + beside[gpu]
             if scored is not None:
                 layers = runs.assignment(weighed.experts).layers(gpu)
                 needed += sum(part.high for part in self._scored_on(gpu, layers))
@@ -182,7 +182,7 @@ class Layout:
             if draft is None:
                 return 0
             if draft.is_another_model:
-                return draft.needed_on(gpu, "high") - beside
+                return draft.needed_on(gpu, "high") - sum(part.high for part in draft.deployment.process_parts(gpu))
             load = draft._gpu_load(runs, gpu, draft._on_host(runs))  # noqa: SLF001 - another layout
             return draft._cache_bytes(load) + draft.buffers.of(load.part, "high")  # noqa: SLF001
 

@@ -123,6 +123,10 @@ def _check_cache_types(one: Settings, read: Hparams) -> None:
             raise UnsupportedError(message, hint="Use: --dtype f16, or a model with wider heads")
 
 
+_NO_PROJECTOR: Final = (
+    "Planned is text alone. With --mmproj a projector takes its file and its buffers besides: llama-server's log says how much "
+    "(estimated worst-case memory usage of mmproj), and --engine-option mmproj=SIZE counts it."
+)
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
 
 
@@ -230,6 +234,14 @@ class LlamacppOccupancy(GeneralOccupancy):
         _check_cache_types(self.settings, self.hparams)
         _check_draft(self)
         self.deployment.options  # noqa: B018 - refuses what cannot be
+        counted = self.model.counted
+        if (
+            counted is not None
+            and counted.has_towers
+            and self.setup.hardware.gpu is not None
+            and "mmproj" not in self.setup.options
+        ):
+            self.tell(Note(code="no-projector", message=_NO_PROJECTOR))
         if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 

@@ -161,6 +161,7 @@ PLACE_OPTIONS: Final = _options(
     ("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
     ("no_extra_bufts", "keep weights as they are, not repacked for the processor (-nr)", "false", switch),
     ("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
+    ("mmproj", "memory of a projector (--mmproj), as llama-server's log estimates it: 1178MiB", "none", size_option),
     ("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", size_option),
 )
 
@@ -179,6 +180,7 @@ class PlaceOptions(Record):
     target_bytes: int
     shortest: int
     no_repack: bool
+    projector_bytes: int
     host_bytes: int | None
     host_gbps: float | None
 
@@ -205,6 +207,7 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         target_bytes=given.get("fit_target", FIT_TARGET_MIB) * MIB,
         shortest=given.get("fit_ctx", FIT_CTX),
         no_repack=given.get("no_extra_bufts", False),
+        projector_bytes=given.get("mmproj", 0),
         host_bytes=given.get("host_memory"),
         host_gbps=given.get("host_bandwidth"),
     )

@@ -213,3 +213,23 @@ def test_files_without_layers_for_drafts(model: str, layers: int, ubatch: int, t
     assert opened.hparams.n_layer_nextn == 0
     placed = [share.cache_bytes / MIB for share in opened.layout.placement.devices]
     assert placed == [pytest.approx(card, abs=0.01), pytest.approx(host, abs=0.01)]
+
+
+def test_projectors() -> None:
+    """A log of Qwen3-VL-4B estimates 1,177.90 MiB for its projector: on the first GPU, and out of what layers may take there."""
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "weights": "q4_k_m", "seq": 32768}
+    model = "Qwen/Qwen3-VL-4B-Instruct"
+    text = plan(model, **given)
+    both = plan(model, engine_options={"mmproj": "1177.9MiB"}, **given)
+    assert any("--mmproj" in note.message for note in text.notes)
+    assert not any("--mmproj" in note.message for note in both.notes)
+    assert abs(parts(both)["projector"] - 1177.9) < 0.001
+    opened = open_request(
+        load_model(model), engine="llamacpp", gpu="rtx-3060", gpus=2, seq=32768, engine_options={"mmproj": "1177.9MiB"}
+    )
+    assert isinstance(opened, LlamacppOccupancy)
+    assert [any(part.name == "projector" for part in share.parts) for share in opened.layout.placement.devices] == [
+        True,
+        False,
+        False,
+    ]
