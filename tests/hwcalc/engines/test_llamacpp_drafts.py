@@ -46,7 +46,7 @@ def test_caches_of_drafts_are_exact() -> None:
 
 
 def test_buffers_of_drafts_lie_inside_the_ranges() -> None:
-    """At least 98 of 100 on the device that has the layer, all of the hosts; the mask is not in the way of the feed-forward part."""
+    """All of them do; the mask is not in the way of the feed-forward part."""
     fits: dict[str, list[bool]] = {"gpu": [], "cpu": [], "host": []}
     for row in MEASURED["rows"]:
         _, one, read = measured(row)
@@ -59,8 +59,7 @@ def test_buffers_of_drafts_lie_inside_the_ranges() -> None:
             part = buffers.parts(HostPart(alone=False, partly=False, helped=True, copies=1))[0]
             fits["host"].append(part.low - MIB // 2 <= row["host"] <= part.high + MIB // 2)
     assert sum(map(len, fits.values())) == 722
-    assert all(fits["host"])
-    assert min(sum(fits[place]) / len(fits[place]) for place in ("gpu", "cpu")) >= 0.98
+    assert all(all(found) for found in fits.values())
 
 
 def parts(made: Plan) -> dict[str, float]:
