@@ -70,8 +70,17 @@ WITHOUT_EFFECT: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """Flags of llama-server that change no bytes -> how many values follow."""
 _SPECULATION: Final = ("--spec-type", "--spec-draft-n-max")
+_SECOND: Final = ("-md", "--model-draft", "--spec-draft-model")
 FOLLOWED: Final = frozenset(
-    {*WITH_VALUE, *_SPECULATION, *_CONTEXT, *_SLOTS, *MODEL_FLAGS, *(flag for flag, values in WITHOUT_EFFECT.items() if values)}
+    {
+        *WITH_VALUE,
+        *_SPECULATION,
+        *_SECOND,
+        *_CONTEXT,
+        *_SLOTS,
+        *MODEL_FLAGS,
+        *(flag for flag, values in WITHOUT_EFFECT.items() if values),
+    }
 )
 """Flags of llama-server that a value follows."""
 SERVER_FLAGS: Final = frozenset({*FOLLOWED, *_SWITCHES, *WITHOUT_EFFECT})
@@ -101,7 +110,7 @@ class LlamacppWords:
         self.slots: int | None = None
         self.repository = self.file = ""
         self.model = ""
-        self.drafting = ""
+        self.drafting = self.second = ""
         self.drafts: int | None = None
         self.dropped: list[str] = []
 
@@ -133,6 +142,8 @@ class LlamacppWords:
             self.slots = None if value == "-1" else _number(flag, value, least=1)
         elif flag in _REPOSITORY:
             self.repository = value
+        elif flag in _SECOND:
+            self.second = value
         elif flag == _SPECULATION[0]:
             self.drafting = value
         elif flag == _SPECULATION[1]:
@@ -177,11 +188,12 @@ class LlamacppWords:
             out += ["--batch", str(slots)]
         if self.drafting == "draft-mtp":
             self.options |= {"load_mtp": "true"} | ({} if self.drafts is None else {"n_rs_seq": str(self.drafts)})
-        elif self.drafting not in ("", "none") and not self.drafting.startswith("ngram"):
+        elif self.drafting not in ("", "none", "draft-simple") and not self.drafting.startswith("ngram"):
             drafting = brief(self.drafting, 40)
             raise UsageError(
                 f"--spec-type {drafting} is not planned.", hint="Plan a second model of the same vocabulary as --draft MODEL."
             )
+        out += ["--draft", self.second] if self.second else []
         for name, value in self.options.items():
             out += ["--engine-option", f"{name}={value}"]
         return out

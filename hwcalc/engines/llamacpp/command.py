@@ -87,8 +87,6 @@ def serve(planned: CommandInput) -> list[str]:
     snapshots = int(options.get("n_rs_seq", "0"))
     if snapshots or is_on(options.get("load_mtp")):
         words += ["--spec-type", "draft-mtp", *(["--spec-draft-n-max", str(snapshots)] if snapshots else [])]
-    # Of a repository on the Hub, llama-server takes the projector by itself.
-    words += ["--mmproj", "./mmproj.gguf"] if "mmproj" in options and "-hf" not in words else []
     words += ["-md", planned.draft] if planned.draft is not None else []
     for name in ("type_k_draft", "type_v_draft"):
         words += [FLAGS[name][0], cache_type(options[name])] if name in options else []

@@ -43,6 +43,7 @@ def test_the_flags_are_those_that_are_written() -> None:
         ("-kvu --swa-full", "--engine-option kv_unified=true --engine-option swa_full=true"),
         ("-nkvo -fit off", "--engine-option no_kv_offload=true --engine-option fit=off"),
         ("--spec-type draft-mtp", "--engine-option load_mtp=true"),
+        ("-md small.gguf -ctkd q8_0", "--draft small.gguf --engine-option type_k_draft=q8_0"),
         ("--spec-draft-n-max 5 --spec-type draft-mtp", "--engine-option load_mtp=true --engine-option n_rs_seq=5"),
         ("--spec-type ngram-simple", ""),
         ("-ub 256 -ub 512", "--engine-option n_ubatch=512"),

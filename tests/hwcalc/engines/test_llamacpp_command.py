@@ -55,7 +55,6 @@ COMMANDS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"draft": "/models/small.gguf"}, f"-hf {HUB} -c 8192 -np 1 -md /models/small.gguf"),
     ({"options": {"load_mtp": "1", "type_k_draft": "q8_0"}}, f"-hf {HUB} -c 8192 -np 1 --spec-type draft-mtp -ctkd q8_0"),
-    ({"path": "/models/a.gguf", "options": {"mmproj": "1178MiB"}}, "-m /models/a.gguf -c 8192 -np 1 --mmproj ./mmproj.gguf"),
     ({"options": {"load_mtp": "1", "n_rs_seq": "4"}}, f"-hf {HUB} -c 8192 -np 1 --spec-type draft-mtp --spec-draft-n-max 4"),
     ({"options": {"n_ctx": "1000", "n_seq_max": "3"}}, f"-hf {HUB} -c 1000 -np 3"),
     ({"path": "./my model.gguf", "model": "my model"}, "-m ./my model.gguf -c 8192 -np 1"),
