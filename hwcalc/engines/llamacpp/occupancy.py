@@ -77,6 +77,9 @@ def _check_draft(occupancy: LlamacppOccupancy) -> None:
     draft = occupancy.deployment.drafting
     if draft is None:
         return
+    if draft.weighed is None and draft.model is not occupancy.model:
+        message = f"The weights of the draft {draft.model.id} are not known, and not counted."
+        occupancy.tell(Note(code="draft-unknown", message=message))
     own, other = occupancy.hparams.n_vocab, draft.hparams.n_vocab
     if own and other and abs(own - other) > _VOCABULARIES:
         raise UnsupportedError(

@@ -232,3 +232,14 @@ def test_projectors() -> None:
         False,
         False,
     ]
+
+
+def test_a_draft_of_unknown_tensors() -> None:
+    """Metadata alone names no tensors: a note says that they are not counted, and the cache is."""
+    keys = {"general.architecture": "llama", "llama.block_count": 4, "llama.context_length": 4096, "llama.embedding_length": 512}
+    keys |= {"llama.attention.head_count": 8, "llama.feed_forward_length": 1024, "llama.vocab_size": 151_936}
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4090", "weights": "q4_k_m", "seq": 8192}
+    made = plan("Qwen/Qwen3-8B", draft=load_model(keys), **given)
+    assert any(note.code == "draft-unknown" for note in made.notes)
+    # 4 layers x 8,192 cells x 2 x 512 numbers of two bytes.
+    assert parts(made)["draft cache"] == 64
