@@ -24,13 +24,14 @@ from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.subjects import Reported, without_policy
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind
+from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.tensor import Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
-from hwcalc.units import human_bytes
+from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import Saving
@@ -367,7 +368,20 @@ class LlamacppOccupancy(GeneralOccupancy):
         parts = (exact("weights", Section.WEIGHTS, share.weights_bytes, source), *share.parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
         repacked = () if deployment.gpus else repacked_note(deployment)
-        return Noted(budget.value, (*budget.notes, *self._host_notes, *repacked))
+        return Noted(budget.value, (*budget.notes, *self._host_notes, *self._adapter_notes, *repacked))
+
+    @property
+    def _adapter_notes(self) -> tuple[Note, ...]:
+        """A note where llama.cpp would fit layers beside adapters that it does not count (common/fit.cpp measures models and contexts)."""
+        deployment = self.deployment
+        if deployment.adapters is None or not deployment.fits_layers:
+            return ()
+        size = max(part.high for share in self.layout.placement.gpus for part in share.parts if part.name == "adapters")
+        target = ceil_div(deployment.options.target_bytes + size, MIB)
+        message = (
+            f"llama-server's own --fit does not count adapters; with -fitt {target} it leaves room for them, as this plan does."
+        )
+        return (Note(code="adapters-not-fitted", message=message),)
 
     @property
     def _host_notes(self) -> tuple[Note, ...]:

@@ -159,7 +159,10 @@ def test_adapters_are_counted() -> None:
     """
     layer = 8 * 2 * 64 * (2 * 8192 + 2 * 5120 + 3 * 16384)
     given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4060-ti-16gb", "weights": "q4_k_m", "seq": 16384}
-    assert parts(plan("Qwen/Qwen3-8B", lora="rank=64,count=8", **given))["adapters"] == 36 * layer / MIB
+    made = plan("Qwen/Qwen3-8B", lora="rank=64,count=8", **given)
+    assert parts(made)["adapters"] == 36 * layer / MIB
+    # 1,024 MiB that stay free by default, and 2,664 of adapters.
+    assert any("-fitt 3688" in note.message for note in made.notes)
     opened = open_request(
         load_model("Qwen/Qwen3-8B"),
         lora=parse_lora("rank=64,count=8"),
