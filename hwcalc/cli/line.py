@@ -392,6 +392,7 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--engine-option max_num_batched_tokens=N", "--chunked-prefill-size", "--max-num-tokens"),
     **_same("--engine-option block_size=N", "--page-size", "--kv-block-size", "--tokens-per-block", "--cache-block-seq-len"),
     **_same("--engine-option cpu_offload_gb=N", "--cpu-offload"),
+    **_same("--engine-option mmproj=1178MiB", "--mmproj", "-mm", "--mmproj-url"),
     **_same("--engine llamacpp -ngl N", "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu", "--n-gpu"),
     **_same("--engine llamacpp -ub N", "--ubatch-size", "-ub", "--num-batch", "--n-ubatch"),
     **_same("--engine llamacpp -fa on", "-fa", "--flash-attn", "--flash-attention"),

@@ -27,6 +27,8 @@ WITH_VALUE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("-ub", "--ubatch-size"), "n_ubatch"),
     **dict.fromkeys(("-ctk", "--cache-type-k"), "type_k"),
     **dict.fromkeys(("-ctv", "--cache-type-v"), "type_v"),
+    **dict.fromkeys(("-ctkd", "--spec-draft-type-k", "--cache-type-k-draft"), "type_k_draft"),
+    **dict.fromkeys(("-ctvd", "--spec-draft-type-v", "--cache-type-v-draft"), "type_v_draft"),
     **dict.fromkeys(_FLASH, "flash_attn"),
     **dict.fromkeys(_LAYERS, "n_gpu_layers"),
     **dict.fromkeys(("-ncmoe", "--n-cpu-moe"), "n_cpu_moe"),
@@ -68,14 +70,21 @@ WITHOUT_EFFECT: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """Flags of llama-server that change no bytes -> how many values follow."""
 _SPECULATION: Final = ("--spec-type", "--spec-draft-n-max")
+_SECOND: Final = ("-md", "--model-draft", "--spec-draft-model")
 FOLLOWED: Final = frozenset(
-    {*WITH_VALUE, *_SPECULATION, *_CONTEXT, *_SLOTS, *MODEL_FLAGS, *(flag for flag, values in WITHOUT_EFFECT.items() if values)}
+    {
+        *WITH_VALUE,
+        *_SPECULATION,
+        *_SECOND,
+        *_CONTEXT,
+        *_SLOTS,
+        *MODEL_FLAGS,
+        *(flag for flag, values in WITHOUT_EFFECT.items() if values),
+    }
 )
 """Flags of llama-server that a value follows."""
 SERVER_FLAGS: Final = frozenset({*FOLLOWED, *_SWITCHES, *WITHOUT_EFFECT})
 """All flags of llama-server that are read."""
-_DRAFTS: Final = 3
-"""``common_params_speculative_draft.n_max`` (common/common.h)."""
 _LIKE_ON: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
 _ALL: Final[Mapping[str, str]] = {"-1": "auto", "-2": "all"}
 
@@ -101,8 +110,8 @@ class LlamacppWords:
         self.slots: int | None = None
         self.repository = self.file = ""
         self.model = ""
-        self.drafting = ""
-        self.drafts = _DRAFTS
+        self.drafting = self.second = ""
+        self.drafts: int | None = None
         self.dropped: list[str] = []
 
     def read(self, flag: str, value: str | None, words: list[str]) -> None:
@@ -133,6 +142,8 @@ class LlamacppWords:
             self.slots = None if value == "-1" else _number(flag, value, least=1)
         elif flag in _REPOSITORY:
             self.repository = value
+        elif flag in _SECOND:
+            self.second = value
         elif flag == _SPECULATION[0]:
             self.drafting = value
         elif flag == _SPECULATION[1]:
@@ -176,10 +187,13 @@ class LlamacppWords:
         if self.slots is not None:
             out += ["--batch", str(slots)]
         if self.drafting == "draft-mtp":
-            self.options |= {"load_mtp": "true", "n_rs_seq": str(self.drafts)}
-        elif self.drafting not in ("", "none") and not self.drafting.startswith("ngram"):
+            self.options |= {"load_mtp": "true"} | ({} if self.drafts is None else {"n_rs_seq": str(self.drafts)})
+        elif self.drafting not in ("", "none", "draft-simple") and not self.drafting.startswith("ngram"):
             drafting = brief(self.drafting, 40)
-            raise UsageError(f"--spec-type {drafting} loads a second model, which is not planned.", hint="Leave it out.")
+            raise UsageError(
+                f"--spec-type {drafting} is not planned.", hint="Plan a second model of the same vocabulary as --draft MODEL."
+            )
+        out += ["--draft", self.second] if self.second else []
         for name, value in self.options.items():
             out += ["--engine-option", f"{name}={value}"]
         return out

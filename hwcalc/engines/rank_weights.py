@@ -644,25 +644,45 @@ def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *,
         return None
     blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
 
-    def numbers(block: Block, weight: Weight, end: int) -> int:
-        each = adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
-        if end == 0:
-            return 0 if weight.role is WeightRole.EXPERT else each
-        if end == 1:
-            return each
-        if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
-            return adapter_numbers(lora.rank, weight)
-        if each and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
-            # B has the rows of gate and up, and columns for twice the rank.
-            each += weight.copies * lora.rank * weight.shape[0]
-        return each
-
     low, expected, high = (
-        lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, rules, partial(numbers, end=end))
+        lora.count
+        * lora.element_bytes
+        * most_on_a_stage(model, blocks, parallel.pp, rules, partial(_adapter_numbers, lora, end=end))
         for end in range(3)
     )
     source = f"{lora.count:,} x rank {lora.rank:,} in {lora.dtype} beside {lora.targets} linear layers: A and B, arXiv:2106.09685"
     return RankBytes(low=low, expected=expected, high=high, source=source)
+
+
+def _adapter_numbers(lora: Lora, block: Block, weight: Weight, end: int) -> int:
+    """Numbers that an adapter has for a tensor of one layer, at the low end (0), by the expected value (1), or at the high end (2)."""
+    each = adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
+    if end == 0:
+        return 0 if weight.role is WeightRole.EXPERT else each
+    if end == 1:
+        return each
+    if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
+        return adapter_numbers(lora.rank, weight)
+    if each and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
+        # B has the rows of gate and up, and columns for twice the rank.
+        each += weight.copies * lora.rank * weight.shape[0]
+    return each
+
+
+def lora_bytes_by_layer(model: ModelSpec, lora: Lora, layers: int) -> tuple[list[int], list[int], list[int]] | None:
+    """Bytes of the adapters of each of so many layers, at the low end, by the expected value and at the high end.
+
+    What the model has once, and in no layer, counts with the last. ``None`` if the model's weights are not counted.
+    """
+    if model.counted is None:
+        return None
+    found = [0] * layers, [0] * layers, [0] * layers
+    for block in model.counted.blocks:
+        for end, each in enumerate(found):
+            size = lora.count * lora.element_bytes * sum(_adapter_numbers(lora, block, weight, end) for weight in block.weights)
+            for layer in (layers - 1,) * block.count if block.layers is None else block.layers:
+                each[min(layer, layers - 1)] += 0 if block.part is Part.MTP else size
+    return found
 
 
 def most_on_a_stage(

@@ -141,7 +141,9 @@ def _placed(placement: Placement, weights: WeightsInfo, cache: result.CacheShare
     beside = Section.ACTIVATIONS, Section.OVERHEAD
     devices = []
     for share in placement.devices:
-        activations, overhead = (sum(part.expected for part in share.parts if part.section is section) for section in beside)
+        loaded, activations, overhead = (
+            sum(part.expected for part in share.parts if part.section is section) for section in (Section.WEIGHTS, *beside)
+        )
         is_host = share is placement.host
         devices.append(
             result.DeviceInfo(
@@ -150,7 +152,7 @@ def _placed(placement: Placement, weights: WeightsInfo, cache: result.CacheShare
                 experts=placement.experts_on_host if is_host else LayerNumbers(),
                 moved=placement.moved_bytes if is_host else 0,
                 output=share.output,
-                weights=share.weights_bytes,
+                weights=share.weights_bytes + loaded,
                 cache=share.cache_bytes,
                 activations=activations,
                 overhead=overhead,

@@ -20,6 +20,8 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     "n_ubatch": ("-ub", "--ubatch-size"),
     "type_k": ("-ctk", "--cache-type-k"),
     "type_v": ("-ctv", "--cache-type-v"),
+    "type_k_draft": ("-ctkd", "--spec-draft-type-k", "--cache-type-k-draft"),
+    "type_v_draft": ("-ctvd", "--spec-draft-type-v", "--cache-type-v-draft"),
     "flash_attn": ("-fa", "--flash-attn"),
     "n_gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"),
     "n_cpu_moe": ("-ncmoe", "--n-cpu-moe"),
@@ -63,7 +65,8 @@ def serve(planned: CommandInput) -> list[str]:
         raise UsageError(
             "llama-server opens the context of drafting layers by itself.", hint="Leave out the engine option ctx_type."
         )
-    if planned.lora is not None or planned.draft is not None:
+    is_file = planned.draft is not None and planned.draft.lower().endswith(".gguf")
+    if planned.lora is not None or (planned.draft is not None and not is_file):
         name = "lora" if planned.lora is not None else "draft"
         raise UsageError(f"--{name} names no GGUF file that llama-server could load.", hint=f"Leave out --{name}.")
     slots = int(options.get("n_seq_max", planned.batch))
@@ -84,6 +87,9 @@ def serve(planned: CommandInput) -> list[str]:
     snapshots = int(options.get("n_rs_seq", "0"))
     if snapshots or is_on(options.get("load_mtp")):
         words += ["--spec-type", "draft-mtp", *(["--spec-draft-n-max", str(snapshots)] if snapshots else [])]
+    words += ["-md", planned.draft] if planned.draft is not None else []
+    for name in ("type_k_draft", "type_v_draft"):
+        words += [FLAGS[name][0], cache_type(options[name])] if name in options else []
     return [*words, *planned.flags]
 
 
@@ -142,7 +148,7 @@ def flag_text(name: str, value: object) -> str:
         return switches[name] if is_on(text) else {"kv_unified": "-no-kvu"}.get(name, "")
     if name == "flash_attn":
         return " ".join(_flash_attention(text))
-    if name in ("type_k", "type_v"):
+    if name.startswith("type_"):
         text = cache_type(text)
     return f"{FLAGS[name][0]} {text}" if name in FLAGS else ""
 
@@ -161,7 +167,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "n_ubatch": "num_batch {}",
 }
 _ALL_LAYERS: Final = "999"
-_NOT_OLLAMAS: Final = ("n_rs_seq", "load_mtp", "fit_target", "ctx_type", "main_gpu")
+_NOT_OLLAMAS: Final = ("n_rs_seq", "load_mtp", "fit_target", "ctx_type", "main_gpu", "type_k_draft", "type_v_draft")
 """Options of llama.cpp that a Modelfile and the variables of ``ollama serve`` have no word for."""
 
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from msgspec.structs import replace
 
 from hwcalc.engines.devices import ModelWeights, check_stages
 from hwcalc.engines.engine import BY_MODEL, Engine
@@ -17,7 +20,7 @@ from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightForm
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
-from hwcalc.engines.llamacpp.layers import Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
+from hwcalc.engines.llamacpp.layers import ON_HOST, Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
 from hwcalc.engines.llamacpp.layout import Layout, host_room, rooms_of
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.rules import RULES
@@ -48,8 +51,9 @@ from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.engines.subjects import Traits
-from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import SlidingAttention, Stack
+from hwcalc.formulas.arithmetic import Table
 from hwcalc.model import Definition, ModelSpec, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.parse import cached_layers
@@ -63,6 +67,12 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.engines.options import CommandInput
     from hwcalc.profiles.hardware_file import Gpu
+
+
+_OF_THE_FILE: Final = frozenset({"n_gpu_layers", "n_cpu_moe", "cpu_moe", "override_tensor"})
+"""Options on the tensors of a model."""
+_OF_THE_MODEL: Final = _OF_THE_FILE | {"n_ctx", "type_k", "type_v", "n_rs_seq", "ctx_type", "mmproj"}
+"""Options of a model that its draft does not follow, or that are said of the draft apart."""
 
 
 class LlamacppDeployment(GeneralDeployment):
@@ -118,6 +128,48 @@ class LlamacppDeployment(GeneralDeployment):
         tokens = self.slot_tokens(tokens)
         batch = self.chosen_batch(tokens, sequences)
         return Layout(self, self.context.settings(self.hparams, tokens * sequences, sequences, batch))
+
+    @cached_property
+    def drafting(self) -> LlamacppDeployment | None:
+        """The context that drafts beside the main one, of the model's own layers or of a second model; ``None`` without one.
+
+        llama-server makes it of the same options, but for its formats and for what is said of layers and tensors of the model
+        (``common_base_params_to_speculative`` of common/speculative.cpp).
+        """
+        setup, draft = self.setup, self.setup.draft
+        own = self.context.load_mtp and self.context.server
+        if self.context.drafts or (draft is None and not own):
+            return None
+        options = {name: value for name, value in setup.options.items() if name not in _OF_THE_MODEL}
+        for name, other in (("type_k", "type_k_draft"), ("type_v", "type_v_draft")):
+            options |= {name: setup.options[other]} if draft is not None and other in setup.options else {}
+        if draft is None:
+            return type(self)(self.engine, self.model, replace(setup, options={**options, "ctx_type": "mtp", **self._loaded}))
+        options.pop("load_mtp", None)
+        options["n_gpu_layers"] = "all"
+        return type(self)(self.engine, draft, replace(setup, options=options, draft=None, lora=None, weights=None, dtype=None))
+
+    @cached_property
+    def adapters(self) -> tuple[Table, Table, Table] | None:
+        """Tables by number of first blocks: the bytes of their adapters at each end of the range; ``None`` without adapters.
+
+        An adapter's tensors lie on the device of the tensor that they change (``llama_adapter_lora_init_impl`` of src/llama-adapter.cpp).
+        """
+        if self.setup.lora is None:
+            return None
+        from hwcalc.engines.rank_weights import lora_bytes_by_layer
+
+        found = lora_bytes_by_layer(self.model, self.setup.lora, self.hparams.n_layer_all)
+        if found is None:
+            message = f"--lora: the layers of {self.model.id} are not known, so that its adapters cannot be planned."
+            raise UnsupportedError(message, hint="Leave out --lora.")
+        low, expected, high = (Table(accumulate(each, initial=0)) for each in found)
+        return low, expected, high
+
+    @property
+    def _loaded(self) -> dict[str, str]:
+        """The options that say which tensors are loaded, and where."""
+        return {name: value for name, value in self.setup.options.items() if name in _OF_THE_FILE}
 
     @cached_property
     def plain_stack(self) -> Stack:
@@ -305,10 +357,18 @@ class LlamacppDeployment(GeneralDeployment):
         return PIPELINE_COPIES if self.setup.gpus > 1 and plain else 1
 
     def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
-        """The terms of a device that are neither weights, cache nor buffers."""
-        if device >= 0:
-            return self._process
-        return () if self.gpus else self._repacked
+        """The terms of a device that are neither weights, cache nor buffers. A projector lies on the first GPU."""
+        own = self._process if device >= 0 else () if self.gpus else self._repacked
+        return (*own, *self._projector) if device == (0 if self.gpus else ON_HOST) else own
+
+    @cached_property
+    def _projector(self) -> tuple[BudgetPart, ...]:
+        """The memory of the projector that reads images or sound: its file and its buffers, as the user says."""
+        size = self.options.projector_bytes
+        source = (
+            "mmproj, as given: the worst case that llama-server adds to what --fit leaves free (tools/server/server-context.cpp)"
+        )
+        return (exact("projector", Section.OVERHEAD, size, source),) if size else ()
 
     @cached_property
     def _process(self) -> tuple[BudgetPart, ...]:
@@ -373,6 +433,14 @@ class LlamacppCommand(Command):
 
 class LlamacppRequests(RequestRules):
     """Requests, where ``n_ctx`` names the context of all slots."""
+
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+        """The model as the file has it: without layers for multi-token prediction if the options say so (``mtp_layers=0``)."""
+        if request.setup.options.get("mtp_layers") is None or model.gguf is not None:
+            return model, request
+        from hwcalc.parsers.gguf.from_config import without_prediction
+
+        return model.once("llamacpp without prediction", lambda: without_prediction(model)), request
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """The tokens of each sequence that ``n_ctx`` leaves; ``None`` without ``n_ctx``."""

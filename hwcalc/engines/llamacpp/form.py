@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _FAR: Final = 2**31
 """Tokens, more than any batch or window has."""
-_UNDRAWN: Final = frozenset({"n_rs_seq", "ctx_type", "ollama"})
+_UNDRAWN: Final = frozenset({"n_rs_seq", "ctx_type", "load_mtp", "mmproj", "ollama"})
 """Options with which a context follows from length and number of sequences, but not as a page can draw it."""
 _FACTORS: Final[Mapping[str, Factor]] = {
     "n_ubatch": "passed",
@@ -147,7 +147,7 @@ def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | 
     options, gpu = deployment.options, deployment.gpu
     if gpu is None or gpu.is_host or deployment.engine.name != "llamacpp" or deployment.setup.options.keys() & _UNDRAWN:
         return None
-    if options.n_gpu_layers is None or options.kv_on_host:
+    if options.n_gpu_layers is None or options.kv_on_host or deployment.setup.lora is not None:
         return None
     layout = deployment.layout_at(_FAR, 1)
     if layout.settings.n_ubatch < MAX_SEQUENCES or not layout.assignment.everything or layout.layers.weighed.largest_moved:

@@ -125,15 +125,16 @@ Moments = tuple[tuple[Moment, Sum], ...]
 
 def input_bytes(read: Hparams, one: Settings) -> Sum:
     """Bytes of the inputs that stay alive through the pass: the mask, with an element for each token and each cell of a stream, and others."""
-    cells = sum(mask_cells(read), NOTHING)
+    masks = _draft_mask(read) if one.drafts else mask_cells(read)
+    cells = sum(masks, NOTHING)
     each = (2 if one.flash_attn else FLOAT) * cells
     # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
-    each += 2 * N_CTX_SEQ if _has_indexer(read) else 0
+    each += 2 * N_CTX_SEQ if _has_indexer(read) and not one.drafts else 0
     each += FLOAT * cells if read.architecture.graph.biased else 0
     indexed = 0
     if not (one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory == "compressed"):
         # Without flash attention every number of a value is stored by its own index of 64 bits, in each cache.
-        indexed = 8 * len(mask_cells(read)) * read.n_embd_v_gqa_max
+        indexed = 8 * len(masks) * read.n_embd_v_gqa_max
     return N_UBATCH * (each + FLOAT * _decay(read) + indexed)
 
 
@@ -165,13 +166,18 @@ def mask_cells(read: Hparams) -> tuple[Sum, ...]:
     return (N_CTX_SEQ, CELLS_SWA) if read.n_swa and any(read.is_swa) else (N_CTX_SEQ,)
 
 
-def _feed_forward(read: Hparams) -> int:
-    """The elements of a token that are alive in the fullest feed-forward part, without the residual stream."""
-    dense = [read.n_ff[n] for n in range(read.n_layer) if not read.n_expert or n < read.n_layer_dense_lead]
+def _draft_mask(read: Hparams) -> tuple[Sum, ...]:
+    """The cells of the mask of a layer for multi-token prediction."""
+    return (CELLS_SWA if read.is_swa[read.n_layer] else N_CTX_SEQ,)
+
+
+def _feed_forward(read: Hparams, layers: range) -> int:
+    """The elements of a token that are alive in the fullest feed-forward part of these layers, without the residual stream."""
+    dense = [read.n_ff[n] for n in layers if not read.n_expert or n < read.n_layer_dense_lead]
     graph = read.architecture.graph
     tensors = 3 if graph.gated else 1
     most = tensors * max(dense, default=0)
-    if read.n_expert and read.n_layer_dense_lead < read.n_layer:
+    if read.n_expert and read.n_layer_dense_lead < layers.stop:
         inner = read.n_expert_used * (read.n_ff_exp or max(read.n_ff))
         outer = read.n_expert_used * read.n_embd
         # What the chosen experts give takes the place of gate and up where it fits in there.
@@ -193,7 +199,7 @@ def _sixteen_bit_copies(read: Hparams, one: Settings) -> list[Moment]:
     if one.type_k.name == one.type_v.name == FP16.name:
         return []
     widest = {True: 0, False: 0}
-    for number in range(read.n_layer):
+    for number in range(read.n_layer, read.n_layer_all) if one.drafts else range(read.n_layer):
         # The values of a latent are a part of its keys: they have no copy of their own.
         values = 0 if read.is_mla or one.type_v.name == FP16.name else read.n_embd_v_gqa(number)
         keys = 0 if one.type_k.name == FP16.name else read.n_embd_k_gqa(number)
@@ -223,15 +229,52 @@ def _state(read: Hparams, one: Settings) -> Moment | None:
     return Moment(name="state", per_token=Sum.of(tokens), fixed_bytes=FLOAT * N_SEQ_MAX * (1 + one.n_rs_seq) * kept)
 
 
+DRAFT_FEED_FORWARD: Final = "draft feed-forward"
+
+
+def _draft_moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
+    """The moments of a pass through a layer for multi-token prediction (``graph_mtp`` in src/models).
+
+    The layer gets the token's embedding and the hidden state of the model, and makes one vector of both.
+    """
+    row, layer, heads = read.architecture, read.n_layer, read.n_head[read.n_layer]
+    if read.is_mla:
+        latent = 2 * (read.n_embd + read.kv_lora_rank) + heads * (read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot)
+        attention = Moment(name="draft attention", per_token=Sum.of(latent))
+        turned, scored = 2 * N_STREAM * N_CTX_SEQ * read.kv_lora_rank, latent
+    else:
+        query = heads * read.head_width_k(layer)
+        # Queries of a gated attention come with a gate of their width.
+        copies = 4 if row.states == "delta" else 2
+        attention = Moment(name="draft attention", per_token=Sum.of(2 * read.n_embd + copies * query))
+        turned, scored = NOTHING, 2 * (read.n_embd + query)
+    found = [attention]
+    if not row.graph.draft_outputs:
+        feed = 2 * read.n_embd + _feed_forward(read, range(layer, read.n_layer_all))
+        found.append(Moment(name=DRAFT_FEED_FORWARD, per_token=Sum.of(feed)))
+    if part.from_host is not None:
+        copied = Sum.of(FLOAT * (part.from_host // FLOAT))
+        found.append(Moment(name=OF_THE_HOST[0], per_token=attention.per_token, fixed_bytes=copied))
+    if part.sixteen_bit and one.flash_attn:
+        found += _sixteen_bit_copies(read, one)
+    if not one.flash_attn:
+        found.append(Moment(name="attention scores", per_token=heads * _draft_mask(read)[0] + scored, fixed_bytes=turned))
+    if part.output:
+        found.append(Moment(name="logits", per_output=read.n_vocab + read.n_embd))
+    return tuple(found)
+
+
 def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     """The moments of a pass that may be the fullest on a device."""
+    if one.drafts:
+        return _draft_moments(read, one, part)
     width, values, graph = read.query_width, read.attention_width, read.architecture.graph
     # Inputs stay alive with the residual stream: an embedding for each layer, copies of the stream.
     per_layer = read.n_embd_per_layer * read.n_layer
     base = 2 * read.n_embd + per_layer + (graph.stream_copies * read.n_embd or (width if per_layer else 0))
     if part.first and not read.is_recurrent[0] and _reads_cache(read):
         base += values
-    alive = _feed_forward(read) + base + _decay(read)
+    alive = _feed_forward(read, range(read.n_layer)) + base + _decay(read)
     mixture = read.n_expert > 0 and read.n_layer_dense_lead < read.n_layer
     found = [Moment(name="experts" if mixture else "feed-forward", per_token=Sum.of(alive))]
     if mask_cells(read) and not _reads_cache(read):
@@ -289,6 +332,10 @@ def _scores(read: Hparams, latent: Moment) -> Moment:
 def gpu_moments(read: Hparams, one: Settings, part: Part) -> Moments:
     """The moments of a device that runs layers, with the bytes of the whole buffer that each would need."""
     kept = part.copies * input_bytes(read, one)
+    if one.drafts:
+        # A single layer: the mask is gone behind its attention.
+        gone = (DRAFT_FEED_FORWARD, "logits")
+        return tuple((moment, moment.bytes + (0 if moment.name in gone else kept)) for moment in moments(read, one, part))
     kept += FLOAT * N_UBATCH * read.n_embd if part.alone else 0
     if part.copies > 1:
         kept += FLOAT * N_UBATCH * read.n_embd * (4 if part.first else 8)
@@ -302,6 +349,9 @@ def gpu_moments(read: Hparams, one: Settings, part: Part) -> Moments:
 def _host_moments(read: Hparams, one: Settings, copies: int) -> Moments:
     """The moment of the host where all layers lie on GPUs, with the bytes of its buffer: the embeddings of a batch and the inputs."""
     embeddings = (2 if copies == 1 else copies + 1) + read.architecture.graph.positions
+    if one.drafts:
+        # Nemotron's graph scales the embedding before the device gets it.
+        embeddings = 2 if read.architecture.states == "mamba2" else 1
     numbers = embeddings * read.n_embd + read.n_embd_per_layer * read.n_layer
     moment = Moment(name="host", per_token=Sum.of(numbers))
     return ((moment, copies * input_bytes(read, one) + moment.bytes),)
@@ -367,7 +417,8 @@ class Buffers:
         self._sixteen_bit = sixteen_bit
         self._once = once
         single = not settings.kv_unified or settings.n_seq_max == 1
-        self._sort = (settings.flash_attn, settings.type_k.name, settings.type_v.name, single, settings.n_rs_seq)
+        types = (settings.type_k.name, settings.type_v.name)
+        self._sort = (settings.drafts, settings.flash_attn, *types, single, settings.n_rs_seq)
         self._sized: dict[Device, tuple[Sized, ...]] = {}
         # Bytes of the fullest moment, of those that are the same whatever a GPU copies.
         self._fullest: dict[tuple[Device, str], Any] = {}

@@ -15,11 +15,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from msgspec.structs import replace
+
 from hwcalc.engines.devices import HOST, HOST_SHARE, DeviceReads, DeviceShare, Placement, WeightRead
 from hwcalc.engines.forms import ENDS, OPPOSITE
 from hwcalc.engines.llamacpp.graph import NOTHING_COPIED, Buffers, GpuPart, HostPart
 from hwcalc.engines.llamacpp.layers import ON_HOST, Assignment, Cache, Fitting, Layers, Runs, cache_bytes, device_of, fitted
-from hwcalc.engines.memory import Budget, BudgetPart, Section, memory_of, part_of
+from hwcalc.engines.memory import Budget, BudgetPart, Section, exact, memory_of, part_of
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import either, floored, larger, largest, smaller, some
 from hwcalc.formulas.record import Record
@@ -131,13 +133,18 @@ class Layout:
         layers: Layers | None = None,
         uncut: Settings | None = None,
         scored: Scored | None = None,
+        runs: Runs | None = None,
     ) -> None:
-        """Under a policy, ``uncut`` are the settings for layers that it leaves alone, and ``scored`` is what it takes beside the cache."""
+        """Under a policy, ``uncut`` are the settings for layers that it leaves alone, and ``scored`` is what it takes beside the cache.
+
+        ``runs`` are the layers on each device, where another layout has put them there.
+        """
         self.deployment = deployment
         self.settings = settings
         self.layers = deployment.layers if layers is None else layers
         self._uncut = settings if uncut is None else uncut
         self._scored = scored
+        self._runs = runs
         gpu = deployment.gpu
         sixteen_bit = gpu is None or gpu.vendor.lower() in ("nvidia", "amd")
         self.buffers = Buffers(deployment.hparams, settings, sixteen_bit=sixteen_bit, once=deployment.model.once)
@@ -150,41 +157,120 @@ class Layout:
     def runs(self) -> Runs:
         """The layers on each device: as the deployment pins them, as options say, or as llama.cpp fits them by itself."""
         deployment, scored = self.deployment, self._scored
+        if self._runs is not None:
+            return self._runs
         if deployment.pinned is not None:
             return deployment.pinned
         if not deployment.fits_layers:
             return deployment.whole_runs
         room, weighed = deployment.rooms["low"], self.layers.weighed
         assert room is not None
-        beside = sum(part.high for part in deployment.process_parts(0))
+        beside = [sum(part.high for part in deployment.process_parts(gpu)) for gpu in range(deployment.gpus)]
 
         def holds(runs: Runs, gpu: int) -> bool:
             load = self._gpu_load(runs, gpu, self._on_host(runs))
-            needed = self._weights_of(runs, gpu) + self._cache_bytes(load) + self.buffers.of(load.part, "high") + beside
+            needed = self._weights_of(runs, gpu) + self._cache_bytes(load) + self.buffers.of(load.part, "high") + beside[gpu]
             if scored is not None:
                 layers = runs.assignment(weighed.experts).layers(gpu)
                 needed += sum(part.high for part in self._scored_on(gpu, layers))
-            return needed <= room
+            return needed + drafting(runs, gpu) + self._adapter_bytes(runs, gpu, "high") <= room
+
+        draft = self._draft(None)
+
+        def drafting(runs: Runs, gpu: int) -> int:
+            """Bytes of the draft on a GPU: of a context of the same model with these runs, or of a second model."""
+            if draft is None:
+                return 0
+            if draft.is_another_model:
+                return draft.needed_on(gpu, "high") - sum(part.high for part in draft.deployment.process_parts(gpu))
+            load = draft._gpu_load(runs, gpu, draft._on_host(runs))  # noqa: SLF001 - another layout
+            return draft._cache_bytes(load) + draft.buffers.of(load.part, "high")  # noqa: SLF001
 
         return fitted(Fitting(blocks=self.layers.blocks, ends=deployment.ends, experts=weighed.has_experts, holds=holds))
+
+    # --- a draft ----------------------------------------------------------------------------------------------------------
+
+    def _draft(self, runs: Runs | None) -> Layout | None:
+        """The layout of the context that drafts; ``None`` without one. ``runs`` are the layers of the model on each device."""
+        deployment, main = self.deployment.drafting, self.settings
+        if deployment is None:
+            return None
+        made = deployment.context.settings(deployment.hparams, main.n_ctx, main.n_seq_max, main.n_ubatch)
+        if deployment.model is not self.deployment.model:
+            runs = deployment.whole_runs
+        return Layout(deployment, made, runs=runs)
+
+    @cached_property
+    def draft(self) -> Layout | None:
+        """The layout of the context that drafts beside this one; ``None`` without one."""
+        return self._draft(self.runs)
+
+    @property
+    def is_another_model(self) -> bool:
+        """Whether this is the layout of a draft that is a model of its own."""
+        return not self.settings.drafts
+
+    @property
+    def _first_block(self) -> int:
+        """The first block that this context runs."""
+        return self.deployment.hparams.n_layer if self.settings.drafts else 0
+
+    def _draft_weights(self, device: int) -> int:
+        """Bytes of a second model on a device; those of the model's own layers are among its weights."""
+        return 0 if self.draft is None or not self.draft.is_another_model else self.draft.weights_on(device)
+
+    def _adapter_bytes(self, runs: Runs, device: int, end: str) -> int:
+        """Bytes of the adapters of the layers on a device, at an end of their range."""
+        if self.deployment.adapters is None:
+            return 0
+        table, blocks = self.deployment.adapters[ENDS.index(end)], self.layers.blocks
+        if device == ON_HOST:
+            start, stop = 0, smaller(runs.host, blocks)
+        else:
+            start, stop = smaller(runs.gpus[device].start, blocks), smaller(runs.gpus[device].end, blocks)
+        size: int = table.at(stop) - table.at(start)
+        return size
+
+    def _adapter_parts(self, device: int) -> tuple[BudgetPart, ...]:
+        """The adapters of the layers on a device as a term; none without adapters."""
+        if self.deployment.adapters is None:
+            return ()
+        low, expected, high = (self._adapter_bytes(self.runs, device, end) for end in ENDS)
+        source = "A and B of the adapters of these layers; src/llama-adapter.cpp puts them where the layer is"
+        return (BudgetPart.of("adapters", Section.WEIGHTS, (low, expected, high), source),)
+
+    def _draft_parts(self, device: int) -> tuple[BudgetPart, ...]:
+        """The terms of the context that drafts on a device: the weights of a second model, the cache, the buffers."""
+        draft = self.draft
+        if draft is None:
+            return ()
+        found = []
+        if size := self._draft_weights(device):
+            found.append(exact("draft weights", Section.WEIGHTS, size, f"tensors of {draft.deployment.model.id}"))
+        if size := draft.cache_on(device):
+            source = f"the cache of the context of {draft.deployment.model.id} that drafts"
+            found.append(exact("draft cache", Section.OVERHEAD, size, source))
+        buffers = draft.buffers.parts(draft._load(device).part)  # noqa: SLF001 - another layout
+        return (*found, *(replace(part, name=f"draft {part.name}") for part in buffers))
 
     def _on_host(self, runs: Runs) -> _OnHost:
         layers, weighed, helped = self.layers, self.layers.weighed, self.deployment.helped
         host, bare = smaller(runs.host, layers.blocks), 0
         if weighed.has_experts:
             bare = sum(weighed.experts_on_host(run)[1] for run in runs.gpus)
-        copying = helped & ((host > 0) | (bare > 0) | (weighed.largest_moved > 0))
+        copying = helped & ((host > self._first_block) | (bare > 0) | (weighed.largest_moved > 0))
         everything = (runs.host == 0) & (bare == 0)
         from_host, cells = NOTHING_COPIED, (0, 0)
         if some(copying):
             from_host = either(copying, layers.largest_on_host(host, runs.gpus), NOTHING_COPIED)
             cells = layers.widest[0].at(host), layers.widest[1].at(host)
-        copies = 1 + everything * (self.deployment.copies_of_inputs - 1)
+        # The graph of a draft is on one device.
+        copies = 1 + everything * (1 if self.settings.drafts else self.deployment.copies_of_inputs) - everything
         return _OnHost(blocks=host, bare=bare, from_host=from_host, cells=cells, copies=copies)
 
     def _gpu_load(self, runs: Runs, gpu: int, left: _OnHost) -> DeviceLoad:
         layers, run = self.layers, runs.gpus[gpu]
-        blocks, has_layers = layers.blocks, run.end > run.start
+        blocks, has_layers = layers.blocks, (run.end > run.start) & (run.end > self._first_block)
         # The scheduler asks the first GPU; without any layer it still multiplies large batches for the host.
         asked = has_layers if gpu else has_layers | (runs.host == blocks + 1)
         for other in runs.gpus[:gpu]:
@@ -211,7 +297,7 @@ class Layout:
         left = self._on_host(runs)
         host = HostPart(
             alone=False if helped else runs.host == layers.blocks + 1,
-            partly=(left.blocks > 0) | (left.bare > 0) | (moved > 0),
+            partly=(left.blocks > self._first_block) | (left.bare > 0) | (moved > 0),
             helped=helped,
             copies=left.copies,
         )
@@ -270,11 +356,14 @@ class Layout:
 
     def part_bytes(self, device: int, end: str, section: Section) -> int:
         """Bytes of weights, of buffers or of the rest on a device, at an end of the estimates."""
+        draft = self.draft
         if section is Section.WEIGHTS:
-            return self.weights_on(device)
+            return self.weights_on(device) + self._draft_weights(device) + self._adapter_bytes(self.runs, device, end)
         if section is Section.OVERHEAD:
-            return sum(getattr(part, end) for part in self.deployment.process_parts(device))
+            beside: int = sum(getattr(part, end) for part in self.deployment.process_parts(device))
+            return beside if draft is None else beside + draft.cache_on(device)
         size = self._once((device, end), lambda: self.buffers.of(self._load(device).part, end))
+        size = size if draft is None else size + draft.part_bytes(device, end, section)
         if self._scored is not None:
             size = size + sum(getattr(part, end) for part in self._scored_on(device, self.assignment.layers(device)))
         return size
@@ -363,7 +452,13 @@ class Layout:
                 output=assignment.output == device,
                 weights_bytes=self.weights_on(device),
                 cache_bytes=self.cache_on(device),
-                parts=(*self.buffers.parts(self._load(device).part), *scored, *self.deployment.process_parts(device)),
+                parts=(
+                    *self.buffers.parts(self._load(device).part),
+                    *scored,
+                    *self._adapter_parts(device),
+                    *self._draft_parts(device),
+                    *self.deployment.process_parts(device),
+                ),
             )
             shares.append(share)
         return Placement(

@@ -24,13 +24,14 @@ from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.subjects import Reported, without_policy
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind
+from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.tensor import Full
 from hwcalc.model import Definition, Note, Noted
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
-from hwcalc.units import human_bytes
+from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import Saving
@@ -60,11 +61,34 @@ def _check_model(occupancy: LlamacppOccupancy) -> None:
     sources = ((layer, first - (2 if read.is_swa[layer] else 1)) for layer in range(first, read.n_layer))
     if wrong := next((layer for layer, at in sources if at < 0 or read.is_swa[at] != read.is_swa[layer]), None):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
-    if occupancy.settings.drafts and not (read.n_layer_nextn and row.drafts):
+    one = occupancy.settings
+    named = "ctx_type=mtp" if one.drafts else "load_mtp=true" if one.load_mtp and one.server else None
+    if named is not None and not (read.n_layer_nextn and row.drafts):
         what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
         if not read.n_layer_nextn:
             what = "this model has no layers for multi-token prediction."
-        raise UnsupportedError(f"ctx_type=mtp: {what}", hint="Leave out --engine-option ctx_type=mtp")
+        raise UnsupportedError(f"{named}: {what}", hint=f"Leave out --engine-option {named}")
+
+
+_VOCABULARIES: Final = 128
+"""``SPEC_VOCAB_MAX_SIZE_DIFFERENCE`` (common/speculative.cpp)."""
+
+
+def _check_draft(occupancy: LlamacppOccupancy) -> None:
+    draft = occupancy.deployment.drafting
+    if draft is None:
+        return
+    if draft.weighed is None and draft.model is not occupancy.model:
+        message = f"The weights of the draft {draft.model.id} are not known, and not counted."
+        occupancy.tell(Note(code="draft-unknown", message=message))
+    own, other = occupancy.hparams.n_vocab, draft.hparams.n_vocab
+    if own and other and abs(own - other) > _VOCABULARIES:
+        raise UnsupportedError(
+            f"--draft {draft.model.id}: llama.cpp refuses a draft with {other:,} tokens for a model with {own:,}.",
+            hint=f"Their numbers may differ by {_VOCABULARIES}: a small model of the same family, as --draft.",
+        )
+    one = draft.context.settings(draft.hparams, occupancy.settings.n_ctx, occupancy.settings.n_seq_max)
+    _check_cache_types(one, draft.hparams)
 
 
 def _check_sizes(occupancy: LlamacppOccupancy) -> None:
@@ -82,8 +106,7 @@ def _check_sizes(occupancy: LlamacppOccupancy) -> None:
         raise UsageError(message, hint=f"Use: --engine-option n_ctx={CELLS * one.n_seq_max}")
 
 
-def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
-    one, read = occupancy.settings, occupancy.hparams
+def _check_cache_types(one: Settings, read: Hparams) -> None:
     key, value = one.type_k, one.type_v
     if (read.is_mla or read.architecture.memory == "compressed") and key != value:
         raise UnsupportedError(
@@ -97,12 +120,17 @@ def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
         return
     for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
         block = dtype.block_elements
-        wrong = next((wide for layer in range(read.n_layer) if (wide := width(layer)) % block), None)
+        layers = range(read.n_layer, read.n_layer_all) if one.drafts else range(read.n_layer)
+        wrong = next((wide for layer in layers if (wide := width(layer)) % block), None)
         if wrong is not None:
             message = f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}."
             raise UnsupportedError(message, hint="Use: --dtype f16, or a model with wider heads")
 
 
+_NO_PROJECTOR: Final = (
+    "Planned is text alone. With --mmproj a projector takes its file and its buffers besides: llama-server's log says how much "
+    "(estimated worst-case memory usage of mmproj), and --engine-option mmproj=SIZE counts it."
+)
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
 
 
@@ -207,8 +235,17 @@ class LlamacppOccupancy(GeneralOccupancy):
             )
         _check_model(self)
         _check_sizes(self)
-        _check_cache_types(self)
+        _check_cache_types(self.settings, self.hparams)
+        _check_draft(self)
         self.deployment.options  # noqa: B018 - refuses what cannot be
+        counted = self.model.counted
+        if (
+            counted is not None
+            and counted.has_towers
+            and self.setup.hardware.gpu is not None
+            and "mmproj" not in self.setup.options
+        ):
+            self.tell(Note(code="no-projector", message=_NO_PROJECTOR))
         if self.setup.weights is None and self.model.gguf is None and self.setup.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
@@ -331,7 +368,20 @@ class LlamacppOccupancy(GeneralOccupancy):
         parts = (exact("weights", Section.WEIGHTS, share.weights_bytes, source), *share.parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
         repacked = () if deployment.gpus else repacked_note(deployment)
-        return Noted(budget.value, (*budget.notes, *self._host_notes, *repacked))
+        return Noted(budget.value, (*budget.notes, *self._host_notes, *self._adapter_notes, *repacked))
+
+    @property
+    def _adapter_notes(self) -> tuple[Note, ...]:
+        """A note where llama.cpp would fit layers beside adapters that it does not count (common/fit.cpp measures models and contexts)."""
+        deployment = self.deployment
+        if deployment.adapters is None or not deployment.fits_layers:
+            return ()
+        size = max(part.high for share in self.layout.placement.gpus for part in share.parts if part.name == "adapters")
+        target = ceil_div(deployment.options.target_bytes + size, MIB)
+        message = (
+            f"llama-server's own --fit does not count adapters; with -fitt {target} it leaves room for them, as this plan does."
+        )
+        return (Note(code="adapters-not-fitted", message=message),)
 
     @property
     def _host_notes(self) -> tuple[Note, ...]:

@@ -287,6 +287,7 @@ class OllamaRequests(LlamacppRequests):
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model and the request with the parameters of the model's Modelfile filled in, by llama.cpp's names."""
+        model, request = super().prepared(model, request)
         named: dict[str, str] = {}
         for name in ("num_batch", "num_gpu"):
             value = _parameter(model, name)

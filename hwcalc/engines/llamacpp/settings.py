@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """``kv_cache_types`` (common/arg.cpp)."""
 
+DRAFTED: Final = 3
+"""``common_params_speculative_draft.n_max`` (common/common.h): tokens that are drafted at a time."""
+
 _MOST: Final = 2**31 - 1
 _CONTEXTS: Final = ("default", "mtp")
 _WORDS: Final = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
@@ -72,6 +75,7 @@ def cache_type(name: str, value: str) -> DType:
     return dtype
 
 
+F16: Final = cache_type("type_k", "f16")
 _CACHE: Final = f"one of {', '.join(CACHE_TYPES)}"
 
 
@@ -89,10 +93,23 @@ OPTIONS: Final = _options(
     ("n_ubatch", "most tokens that are computed at once (-ub)", "512", integer_option(0, _MOST)),
     ("type_k", f"format of keys: {_CACHE} (-ctk)", "f16", cache_type),
     ("type_v", f"format of values (-ctv): {_CACHE}", "f16", cache_type),
+    ("type_k_draft", f"format of a draft's keys: {_CACHE} (-ctkd)", "f16", cache_type),
+    ("type_v_draft", "format of a draft's values (-ctvd)", "f16", cache_type),
     ("swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", switch),
     ("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
-    ("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
+    (
+        "n_rs_seq",
+        "tokens drafted at a time, for which older recurrent states are kept",
+        "0; 3 with load_mtp",
+        integer_option(0, 1024),
+    ),
     ("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
+    (
+        "mtp_layers",
+        "0 for a file that was made without the layers for multi-token prediction",
+        "as the model has",
+        choice_option("0"),
+    ),
     ("ctx_type", "which context: the main one, or that of multi-token prediction", "default", _context_type),
     ("defaults", "whose defaults: of llama-server and llama-cli, or of the library", "server", choice_option("api", "server")),
     ("ollama", "start as Ollama does", "false", switch),
@@ -144,6 +161,7 @@ PLACE_OPTIONS: Final = _options(
     ("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
     ("no_extra_bufts", "keep weights as they are, not repacked for the processor (-nr)", "false", switch),
     ("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
+    ("mmproj", "memory of a projector (--mmproj), as llama-server's log estimates it: 1178MiB", "none", size_option),
     ("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", size_option),
 )
 
@@ -162,6 +180,7 @@ class PlaceOptions(Record):
     target_bytes: int
     shortest: int
     no_repack: bool
+    projector_bytes: int
     host_bytes: int | None
     host_gbps: float | None
 
@@ -188,6 +207,7 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         target_bytes=given.get("fit_target", FIT_TARGET_MIB) * MIB,
         shortest=given.get("fit_ctx", FIT_CTX),
         no_repack=given.get("no_extra_bufts", False),
+        projector_bytes=given.get("mmproj", 0),
         host_bytes=given.get("host_memory"),
         host_gbps=given.get("host_bandwidth"),
     )
@@ -283,10 +303,14 @@ class ContextOptions(Record):
     """The text of ``--dtype``."""
     type_k: DType | None
     type_v: DType | None
+    draft_types: tuple[DType, DType]
+    """The formats of a draft's keys and values, whatever those of the model's are (``common_base_params_to_speculative``)."""
     swa_full: bool
     flash_attn: bool | None
     """``None`` is auto."""
     n_rs_seq: int
+    drafted: int
+    """The most tokens that a draft proposes at a time, each of which has an output."""
     load_mtp: bool
     drafts: bool
     """Whether this is the context of multi-token prediction."""
@@ -302,6 +326,10 @@ class ContextOptions(Record):
         server = options.get("defaults", "server") == "server"
         n_batch = options.get("n_batch", 2048)
         n_ubatch = options.get("n_ubatch", 512)
+        load_mtp, drafts = options.get("load_mtp", False), options.get("ctx_type") == "mtp"
+        n_rs_seq = options.get("n_rs_seq", DRAFTED if load_mtp and server else 0)
+        if drafts and server:
+            n_rs_seq = 0
         return cls(
             n_ctx=options.get("n_ctx"),
             n_seq_max=options.get("n_seq_max"),
@@ -312,18 +340,25 @@ class ContextOptions(Record):
             dtype=setup.dtype,
             type_k=options.get("type_k"),
             type_v=options.get("type_v"),
+            draft_types=(options.get("type_k_draft") or F16, options.get("type_v_draft") or F16),
             swa_full=options.get("swa_full", not server),
             flash_attn=options.get("flash_attn"),
-            n_rs_seq=options.get("n_rs_seq", 0),
-            load_mtp=options.get("load_mtp", False),
-            drafts=options.get("ctx_type") == "mtp",
+            n_rs_seq=n_rs_seq,
+            drafted=n_rs_seq or (0 if setup.draft is None else DRAFTED),
+            load_mtp=load_mtp,
+            drafts=drafts,
             server=server,
             ollama=options.get("ollama", False),
         )
 
     @cached_property
     def types(self) -> tuple[DType, DType]:
-        """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats."""
+        """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats.
+
+        llama-server makes the context of multi-token prediction in the formats of a draft.
+        """
+        if self.drafts and self.server:
+            return self.draft_types
         spelled = "f16" if is_auto(self.dtype) else (self.dtype or "").strip().lower()
         key, _, value = spelled.partition(":")
         return self.type_k or cache_type("--dtype", key), self.type_v or cache_type("--dtype", value or key)
@@ -366,7 +401,7 @@ class ContextOptions(Record):
             n_batch=n_batch,
             n_ubatch=n_ubatch,
             # llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch.
-            n_outputs=sequences * (1 + self.n_rs_seq) if self.server else n_batch,
+            n_outputs=sequences * (1 + self.drafted) if self.server else n_batch,
             type_k=type_k,
             type_v=type_v,
             flash_attn=flash_attn is not False,

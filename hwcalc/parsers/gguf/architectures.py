@@ -125,6 +125,8 @@ class Graph(NamedTuple):
     """Hidden vectors of a token beside the residual stream: copies of the stream, before and after a layer."""
     time_mix_copies: int = 18
     """Hidden vectors of a token that are alive at once where the states of RWKV are updated."""
+    draft_outputs: bool = False
+    """Whether a layer for multi-token prediction has its feed-forward part computed for the outputs alone."""
 
 
 class Architecture(NamedTuple):
@@ -303,9 +305,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType({
     "nemotron_h": _NEMOTRON,
     "lfm2": _LFM2._replace(window=Window(pattern="attention", optional=True)),
     "lfm2moe": _LFM2,
-    "nemotron_h_moe": _NEMOTRON._replace(drafts=True, dense_mtp=True),
+    "nemotron_h_moe": _NEMOTRON._replace(drafts=True, dense_mtp=True, graph=Graph(gated=False, draft_outputs=True)),
     "minimax-01": Architecture(memory="hybrid", recurrence="interval", interval=8, states="lightning", trunk_only=True),
-    "qwen3next": _DELTA,
+    "qwen3next": _DELTA._replace(graph=Graph(draft_outputs=True)),
     **{name: _DELTA._replace(rollback=True) for name in ("qwen35", "qwen35moe")},
     "qwen4exp": _DELTA._replace(memory="hybrid-indexer", indexer=True, rollback=True, drafts=False, dense_mtp=False, ngrams=True,
         graph=Graph(indexer_mask=False)),

@@ -417,6 +417,7 @@ def gemma3n(source: Source, keys: Keys) -> None:
     """Gemma3NModel."""
     keys["attention.shared_kv_layers"] = source.wanted("num_kv_shared_layers")
     keys["attention.sliding_window_pattern"] = _types(source, 5)
+    keys["embedding_length_per_layer_input"] = source.number("hidden_size_per_layer_input") or 0
 
 
 def _types(source: Source, period: int) -> list[bool]:
@@ -430,6 +431,7 @@ def gemma4(source: Source, keys: Keys) -> None:
     slides = _types(source, 6)
     slides[-1] = False
     keys |= {"attention.shared_kv_layers": shared, "attention.sliding_window_pattern": slides}
+    keys["embedding_length_per_layer_input"] = source.number("hidden_size_per_layer_input") or 0
     full, sliding = source.example(slides=False), source.example(slides=True)
     if full and sliding:
         keys["attention.head_count_kv"] = source.alike([sliding.keys if each else full.keys for each in slides])

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.errors import ConfigError, UnsupportedError
+from hwcalc.formulas.weights import Part
 from hwcalc.model import FIDELITY, GGUF_ARCHITECTURE, VOCABULARY, ModelSpec
 from hwcalc.parsers.config import architecture_of
 from hwcalc.parsers.gguf import converters as do
@@ -203,6 +206,22 @@ def gguf_keys(model: ModelSpec) -> Mapping[str, Any]:
     return model.once("gguf keys", lambda: _keys(model))
 
 
+def without_prediction(model: ModelSpec) -> ModelSpec:
+    """The model as a file has it that was made without the layers for multi-token prediction (``--no-mtp``)."""
+    counted = model.counted
+    if counted is not None:
+        counted = replace(counted, blocks=tuple(block for block in counted.blocks if block.part is not Part.MTP))
+    return replace(model, counted=counted, facts=replace(model.facts, mtp_modules=0))
+
+
+def _trunk(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys without the blocks for multi-token prediction: lists with an entry for each block end where the others do."""
+    blocks = keys["block_count"] - keys["nextn_predict_layers"]
+    kept = {name: value for name, value in keys.items() if name != "nextn_predict_layers"} | {"block_count": blocks}
+    whole = keys["block_count"]
+    return {name: value[:blocks] if isinstance(value, list) and len(value) == whole else value for name, value in kept.items()}
+
+
 def _keys(model: ModelSpec) -> Mapping[str, Any]:
     row = row_for(model)
     source = source_of(model)
@@ -218,6 +237,8 @@ def _keys(model: ModelSpec) -> Mapping[str, Any]:
             step(source, keys)
     except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"the values of {model.id} do not make sense for llama.cpp: {shown(str(error), 100)}.") from error
+    if model.facts.mtp_modules == 0 and keys.get("nextn_predict_layers"):
+        keys = _trunk(keys)
     # A converter may choose another architecture by the content of the file.
     arch = row.arch
     if arch == "mistral3" and source.config.model_type == "mistral4":

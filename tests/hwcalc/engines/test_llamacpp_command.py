@@ -53,6 +53,8 @@ COMMANDS: list[tuple[dict[str, Any], str]] = [
         {"options": {"n_batch": "4096", "n_ubatch": "1024", "n_gpu_layers": "all", "n_cpu_moe": "12", "tensor_split": "3,1"}},
         f"-hf {HUB} -c 8192 -np 1 -b 4096 -ub 1024 -ngl all -ncmoe 12 -ts 3,1",
     ),
+    ({"draft": "/models/small.gguf"}, f"-hf {HUB} -c 8192 -np 1 -md /models/small.gguf"),
+    ({"options": {"load_mtp": "1", "type_k_draft": "q8_0"}}, f"-hf {HUB} -c 8192 -np 1 --spec-type draft-mtp -ctkd q8_0"),
     ({"options": {"load_mtp": "1", "n_rs_seq": "4"}}, f"-hf {HUB} -c 8192 -np 1 --spec-type draft-mtp --spec-draft-n-max 4"),
     ({"options": {"n_ctx": "1000", "n_seq_max": "3"}}, f"-hf {HUB} -c 1000 -np 3"),
     ({"path": "./my model.gguf", "model": "my model"}, "-m ./my model.gguf -c 8192 -np 1"),

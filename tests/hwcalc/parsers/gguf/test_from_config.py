@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from hwcalc.text import quoted
 from tests.hwcalc.parsers.gguf.converted import Converted, converted, effective, refused
 from tests.hwcalc.parsers.remote_configs import PANGU_7B, SMALLTHINKER_4B
 from tests.hwcalc.parsers.test_fuzz import STRANGE, configs, places
+from tests.paths import GOLDEN
 
 _MULTI_QUERY: Final = (
     "attention.head_count_kv",
@@ -48,6 +50,9 @@ NOT_RUN: Final = frozenset(
 )
 """Models whose config in the catalog lacks keys that the converter demands, or has them under the names of transformers' class."""
 
+NOT_RECORDED: Final = "embedding_length_per_layer_input"
+"""A key that the converter writes for Gemma 3n and 4, and that the recorded runs leave out; published files have it."""
+
 NAMED_OTHERWISE: Final = frozenset({each.name for each in converted()} | NOT_RUN) & frozenset(refused())
 """Models whose reconstructed config names a class that is not the published file's: their type says how they are converted."""
 
@@ -64,12 +69,15 @@ def test_keys_are_those_of_the_converter(run: Converted) -> None:
         assert all(key.startswith(miss[0]) for key in different), miss[1]
         return
     assert {key: (theirs.get(key), ours.get(key)) for key in different} == {}
-    read, expected = read_hparams(own), read_hparams(run.keys)
+    theirs_too = {key: value for key, value in own.items() if key.endswith(NOT_RECORDED)}
+    read, expected = read_hparams(own), read_hparams({**run.keys, **theirs_too})
     assert {key: (value, asdict(read)[key]) for key, value in asdict(expected).items() if value != asdict(read)[key]} == {}
 
 
 def _beside(key: str, theirs: Mapping[str, Any]) -> bool:
-    """Keys that only one side has and that say nothing more: those of an indexer whose layers all have one."""
+    """Keys that only one side has and that say nothing more, or that were not recorded."""
+    if key == NOT_RECORDED:
+        return True
     return key == "attention.value_length" and "attention.kv_lora_rank" in theirs and key not in theirs
 
 
@@ -118,3 +126,14 @@ def test_any_config_gives_keys_or_an_error(data: st.DataObject) -> None:
     except KvplanError:
         return
     assert isinstance(keys[GGUF_ARCHITECTURE], str)
+
+
+@pytest.mark.parametrize(("name", "width"), [("google/gemma-4-E2B-it", 256), ("google/gemma-4-31B-it", 0)])
+def test_the_width_of_embeddings_of_each_layer(name: str, width: int) -> None:
+    """As the keys of published files, of which libllama made the contexts of ``llamacpp.json``."""
+    cases = json.loads((GOLDEN / "llamacpp.json").read_text(encoding="utf-8"))["cases"]
+    row = next(
+        case for case in cases if case["model"] == name.split("/")[1].lower().removesuffix("-it").replace("gemma-4-", "gemma4-")
+    )
+    assert row["hparams"][NOT_RECORDED] == width
+    assert gguf_keys(load_model(name))[f"gemma4.{NOT_RECORDED}"] == width
