@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from formulas.formats import BNB4, BNB4_DOUBLE
+from formulas.weights import Weight, WeightRole
 from hwcalc import load_model, plan
 from hwcalc.engines.sglang.layout import StageCells
 from hwcalc.engines.sglang.pools import cell_size
@@ -104,3 +106,9 @@ def test_a_draft_has_windowed_layers_like_those_of_the_model() -> None:
     )  # fmt: skip
     planned = open_request(load_model("Qwen/Qwen3-8B"), engine="sglang", seq=64, gpu="l4").deployment.settings
     assert cell_size(stage, replace(planned, draft_layers=1)) == 5000
+
+
+def test_scales_of_scales() -> None:
+    """bitsandbytes, quantized twice: a byte for 64 numbers, and four for 256 of these bytes (QLoRA, section 3)."""
+    weight = Weight(path="a.weight", shape=(4096, 4096), role=WeightRole.LINEAR)
+    assert BNB4.bytes(weight) - BNB4_DOUBLE.bytes(weight) == 4096 * 4096 // 64 * (4 - 1) - 4096 * 4096 // 64 // 256 * 4
