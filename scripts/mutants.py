@@ -82,7 +82,7 @@ def _operator(name: str) -> Any:
         return plugins.get_operator(name)()
     other = {"min": "max", "max": "min", "larger": "smaller", "smaller": "larger"}
 
-    class MinForMax(Operator):
+    class MinForMax(Operator):  # type: ignore[misc]  # its base has no types
         """Swaps the names, where they are called."""
 
         def mutation_positions(self, node: Any) -> Iterator[Any]:

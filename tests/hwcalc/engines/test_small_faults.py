@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from formulas.formats import BNB4, BNB4_DOUBLE
-from formulas.weights import Weight, WeightRole
 from hwcalc import load_model, plan
 from hwcalc.engines.sglang.layout import StageCells
 from hwcalc.engines.sglang.pools import cell_size
 from hwcalc.engines.vllm.formats import quantizing_flag
 from hwcalc.errors import UsageError
+from hwcalc.formulas.formats import BNB4, BNB4_DOUBLE
+from hwcalc.formulas.weights import Weight, WeightRole
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
 
@@ -104,11 +104,19 @@ def test_a_draft_has_windowed_layers_like_those_of_the_model() -> None:
         full_bytes=0, full_layers=0, swa_bytes=4000, swa_layers=4, index_bytes=0, index_layers=0, workspace_bytes=0, slot_bytes=0,
         state_layers=0,
     )  # fmt: skip
-    planned = open_request(load_model("Qwen/Qwen3-8B"), engine="sglang", seq=64, gpu="l4").deployment.settings
-    assert cell_size(stage, replace(planned, draft_layers=1)) == 5000
+    planned: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="sglang", seq=64, gpu="l4").deployment
+    assert cell_size(stage, replace(planned.settings, draft_layers=1)) == 5000
 
 
 def test_scales_of_scales() -> None:
     """bitsandbytes, quantized twice: a byte for 64 numbers, and four for 256 of these bytes (QLoRA, section 3)."""
     weight = Weight(path="a.weight", shape=(4096, 4096), role=WeightRole.LINEAR)
     assert BNB4.bytes(weight) - BNB4_DOUBLE.bytes(weight) == 4096 * 4096 // 64 * (4 - 1) - 4096 * 4096 // 64 // 256 * 4
+
+
+def test_the_share_that_lmdeploy_keeps_for_blocks() -> None:
+    """Half the share of what is free is half the bytes, up to a byte of rounding."""
+    asked: dict[str, Any] = {"engine": "lmdeploy", "seq": 4096, "gpu": "h100", "offline": True}
+    made = [plan("Qwen/Qwen3-8B", engine_options={"cache_max_entry_count": share}, **asked).pool for share in ("0.8", "0.4")]
+    whole, half = (pool.budget_bytes for pool in made if pool is not None)
+    assert abs(whole - 2 * half) <= 2
