@@ -339,7 +339,13 @@ VLLM_OPTIONS: Final = (
 )  # fmt: skip
 """Engine options of vLLM with a value; the flag has the same name."""
 
-SWITCHES: Final = ("enable_prefix_caching", "enforce_eager", "async_scheduling", "disable_hybrid_kv_cache_manager")
+SWITCHES: Final = (
+    "enable_prefix_caching",
+    "enforce_eager",
+    "language_model_only",
+    "async_scheduling",
+    "disable_hybrid_kv_cache_manager",
+)
 """Engine options of vLLM that are switches: ``--no-...`` turns them off."""
 
 

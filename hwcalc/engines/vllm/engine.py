@@ -15,7 +15,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
-from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, model_and_tokens
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, TEXT_ALONE_SINCE, model_and_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import planned_version
@@ -47,6 +47,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
         ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
         ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
         ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
+        ("language_model_only", "take no images or sound: towers are not loaded", "false", _FLAG),
         ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
         ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
         ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
@@ -101,6 +102,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "disable_hybrid_kv_cache_manager": Flag("--disable-hybrid-kv-cache-manager", "0.9.1", negated="0.9.1"),
     "gdn_prefill_backend": Flag("--gdn-prefill-backend", "0.18", values=_DELTA_BACK_ENDS),
     "enforce_eager": Flag("--enforce-eager", negated="0.9"),
+    "language_model_only": Flag("--language-model-only", TEXT_ALONE_SINCE, negated=TEXT_ALONE_SINCE),
     "all2all_backend": Flag("--all2all-backend", "0.11.1"),
     "mamba_cache_dtype": Flag("--mamba-cache-dtype", "0.10.1", values=_STATES),
     "mamba_ssm_cache_dtype": Flag("--mamba-ssm-cache-dtype", "0.10.1", values=_STATES),
@@ -136,7 +138,9 @@ def flag_words(name: str, version: str, value: str | None = None) -> list[str]:
     return [f"{flag.name}={value}"] if value.startswith("-") else [flag.name, value]
 
 
-_SWITCHES: Final = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager", "enforce_eager")
+_SWITCHES: Final = (
+    "enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager", "enforce_eager", "language_model_only",
+)  # fmt: skip
 _FLOAT_KV_DTYPES: Final = {"bfloat16": "0.11", "float16": "0.18"}
 """The first release that takes the name of a 16-bit float as a KV dtype; before, ``auto`` is the model's dtype."""
 _METHODS: Final = {"mtp": "0.11", "dflash": "0.20"}

@@ -31,6 +31,7 @@ from hwcalc.engines.vllm.settings import (
     default_utilization,
     graphs_subtracted,
     has_states,
+    loads_towers,
     runs_second_runner,
     runs_v0,
 )
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
 
 
+_ENCODER: Final = "encoder profile"
 _GRAPHS: Final = "CUDA graphs"
 
 
@@ -80,12 +82,12 @@ def plan_budget(
     share = setup.hardware.memory_utilization
     share = float(default_utilization(version)) if share is None else share
     extra, unknown = _extras(model, setup, speculation, batched_tokens)
-    run = profile_run(occupancy, sequences, batched_tokens)
+    run, towers = profile_run(occupancy, sequences, batched_tokens), loads_towers(model, options)
     parts = [
         *weights,
         *extra,
         *rotary_parts(model),
-        *activation_parts(model, run),
+        *(each for each in activation_parts(model, run) if towers or each.name != _ENCODER),
         *outside_torch(setup.parallel, gpu, version, options.get("all2all_backend")),
         *workspaces(gpu),
         *policy,
@@ -133,7 +135,8 @@ def weight_parts(deployment: VllmDeployment) -> Noted[tuple[BudgetPart, ...] | N
     gpu, dtype = setup.hardware.gpu, _requested_dtype(deployment)
     capability = compute_capability(gpu) if gpu is not None and gpu.vendor.lower() == "nvidia" else None
     sizes = VLLM.sizes(model, setup.parallel)
-    key = ("vllm", "weight parts", setup.weights, dtype, *sizes, setup.options.get("cpu_offload_gb"), capability)
+    towers = loads_towers(model, setup.options)
+    key = ("vllm", "weight parts", setup.weights, dtype, *sizes, setup.options.get("cpu_offload_gb"), capability, towers)
     return model.once(key, lambda: _weight_parts(model, setup, dtype, capability))
 
 
@@ -143,12 +146,12 @@ def _weight_parts(
     """The parts of weights in this dtype. ``capability`` is that of an NVIDIA GPU; ``None`` is another GPU."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    parallel, weight_format = setup.parallel, format_name(setup.weights)
+    parallel, weight_format, towers = setup.parallel, format_name(setup.weights), loads_towers(model, setup.options)
     weight_dtype = weight_format if weight_format in FLOATS else dtype
     scheme, known = planned_scheme(model, weight_format)
     stages = model.once(
-        ("vllm", "weights", weight_dtype, weight_format, *VLLM.sizes(model, parallel)),
-        lambda: stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
+        ("vllm", "weights", weight_dtype, weight_format, towers, *VLLM.sizes(model, parallel)),
+        lambda: stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme, towers=towers),
     )
     if stages is None or not known:
         return _from_files(model, setup, stages)
@@ -181,7 +184,7 @@ def _extras(
         for name, (_, size) in sizes.items()
         if size is None
     )
-    waiting = encoder_cache_bytes(model, batched_tokens)
+    waiting = encoder_cache_bytes(model, batched_tokens) if loads_towers(model, setup.options) else None
     if waiting is not None and waiting.high:
         sizes["encoder cache"] = Section.ACTIVATIONS, waiting
     return Noted(tuple(ranked(name, section, size) for name, (section, size) in sizes.items() if size is not None), notes)
@@ -333,7 +336,7 @@ def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ..
         (low, max(low, expected), max(low, expected, high)),
         vllm_profile().estimate("activation.encoder_patches", run.version),
     )
-    return main, BudgetPart.of("encoder profile", Section.ACTIVATIONS, size, tower.source)
+    return main, BudgetPart.of(_ENCODER, Section.ACTIVATIONS, size, tower.source)
 
 
 def _ends(name: str, version: str) -> tuple[float, float, float]:

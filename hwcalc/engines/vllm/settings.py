@@ -153,7 +153,11 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
     elif rules.engine == "V0" and (SlidingAttention in kinds or setup.lora is not None or drafts):
         whole_from = 0
     sequences, batched, full_batch = _batches(setup, version, 0, whole_from)
-    if "max_num_batched_tokens" not in options and (least := _item_tokens(model, version)) > batched:
+    if (
+        loads_towers(model, options)
+        and "max_num_batched_tokens" not in options
+        and (least := _item_tokens(model, version)) > batched
+    ):
         batched, full_batch = least, full_batch and least
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(setup, model, kinds, rules)
@@ -437,6 +441,20 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
         f"engine option speculative={brief(value, 60)} is not known.",
         hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], dflash:MODEL[:N], draft:MODEL[:N].",
     )
+
+
+TEXT_ALONE_SINCE: Final = "0.17"
+"""The first release with ``--language-model-only`` (``engine/arg_utils.py``)."""
+# Their towers are not marked as such, so that vLLM builds them whatever is taken (``models/interfaces.py`` _mark_tower_model, 0.33).
+_UNMARKED_TOWERS: Final = frozenset({
+    "CohereAsrForConditionalGeneration", "GLM4VForCausalLM", "Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration",
+    "WhisperForConditionalGeneration",
+})  # fmt: skip
+
+
+def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
+    """Whether vLLM loads what reads images and sound: unless ``language_model_only`` is set, and the class marks its towers."""
+    return not is_on(options.get("language_model_only")) or model.architecture in _UNMARKED_TOWERS
 
 
 MAX_LENGTH: Final = "max_model_len"

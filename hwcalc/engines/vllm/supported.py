@@ -20,7 +20,7 @@ from hwcalc.engines.stored import check_heads
 from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of, since
-from hwcalc.engines.vllm.settings import cached_kinds
+from hwcalc.engines.vllm.settings import TEXT_ALONE_SINCE, cached_kinds
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -103,6 +103,11 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
         raise UnsupportedError(
             f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
             hint="Use: --engine reference",
+        )
+    if is_on(setup.options.get("language_model_only")) and planned_version(version) < since(TEXT_ALONE_SINCE):
+        raise UnsupportedError(
+            f"vLLM {version} has no --language-model-only: it came with {TEXT_ALONE_SINCE}.",
+            hint=f"Use: --engine vllm@{TEXT_ALONE_SINCE}, or a newer version.",
         )
     if rules.engine == "V0":
         _check_v0(deployment)

@@ -331,15 +331,24 @@ def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
 
 
 def stage_weights(
-    model: ModelSpec, parallel: Parallel, *, weight_dtype: str | None = None, scheme: Scheme | None = None
+    model: ModelSpec,
+    parallel: Parallel,
+    *,
+    weight_dtype: str | None = None,
+    scheme: Scheme | None = None,
+    towers: bool = True,
 ) -> tuple[StageWeights, ...] | None:
-    """The weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted."""
+    """The weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted.
+
+    ``towers`` says whether what reads images and sound is loaded, with what joins it to the language model.
+    """
     if model.counted is None:
         return None
     unquantized = VLLM.weight_format(model, weight_dtype)
     weights = []
     for stage in stages_of(model, parallel, VLLM):
-        sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
+        loaded = [block for block in stage if towers or not (block.part.is_tower or block.part is Part.PROJECTOR)]
+        sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in loaded]
         movable = [
             (block, size)
             for block, size in sizes

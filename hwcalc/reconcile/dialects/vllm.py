@@ -56,7 +56,7 @@ WORDS: Final[Mapping[str, str]] = {
     "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager", "enable_expert_parallel": "enable_expert_parallel",
     "chunked_prefill_enabled": "chunked_prefill_enabled", "mamba_cache_dtype": "mamba_cache_dtype",
     "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype", "enforce_eager": "enforce_eager", "all2all_backend": "all2all_backend",
-    "gdn_prefill_backend": "gdn_prefill_backend",
+    "gdn_prefill_backend": "gdn_prefill_backend", "language_model_only": "language_model_only",
 }  # fmt: skip
 """Name in the line -> fact, for words."""
 _FLOAT_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
@@ -377,9 +377,8 @@ class VllmLog(Dialect):
             fact = facts.last(name)
             if fact is not None and (name != "dtype" or fact.value in _FLOAT_DTYPES):
                 options[name] = str(fact.value)
-        if facts.word("enforce_eager") == "true":
-            # It is off by default, and stated to the plan only if it is on.
-            options["enforce_eager"] = "true"
+        # These are off by default, and stated to the plan only if they are on.
+        options |= {name: "true" for name in ("enforce_eager", "language_model_only") if facts.word(name) == "true"}
         back_end = facts.word("all2all_backend")
         if back_end in BACK_ENDS:
             options["all2all_backend"] = back_end
