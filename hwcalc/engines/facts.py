@@ -157,8 +157,8 @@ class RequestRules:
     def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
         """Check that the engine can plan a machine without a GPU. Raises :class:`~hwcalc.errors.UsageError`; by default always."""
         raise UsageError(
-            f"--gpu {host.id}: kvplan plans a machine without a GPU as llama.cpp and Ollama run there.",
-            hint="Add: --engine llamacpp",
+            f"--gpu {host.id}: of a machine without a GPU kvplan knows the rules of llama.cpp and Ollama alone.",
+            hint="Use: --engine llamacpp",
         )
 
     def started_by(self, options: Mapping[str, str]) -> Engine:

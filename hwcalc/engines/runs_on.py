@@ -44,9 +44,12 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "",
         raise UnsupportedError(message, hint=_elsewhere(engine, gpu))
     makers = engine.facts.planned_makers
     if makers is not None and gpu.vendor.lower() not in map(str.lower, makers):
+        note = "" if found.row is None else found.row.note
+        there = "it runs there" if found.answer is Answer.RUNS else note or "sources leave open whether it runs there"
+        known = f"Known: those for accelerators of {', '.join(makers)}. Without --gpu: give a budget with --kv-memory."
         raise UnsupportedError(
-            f"{engine.label}'s rules for {gpu.name} are not known.",
-            hint=f"Known: those for accelerators of {' and '.join(makers)}. Without --gpu: give a budget with --kv-memory.",
+            f"{engine.label}'s rules for {gpu.name} are not known ({there}).",
+            hint=f"{known} What runs where: kvplan engines {engine.name} --hardware",
         )
     if started or found.answer is Answer.RUNS:
         return ()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from hwcalc.engines import find_engine
+from hwcalc.engines import AT_HOME, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import Cost, computes_fp8
 from hwcalc.engines.pool import Try
@@ -639,9 +639,12 @@ def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     engine, _, version = str(options.get("engine", "reference")).partition("@")
     if version:
         yield {"engine": engine}
-    if find_engine(engine)[0].name != "reference":
-        own = find_engine(engine)[0].options
-        yield {"engine": None, **({"engine_options": None} if own else {}), **({"dtype": None} if "dtype" in given else {})}
+    own = find_engine(engine)[0]
+    dropped = {**({"engine_options": None} if own.options else {}), **({"dtype": None} if "dtype" in given else {})}
+    # The formulas alone say nothing of an accelerator that no engine runs on.
+    other = None if options.get("gpu") is None else AT_HOME
+    if own.name not in ("reference", other):
+        yield {"engine": other, **dropped}
 
 
 def _layouts(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

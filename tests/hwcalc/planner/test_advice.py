@@ -292,7 +292,7 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
         ("--engine vllm --gpu a100 --tp 3", "--engine vllm --gpu a100 --gpus 2 --tp 2"),
         ("--engine vllm@0.25 --gpu l4 --dtype nvfp4", "--engine vllm@0.25 --gpu l4"),
         ("--engine vllm --gpu l4 --weights q4_k_m", "--weights awq --engine vllm --gpu l4"),
-        ("--engine vllm --gpu m4", "--gpu m4"),
+        ("--engine vllm --gpu m4", "--engine llamacpp --gpu m4"),
         ("--engine transformers --gpu h100 --dp 2 --tp 3", "--engine transformers --gpu h100 --gpus 4 --tp 2 --dp 2"),
     ],
 )
@@ -306,9 +306,15 @@ def test_a_refusal_names_a_command_that_works(capsys: Capture, words: str, works
     assert run(capsys, *shlex.split(command)[1:])[0] in {0, 1}
 
 
+def test_the_formulas_alone_are_no_engine_that_works(capsys: Capture) -> None:
+    """An accelerator on which no engine runs by known rules gets no command without an engine."""
+    err = run(capsys, LLAMA, "--seq", "8k", "--engine", "sglang", "--gpu", "tpu-v5e")[2]
+    assert "This works" not in err
+
+
 def test_a_command_that_is_accepted_and_does_not_fit_says_so(capsys: Capture) -> None:
-    """A release refuses the model. Another one takes it, but eight times 32k tokens are too much for an L4."""
-    status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--batch", "8")
+    """A release refuses the model. Another one takes it, but 64 times 32k tokens are too much for an L4."""
+    status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--batch", "64")
     command = err.rstrip().rpartition("Accepted, but too large for this hardware: ")[2]
 
     assert status == 3
