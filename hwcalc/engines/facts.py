@@ -56,8 +56,8 @@ class Facts(Record):
     """Kinds with a window whose other tokens it keeps too: ``EVERY_TOKEN``, or ``BY_MODEL`` where some of its classes do."""
     assumed_gpu: str | None = None
     """The accelerator whose rules apply if the user names none."""
-    planned_makers: tuple[str, ...] | None = None
-    """The makers on whose accelerators kvplan knows its rules; ``None`` is all on whose it runs."""
+    planned_on: tuple[str, ...] | None = None
+    """The accelerators on which kvplan knows its rules, as rows of ``hardware.yaml`` name them; ``None`` is all on which it runs."""
     choices: Choices | None = None
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
 

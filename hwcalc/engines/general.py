@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import Engine
-from hwcalc.engines.models import plain_format
+from hwcalc.engines.models import loads_as_published, plain_format
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.stored import allocations_of, bytes_of, fullest_rank_bytes, stage_groups, stage_spans
 from hwcalc.engines.subjects import LayerByLayer
@@ -55,20 +55,20 @@ class GeneralDeployment(Deployment):
 
         model, parallel, rules = self.model, self.parallel, self.weight_rules()
         weight_format = format_name(self.setup.weights)
-        weight_dtype = weight_format if weight_format in FLOATS else None
+        weight_dtype = self.weight_dtype() if weight_format is None or weight_format not in FLOATS else weight_format
         scheme, known = planned_scheme(model, weight_format)
         held = None if scheme is None else rules.held(scheme)
         unpacked = scheme is not None and held is None
 
         def on_ranks(parallel: Parallel) -> tuple[int, ...] | None:
             scheme = held if known else None
-            key = (rules, "weights", weight_format, scheme is None, parallel)
+            key = (rules, "weights", weight_format, weight_dtype, scheme is None, parallel)
             return model.once(
                 key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules)
             )
 
         stages = on_ranks(parallel)
-        if model.weights is not None and weight_format is None and not unpacked:
+        if model.weights is not None and weight_format is None and not unpacked and loads_as_published(model, weight_dtype):
             published = model.weights.total_bytes
             if stages is not None:
                 shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
@@ -84,7 +84,7 @@ class GeneralDeployment(Deployment):
             way_out = budget if model.counted is None else f"a format with --weights, or {budget}"
             message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
             return Noted(None, (Note(code="weights-unknown", message=message),))
-        name = (weight_dtype or model.dtype or "bf16") if held is None else held.name
+        name = weight_dtype if held is None else held.name
         part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
         if scheme is None or not unpacked:
             return Noted((part,))

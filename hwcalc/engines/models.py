@@ -125,6 +125,11 @@ def plain_format(model: ModelSpec, weight_dtype: str | None = None) -> WeightFor
     return FLOATS.get(weight_dtype or model.dtype or "", BF16)
 
 
+def loads_as_published(model: ModelSpec, weight_dtype: str) -> bool:
+    """Whether weights that run in ``weight_dtype`` take the bytes of their files: not those of a float32 checkpoint in 16 bits."""
+    return model.quantization is not None or model.dtype is None or plain_format(model).bits == FLOATS[weight_dtype].bits
+
+
 def has_cross(model: ModelSpec) -> bool:
     """Whether any layer attends to the output of an encoder."""
     tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())

@@ -1,19 +1,29 @@
 """Whether an engine runs on an accelerator, and the formats of a deployment there: the one refusal, and the one warning.
 
 What runs where are facts with their source (:mod:`hwcalc.profiles.engine_hardware`). An engine may also run where kvplan does not know its
-rules; :attr:`~hwcalc.engines.facts.Facts.planned_makers` says on whose accelerators it does.
+rules; :attr:`~hwcalc.engines.facts.Facts.planned_on` says where it does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines import AT_HOME
+from hwcalc.engines import AT_HOME, ENGINES, find_engine
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
 from hwcalc.model import Note
-from hwcalc.profiles.engine_hardware import Answer, Found, architecture_of, format_runs_on, has_hardware, runs_on
+from hwcalc.profiles.engine_hardware import (
+    Answer,
+    Found,
+    architecture_of,
+    family,
+    format_runs_on,
+    has_hardware,
+    names_gpu,
+    runs_on,
+)
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment
@@ -42,14 +52,15 @@ def check_accelerator(engine: Engine, version: str, gpu: Gpu, backend: str = "",
         why = "no source says that it does" if found.row is None else found.row.note
         message = f"{title} does not run on {_called(gpu)}{f': {why}' if why else ''}."
         raise UnsupportedError(message, hint=_elsewhere(engine, gpu))
-    makers = engine.facts.planned_makers
-    if makers is not None and gpu.vendor.lower() not in map(str.lower, makers):
-        note = "" if found.row is None else found.row.note
-        there = "it runs there" if found.answer is Answer.RUNS else note or "sources leave open whether it runs there"
-        known = f"Known: those for accelerators of {', '.join(makers)}. Without --gpu: give a budget with --kv-memory."
+    known = engine.facts.planned_on
+    if known is not None and architecture_of(gpu) is not None and not any(names_gpu(name, gpu) for name in known):
+        there = (found.row.note if found.row is not None else "") or "sources leave open whether it runs there"
+        message = f"{engine.label}'s rules for {_called(gpu)} are not known: {there}."
+        if found.answer is Answer.RUNS:
+            message = f"{engine.label} runs on {_called(gpu)}, by rules that kvplan does not know."
         raise UnsupportedError(
-            f"{engine.label}'s rules for {gpu.name} are not known ({there}).",
-            hint=f"{known} What runs where: kvplan engines {engine.name} --hardware",
+            message,
+            hint=f"Known: those for {_makers(known)}. Without --gpu: give a budget with --kv-memory. {_elsewhere(engine, gpu)}",
         )
     if started or found.answer is Answer.RUNS:
         return ()
@@ -110,6 +121,9 @@ def _needs(deployment: Deployment) -> Iterator[tuple[str, tuple[str, ...]]]:
     for part in dict.fromkeys(deployment.dtypes.value.kv.split(":")):
         yield "cache", (part,)
     kinds = {type(group.kind) for group in deployment.plain_stack.groups}
+    kernel = deployment.traits.attention_kernel
+    if kernel:
+        yield "attention", (f"{kernel} latent", kernel) if LatentAttention in kinds else (kernel,)
     if {LatentAttention, SparseIndexer} <= kinds:
         yield "attention", ("sparse latent",)
     if CompressedAttention in kinds:
@@ -151,7 +165,9 @@ def _titled(engine: Engine, version: str) -> str:
 def _called(gpu: Gpu) -> str:
     """The accelerator, with the name by which engines know it."""
     name = architecture_of(gpu)
-    return gpu.name if name is None else f"{gpu.name} ({_spelled(name)})"
+    if name is None:
+        return gpu.name
+    return f"{gpu.name[:-1]}, {_spelled(name)})" if gpu.name.endswith(")") else f"{gpu.name} ({_spelled(name)})"
 
 
 def _spelled(name: str) -> str:
@@ -170,13 +186,40 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", or ".join(filter(None, (cuda, ", ".join(others))))
 
 
+def _makers(names: tuple[str, ...]) -> str:
+    """Accelerators in words, by their makers.
+
+    >>> _makers(("7.5+", "gfx*", "xe*")), _makers(("5.0+", "rubin-288gb"))
+    ('NVIDIA GPUs of compute capability 7.5 and above, AMD GPUs, Intel GPUs', 'NVIDIA GPUs')
+    """
+    makers = {"gfx": "AMD GPUs", "xe": "Intel GPUs"}
+    lowest = next((name.removesuffix("+") for name in names if name[0].isdigit()), None)
+    words = [makers[family(name)] for name in names if family(name) in makers]
+    above = f" of compute capability {lowest} and above" if lowest not in (None, "5.0") else ""
+    return ", ".join(([] if lowest is None else [f"NVIDIA GPUs{above}"]) + words)
+
+
 def _elsewhere(engine: Engine, gpu: Gpu) -> str:
-    """What to type: the newest version that runs there, or the engine that runs on most, and where the list is."""
+    """What to type: the newest version that runs there, or an engine that does, and where the list is."""
     out = []
-    ran = next((one for one in engine.versions if runs_on(engine.name, one, gpu).answer is Answer.RUNS), None)
-    if ran is not None:
+    if (ran := _newest(engine, gpu)) is not None:
         out.append(f"--engine {engine.name}@{ran}")
-    if engine.name != AT_HOME and runs_on(AT_HOME, "", gpu).answer is Answer.RUNS:
-        out.append(f"--engine {AT_HOME}")
-    use = f"Use: {' or '.join(out)}. " if out else "Use another accelerator. "
+    # The engine that runs on most comes first; one other is enough.
+    others = sorted((name for name in ENGINES if name != engine.name), key=lambda name: name != AT_HOME)
+    out += [f"--engine {name}" for name in islice(filter(lambda name: _runs_today(name, gpu), others), 1)]
+    use = f"Use: {' or '.join(out)}. " if out else "kvplan knows no engine's rules there: use another accelerator. "
     return f"{use}What runs where: kvplan engines {engine.name} --hardware"
+
+
+def _runs_today(name: str, gpu: Gpu) -> bool:
+    """Whether the newest version of an engine runs there by rules that are known."""
+    engine = find_engine(name)[0]
+    return has_hardware(name) and _newest(engine, gpu) == engine.versions[0]
+
+
+def _newest(engine: Engine, gpu: Gpu) -> str | None:
+    """The newest version that runs there by rules that are known; ``None`` if none does."""
+    known = engine.facts.planned_on
+    if known is not None and not any(names_gpu(name, gpu) for name in known):
+        return None
+    return next((one for one in engine.versions if runs_on(engine.name, one, gpu).answer is Answer.RUNS), None)

@@ -28,6 +28,8 @@ AnyOccupancy = TypeVar("AnyOccupancy", bound="Occupancy")
 class Traits(Struct, frozen=True, kw_only=True):
     """What holds of the memory of a deployment under every load."""
 
+    attention_kernel: str = ""
+    """The kernel of attention that the user names, where accelerators differ in those they run; empty if the engine chooses."""
     deals_experts: bool = False
     """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
     expands_latents: bool = False

@@ -520,11 +520,13 @@ class _Adviser:
         before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.load.batch > 1 else "up to {} tokens"
+            # What is held on the GPU alone is another number than what the plan holds with a part of it on the host.
+            there = " there" if self.partly else ""
             if not offer.sure:
                 return what.format(f"{held:,}")
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
-            return f"{what.format(f'{held:,}')}{instead}"
+            return f"{what.format(f'{held:,}')}{there}{instead}"
         given = solve.budget_bytes(offer.found, "low" if offer.sure else "expected") or 0
         return f"leaves {human_bytes(given - offer.found.needed_bytes)}"
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.models import loads_as_published
 from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part
@@ -110,7 +111,7 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
 
     Weights that are not quantised have ``weight_dtype``.
     """
-    if weight_format is None and model.weights is not None:
+    if weight_format is None and model.weights is not None and loads_as_published(model, weight_dtype):
         size, definition, source = model.weights.total_bytes, model.weights.definition, model.weights.source
         published = "as published"
         return Noted(

@@ -196,7 +196,7 @@ def _gpu_figures(plan: Plan) -> list[tuple[str, int, str]]:
         out.append((name, part.bytes, everywhere + meaning))
     if memory.per_gpu.total is not None and (divided or not memory.devices):
         fullest = f"the fullest of {fit.gpus:,} GPUs" if fit.gpus > 1 else "of the one GPU"
-        meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
+        meaning = f"{fullest}: {_range(*_ends(fit)[0])}"
         out.append(("per GPU", memory.per_gpu.total, meaning))
     if memory.devices:
         host = memory.devices[-1]
@@ -220,8 +220,7 @@ def verdict(plan: Plan) -> str:
     if fit.gpu_layers is not None and (fit.verdict.certain or fit.needed_high_bytes <= fit.usable_bytes):
         return f"{words}: {places(plan)}" if fit.fits else f"{words} with {places(plan)}"
     if not fit.verdict.certain:
-        needs = f"{human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
-        return f"{words}{required}, needs {needs} of {human_bytes(fit.usable_bytes)}{_per_gpu(plan)}"
+        return f"{words}{required}, needs {' of '.join(_range(*ends) for ends in _ends(fit))}{_per_gpu(plan)}"
     if plan.pool is None:
         return words
     if plan.policy is not None and not plan.policy.offered and plan.pool.message is None:
@@ -392,13 +391,41 @@ def _needs(plan: Plan, fit: FitInfo) -> str:
     while unit * 1024 <= fit.needed_bytes and unit < 1024**4:
         unit *= 1024
     form = ",.2f" if unit > 1 else ",.0f"
-    low, high = f"{fit.needed_low_bytes / unit:{form}}", f"{fit.needed_high_bytes / unit:{form}}"
-    span = "" if low == high else f" ({low} to {high})"
+
+    def span(ends: tuple[int, int]) -> str:
+        low, high = (f"{end / unit:{form}}" for end in ends)
+        return "" if low == high else f" ({low} to {high})"
+
+    needed, usable = _ends(fit)
     each = f" on each of {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
-    whole = f"{human_bytes(fit.needed_bytes)}{span} of {human_bytes(fit.usable_bytes)}{each}"
+    seen = span(usable) if usable[1] - usable[0] > fit.usable_bytes * _SEEN_APART else ""
+    whole = f"{human_bytes(fit.needed_bytes)}{span(needed)} of {human_bytes(fit.usable_bytes)}{seen}{each}"
     if fit.budget is None:
         return f"{whole} for the cache"
     return f"{whole}: {', '.join(f'{name} {size / unit:{form}}' for size, name in _parts(plan.memory.per_gpu))}"
+
+
+_SEEN_APART: Final = 0.01
+"""The share of what may be used by which its ends must differ to be told beside what is needed."""
+
+
+def _ends(fit: FitInfo) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The low and the high end of what the fullest GPU needs, and those of what may be used of the memory that programs see.
+
+    The bytes of the verdict count the second as needed, too, since it is held against one number.
+    """
+    budget = fit.budget
+    if budget is None:
+        return (fit.needed_bytes, fit.needed_bytes), (fit.usable_bytes, fit.usable_bytes)
+    low, high = sum(part.low for part in budget.parts), sum(part.high for part in budget.parts)
+    cache = fit.needed_bytes - sum(part.expected for part in budget.parts)
+    return (cache + low, cache + high), (budget.low + high, budget.high + low)
+
+
+def _range(low: int, high: int) -> str:
+    """Two sizes in words, or one if both are written alike."""
+    words = human_bytes(low), human_bytes(high)
+    return words[0] if words[0] == words[1] else " to ".join(words)
 
 
 def _parts(device: DeviceInfo | PerGpu) -> list[tuple[int, str]]:

@@ -98,7 +98,7 @@ class Lmdeploy(Engine):
         scatters=True,
         assumed_gpu="h100-sxm5-80gb",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}),
-        planned_makers=("NVIDIA",),
+        planned_on=("5.0+", "rubin-288gb"),
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = LmdeployCommand()

@@ -29,7 +29,7 @@ from hwcalc.engines.mistral_rs.layers import (
     words_of,
 )
 from hwcalc.engines.mistral_rs.pool import FIRST_SLOTS, SPARE_TOKENS, MistralPool, SlotsCurve, paged_parts, plan_budget, slots_for
-from hwcalc.engines.models import known_dtype, model_dtype
+from hwcalc.engines.models import known_dtype
 from hwcalc.engines.options import (
     AUTO,
     CommandInput,
@@ -145,9 +145,19 @@ class MistralDeployment(PooledDeployment):
 
     @cached_property
     def model_format(self) -> DType:
-        """The dtype that the model runs in, in which a cache is kept by default."""
+        """The dtype that the model runs in, in which a cache is kept by default: by the accelerator, whatever the checkpoint has."""
         requested = (self.setup.dtype or AUTO).strip().lower()
-        return known_dtype(requested) if requested in _FLOATS else model_dtype(self.model).value
+        return known_dtype(requested if requested in _FLOATS else self._auto_dtype)
+
+    @property
+    def _auto_dtype(self) -> str:
+        """bf16 where the accelerator computes in it, else fp16."""
+        gpu = self.setup.hardware.gpu
+        capability = None if gpu is None else gpu.capability
+        return "fp16" if capability is not None and capability < _BF16_FROM else "bf16"
+
+    def weight_dtype(self) -> str:
+        return self.model_format.name
 
     @property
     def vendor(self) -> str:
@@ -207,7 +217,10 @@ class MistralDeployment(PooledDeployment):
         # Gated delta nets alone keep their states in 32 bits.
         delta = any(isinstance(group.kind, GatedDeltaNet) for group in self.model.stack.groups)
         roles |= {Role.STATE: known_dtype("fp32") if delta else plain, Role.CONV: plain}
-        notes = model_dtype(self.model, self.setup.dtype).notes if is_auto(self.setup.dtype) and kept is plain else ()
+        notes: tuple[Note, ...] = ()
+        if is_auto(self.setup.dtype) and kept is plain:
+            said = f"KV dtype auto: {plain.name}, in which mistral.rs runs a model here, whatever its checkpoint has. Set it with --dtype."
+            notes = (Note(code="default-dtype", message=said),)
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
     @cached_property
@@ -542,6 +555,8 @@ _FLAGS: Final = {
 _SIZES: Final = frozenset(
     name for name, flag in _FLAGS.items() if flag in {"--pa-context-len", "--pa-memory-mb", "--pa-memory-fraction"}
 )
+_BF16_FROM: Final = (8, 0)
+"""Compute capability from which mistral.rs runs in bf16 by itself (utils/normal.rs, MIN_BF16_CC)."""
 _FLOATS: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 

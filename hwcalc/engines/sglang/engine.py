@@ -158,7 +158,10 @@ class SglangDeployment(GeneralDeployment):
 
     @cached_property
     def traits(self) -> Traits:
-        return Traits(deals_experts=is_on(self.setup.options.get("enable_dp_attention")))
+        kernel = self.setup.options.get("attention_backend", AUTO)
+        return Traits(
+            deals_experts=is_on(self.setup.options.get("enable_dp_attention")), attention_kernel="" if kernel == AUTO else kernel
+        )
 
     def weight_rules(self) -> Rules:
         from hwcalc.engines.sglang.memory import SGLANG
@@ -623,7 +626,7 @@ class Sglang(GeneralEngine):
         counts_copies=True,
         assumed_gpu="h100-sxm5-80gb",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
-        planned_makers=("NVIDIA", "AMD"),
+        planned_on=("5.0+", "rubin-288gb", "gfx*"),
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = SglangCommand()

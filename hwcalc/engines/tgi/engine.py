@@ -644,7 +644,7 @@ class Tgi(GeneralEngine):
         pool_is="KV-cache blocks x block size",
         unbounded=MappingProxyType({SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}),
         pooled=True,
-        planned_makers=("NVIDIA", "AMD", "Intel"),
+        planned_on=("7.5+", "gfx*", "xe*"),
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "bnb4")
     command: ClassVar[Command] = TgiCommand()

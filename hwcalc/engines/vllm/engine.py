@@ -304,7 +304,7 @@ class Vllm(Engine):
         assumed_gpu="h100-sxm5-80gb",
         choices=Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4")),
         scatters=True,
-        planned_makers=("NVIDIA", "AMD"),
+        planned_on=("5.0+", "rubin-288gb", "gfx*"),
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = VllmCommand()

@@ -47,6 +47,7 @@ FORMATS_READ_AGAIN: Final = {
     # Its back end for ROCm takes fp8 whatever the card, and its code for RDNA3 was read at 0.28 and 0.33 alone.
     ("vllm", "cache:fp8"): {Answer.RUNS, Answer.OPEN, Answer.NEVER},
 }
+FA3: Final = {"attention_backend": "fa3"}
 NAMES: Final = {
     "weights:compressed-tensors-int4": ("int4",),
     "weights:int8-w8a8": ("int8",),
@@ -235,6 +236,21 @@ def test_nothing_is_said_to_start_that_the_engine_excludes() -> None:
         ({"engine": "sglang", "gpu": "t4"}, "does not run on"),
         ({"engine": "tgi", "gpu": "rtx-5090"}, "does not run on"),
         ({"engine": "vllm", "gpu": "mi455x"}, "no source says that it does"),
+        # By rules that are not known: Gaudi's back end is another program, and below 7.5 plain transformers run.
+        ({"engine": "tgi", "gpu": "gaudi3"}, r"TGI runs on Intel Gaudi 3 [(]OAM, gaudi3[)], by rules that kvplan does not know"),
+        (
+            {"engine": "tgi", "gpu": "v100-sxm2-32gb"},
+            "rules for .* are not known: it runs there without flash and paged attention",
+        ),
+        # FlashAttention 3 takes no latents below 9.0, FlashMLA runs on 9.0 and 10.x.
+        (
+            {"engine": "sglang", "gpu": "a100-sxm4-80gb", "model": "deepseek-ai/DeepSeek-V2-Lite", "engine_options": FA3},
+            "does not run fa3 attention .*: that needs compute capability 9.0",
+        ),
+        (
+            {"engine": "sglang", "gpu": "l4", "engine_options": {"attention_backend": "flashmla"}},
+            "does not run flashmla attention .* that needs compute capability 9.0, 10.0, 10.3",
+        ),
     ],
 )
 def test_refusals(options: dict[str, Any], words: str) -> None:
@@ -243,6 +259,21 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UnsupportedError, match=words) as raised:
         plan(given.pop("model"), **given)
     assert "--hardware" in raised.value.hint
+
+
+def test_fa3_without_latents() -> None:
+    """From 8.0 on SGLang runs FlashAttention 3 for models without latents."""
+    assert plan("Qwen/Qwen3-8B", engine="sglang", gpu="a100-sxm4-80gb", seq=4096, engine_options=FA3).fit is not None
+
+
+def test_who_runs_there_is_named() -> None:
+    """A hint names an engine that runs on the accelerator, or says that none is known."""
+    with pytest.raises(UnsupportedError) as raised:
+        plan("Qwen/Qwen3-8B", engine="tgi", gpu="v100-sxm2-32gb", seq=4096)
+    assert "Use: --engine llamacpp." in raised.value.hint
+    with pytest.raises(UnsupportedError) as raised:
+        plan("Qwen/Qwen3-8B", engine="llamacpp", gpu="tpu-v5e", seq=4096)
+    assert "kvplan knows no engine's rules there" in raised.value.hint
 
 
 def test_an_older_version_is_named() -> None:

@@ -43,6 +43,26 @@ def pool_of(model: str, mb: int, **asked: Any) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "asked", "kept"),
+    [
+        (None, {}, "bf16"),
+        ("l4", {}, "bf16"),
+        # Below compute capability 8.0 bf16 is skipped (mistralrs-core/src/utils/normal.rs, MIN_BF16_CC = 800).
+        ("v100-sxm2-32gb", {}, "fp16"),
+        ("t4", {}, "fp16"),
+        ("v100-sxm2-32gb", {"dtype": "bf16"}, "bf16"),
+    ],
+)
+def test_the_dtype_is_the_accelerators(gpu: str | None, asked: dict[str, Any], kept: str) -> None:
+    """``auto`` is bf16 where the accelerator has it, else fp16, whatever the checkpoint has: this one is float32."""
+    made = planned("TinyLlama/TinyLlama-1.1B-Chat-v0.4", gpu=gpu, **asked)
+    assert made.request.kv_dtype == kept
+    # 1,100,048,384 parameters of TinyLlama and 3 more tokens x 2,048, in and out, of 2 bytes.
+    assert made.memory.weights.bytes == 2 * 1_100_060_672
+    assert made.memory.per_gpu.weights in (None, 2 * 1_100_060_672)
+
+
+@pytest.mark.parametrize(
     ("model", "mb", "asked", "blocks"),
     [
         # 32 layers x 2 x 8 x 128 = 65,536 elements: 40,000 x 2^20 / 2 / 32 / 65,536.
