@@ -105,8 +105,10 @@ _MOST_LINE: Final = 1_024
 _MOST_HEADERS: Final = 100
 _ASKED: Final = re.compile(r"([A-Z]+) (/[!-~\x80-\xff]*) HTTP/1\.[01]\r?\n")
 _HEADER: Final = re.compile(r"([\w!#$%&'*+.^`|~-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*\r?\n", re.ASCII)
+_SECONDS_TO_ASK: Final = 1.0
+"""For a request to arrive, which a browser sends at once. As long can programs on this machine that never end theirs hold up the page."""
 _SECONDS: Final = 10.0
-"""For a request to arrive, and for its answer to be taken."""
+"""For an answer to be taken."""
 
 _JSON: Final = "application/json; charset=utf-8"
 _HTML: Final = "text/html; charset=utf-8"
@@ -335,7 +337,7 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._end = monotonic() + _SECONDS
+        self._end = monotonic() + _SECONDS_TO_ASK
         self._left = _MOST_BYTES
 
     def readable(self) -> bool:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
+from pathlib import Path
 from threading import Thread
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -112,6 +113,8 @@ _PIECE: Final = 64 * 1024
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
 _TOKEN: Final = re.compile(r"[!-~]{1,4096}")
+_MOST_TOKEN_BYTES: Final = 65_536
+"""Of the file that a token is stored in."""
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _RESET: Final = re.compile(r'"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})')
 _ID_IN_ADDRESS: Final = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/", re.ASCII)
@@ -173,6 +176,10 @@ class HubClient:
         """The web address of the Hub, without a password."""
         if not token:
             try:
+                # huggingface_hub would read a device or a pipe without end.
+                stored = Path(constants.HF_TOKEN_PATH)
+                if stored.exists() and not (stored.is_file() and stored.stat().st_size <= _MOST_TOKEN_BYTES):
+                    raise OSError
                 token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
             except (OSError, ValueError):
                 raise UsageError(

@@ -272,7 +272,7 @@ def test_no_requests(server: Server, request_: bytes, status: int) -> None:
 
 def test_a_slow_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is that of a whole request: a byte now and then keeps no connection open."""
-    monkeypatch.setattr(serve, "_SECONDS", 0.3)
+    monkeypatch.setattr(serve, "_SECONDS_TO_ASK", 0.3)
     with Server(site()) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         begun = time.monotonic()
@@ -290,6 +290,18 @@ def test_a_slow_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         server.shutdown()
 
     assert received == b""
+
+
+def test_who_never_asks_holds_up_the_page_for_a_moment(server: Server) -> None:
+    """Connections that send nothing are closed after a second, and the page answers again."""
+    address, begun = ("127.0.0.1", server.server_port), time.monotonic()
+    idle = [socket.create_connection(address, timeout=5) for _ in range(serve.MOST_CONNECTIONS)]
+    for connection in idle:
+        assert connection.recv(1) == b""
+        connection.close()
+
+    assert time.monotonic() - begun < 4
+    assert ask(server, f"/{server.token}/")[0].status == 200
 
 
 def test_many_at_once(server: Server) -> None:

@@ -245,11 +245,14 @@ def test_a_mirror_that_lists_no_files(hub: Path, loopback: Hub) -> None:
     assert isinstance(refused("org/other"), ModelNotFoundError)
 
 
-@pytest.mark.parametrize("wrong", ["HF_HOME", "folder", "bytes", "HF_HUB_DOWNLOAD_TIMEOUT"])
+@pytest.mark.parametrize("wrong", ["HF_HOME", "folder", "bytes", "endless", "pipe", "large", "HF_HUB_DOWNLOAD_TIMEOUT"])
 def test_settings_that_are_none(hub: Path, loopback: Hub, tmp_path: Path, wrong: str) -> None:
     """Of huggingface_hub's own: wrong usage with a way out, in a process that reads them."""
     (tmp_path / "bytes").write_bytes(b"hf_\xff\xfe")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"hf_" + b"a" * 2**17)
+    os.mkfifo(tmp_path / "pipe")
     more = {
         "HF_HOME": {"HF_HOME": str(tmp_path / "bytes")},
         "HF_HUB_DOWNLOAD_TIMEOUT": {"HF_HUB_DOWNLOAD_TIMEOUT": "abc"},
