@@ -194,8 +194,8 @@ class Pools:
                 piece[end] = amount
         return self.put("parts", piece)
 
-    def rest(self, form: forms.MemoryForm) -> int:
-        """The place of what a form has beside its cache and parts."""
+    def rest(self, form: forms.MemoryForm, left_open: Sequence[str] = ()) -> int:
+        """The place of what a form has beside its cache and parts, and of what sources leave open there."""
         piece = {
             "usable": list(form.usable),
             "total_bytes": form.total_bytes,
@@ -206,6 +206,7 @@ class Pools:
             "dp": form.dp,
             "least_tokens": form.least_tokens,
             "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
+            **({"open": [self.text(one) for one in left_open]} if left_open else {}),
         }
         return self.put("rests", piece)
 
@@ -443,7 +444,7 @@ class _Forms:
 
     def _takes(self, **formats: str) -> bool:
         """Whether the engine accepts a format on any of the accelerators."""
-        return any(isinstance(self._form(0, gpu, **formats), forms.MemoryForm) for gpu in range(len(self._gpus)))
+        return any(not isinstance(self._form(0, gpu, **formats), KvplanError) for gpu in range(len(self._gpus)))
 
     def _cell(self, place: Place) -> Cell:
         """The pieces of the form of one place."""
@@ -451,24 +452,27 @@ class _Forms:
             dtype, weights, layout, gpu = place
             # An engine that splits models by layers has one layout for each number of GPUs.
             same = self._sizes.index(self._sizes[layout])
-            form = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights]) if same == layout else None
-            if form is None:
+            found = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights]) if same == layout else None
+            if found is None:
                 self._found[place] = self._cell((dtype, weights, same, gpu))
-            elif isinstance(form, KvplanError):
-                self._found[place] = {_REFUSED: self._pools.text(sentence(form))}
+            elif isinstance(found, KvplanError):
+                self._found[place] = {_REFUSED: self._pools.text(sentence(found))}
             else:
-                pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form)}
+                form, left_open = found
+                pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form, left_open)}
                 names = numbered(part.name for part in form.parts)
                 parts = {name: self._pools.part(part) for name, part in zip(names, form.parts, strict=True)}
                 self._found[place] = pieces | parts
         return self._found[place]
 
-    def _form(self, layout: int, gpu: int, **formats: str | None) -> forms.MemoryForm | KvplanError:
+    def _form(self, layout: int, gpu: int, **formats: str | None) -> tuple[forms.MemoryForm, list[str]] | KvplanError:
+        """The form of a place and what sources leave open there, or why the engine refuses it."""
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
         try:
             opened = self.plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
-            return drawn_form(opened) or _no_form(opened)
+            form = drawn_form(opened)
+            return _no_form(opened) if form is None else (form, [note.message for note in opened.hardware_warnings])
         except KvplanError as error:
             return error
 

@@ -16,8 +16,8 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -176,10 +176,7 @@ class HubClient:
         """The web address of the Hub, without a password."""
         if not token:
             try:
-                # huggingface_hub would read a device or a pipe without end.
-                stored = Path(constants.HF_TOKEN_PATH)
-                if stored.exists() and not (stored.is_file() and stored.stat().st_size <= _MOST_TOKEN_BYTES):
-                    raise OSError
+                _check_stored(Path(constants.HF_TOKEN_PATH))
                 token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
             except (OSError, ValueError):
                 raise UsageError(
@@ -338,6 +335,12 @@ class HubClient:
             return HubAccessError(what, hint="Check the id and the token (hf auth whoami).")
         what += ": it is private, or there is no such model."
         return HubAccessError(what, hint="Check the id; for a private model sign in: hf auth login, or --token.")
+
+
+def _check_stored(path: Path) -> None:
+    """Raise :class:`OSError` for a stored token that huggingface_hub would read without end: a device, a pipe, or no token's length."""
+    if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_TOKEN_BYTES):
+        raise OSError(path)
 
 
 @contextmanager

@@ -244,6 +244,7 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
     most_tokens: rest.most_tokens,
     host: rest.host ? { room: ends(rest.host.room), shared: rest.host.shared } : null,
     max_seq: maxSeq,
+    open: (rest.open ?? []).map((place) => textAt(payload, place)),
   };
 }
 

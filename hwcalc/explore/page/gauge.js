@@ -262,10 +262,11 @@ export function gaugeSection(page) {
     element,
     update(state, answer) {
       const { warnings } = modelOf(page.payload, state);
-      const texts = state.policy === null ? warnings : [...warnings, whole];
+      const form = page.form(state);
+      const open = "refused" in form ? [] : form.open;
+      const texts = [...open, ...warnings, ...(state.policy === null ? [] : [whole])];
       notes.hidden = texts.length === 0;
       notes.replaceChildren(...texts.map((text) => html("li", {}, text)));
-      const form = page.form(state);
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));

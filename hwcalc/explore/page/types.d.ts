@@ -94,6 +94,8 @@ interface Rest {
   most_tokens: number | null;
   /** Memory of the host that must be there beside the GPUs. If it is shared, what the GPUs need comes out of it too. */
   host: { room: [low: number, expected: number, high: number]; shared: boolean } | null;
+  /** Places in `texts`: what sources leave open of the accelerator and the formats. */
+  open?: number[];
 }
 
 /** A place in a pool by dtype, weights, layout and GPU, in this order. A list of one entry holds for its whole axis, and a number or null
@@ -384,6 +386,8 @@ interface Form {
   host: { room: Record<End, number>; shared: boolean } | null;
   /** The model's own length. */
   max_seq: number | null;
+  /** What sources leave open of the accelerator and the formats. */
+  open: string[];
 }
 
 /** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */

@@ -72,6 +72,7 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
         return str(payload["texts"][why])
     curve, rest = (dict(payload[pool][grid_at(runs[name], places)]) for pool, name in (("curves", "curve"), ("rests", "rest")))
     found = [grid_at(grid, places) for grid in runs["parts"]]
+    rest.pop("open", None)
     return MemoryForm(
         curve=replace(
             curve_of(payload, curve),

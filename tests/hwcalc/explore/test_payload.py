@@ -14,7 +14,7 @@ from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.build import PageModel, json_text, payload_of
 from hwcalc.explore.runs import PageAxes, every, page_engines, sentence
-from tests.hwcalc.explore.evaluate import form_at, options_at
+from tests.hwcalc.explore.evaluate import form_at, grid_at, options_at
 from tests.hwcalc.form_answers import differences
 
 _MODELS = ("Qwen/Qwen3-8B", "google/gemma-3-12b-it")
@@ -35,6 +35,21 @@ def _planned(options: dict[str, Any], model: str, seq: int, batch: int) -> Any:
         return plan(load_model(model), seq=seq, batch=batch, **options)
     except KvplanError as error:
         return error.message
+
+
+def test_what_sources_leave_open_is_told() -> None:
+    """A state that a plan warns of has the plan's sentence; one that it does not warn of has none."""
+    model = load_model("Qwen/Qwen3-0.6B")
+    gpus = ("rx-7600-xt", "l4")
+    axes = PageAxes(gpus=gpus, engines=("vllm",))
+    payload = json.loads(json_text(payload_of((PageModel(spec=model, argument=model.id),), axes)))
+    grid = payload["models"][0]["engines"]["vllm"]["rest"]
+    for place, gpu in enumerate(gpus):
+        told = payload["rests"][grid_at(grid, (0, 0, 0, place))].get("open", [])
+        assert [payload["texts"][text] for text in told] == [
+            note.message for note in plan(model, engine="vllm", gpu=gpu, seq=4096).warnings
+        ]
+        assert bool(told) is (gpu == "rx-7600-xt")
 
 
 @pytest.mark.parametrize("engine", page_engines())
