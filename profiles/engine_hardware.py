@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import names, record
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 
 if TYPE_CHECKING:
     from hwcalc.profiles.hardware_file import Gpu
@@ -55,8 +55,8 @@ class HardwareRow(Record):
     def holds(self, version: str, backend: str = "") -> bool:
         """Whether the row is about this version, and this part of the engine; an empty part is any."""
         release = planned_version(version)
-        ended = self.until is not None and release >= _numbers(self.until)
-        return _numbers(self.since) <= release and not ended and (not backend or self.backend in ("", backend))
+        ended = self.until is not None and release >= since(self.until)
+        return since(self.since) <= release and not ended and (not backend or self.backend in ("", backend))
 
 
 class Found(Record):
@@ -91,11 +91,6 @@ def _row(entry: Mapping[str, Any]) -> HardwareRow:
     return HardwareRow(**{**entry, **listed, "answer": Answer(entry["answer"])})
 
 
-@lru_cache(maxsize=256)
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
-
-
 def architecture_of(gpu: Gpu) -> str | None:
     """The name by which rows know an accelerator: its compute capability, or else its architecture; ``None`` if neither is known."""
     return "cpu" if gpu.is_host else gpu.compute_capability or gpu.architecture
@@ -107,7 +102,7 @@ def names_gpu(pattern: str, gpu: Gpu) -> bool:
     if pattern == gpu.id or architecture is None:
         return pattern == gpu.id
     if pattern.endswith("+"):
-        return gpu.capability is not None and gpu.capability >= _numbers(pattern.removesuffix("+"))
+        return gpu.capability is not None and gpu.capability >= since(pattern.removesuffix("+"))
     return architecture.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == architecture
 
 

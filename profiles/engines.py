@@ -112,6 +112,11 @@ def planned_version(text: str) -> Version:
     return tuple(numbers) if len(numbers) > _MINOR else (*numbers, _NEWEST)
 
 
+def since(text: str) -> Version:
+    """The first release that a version of two numbers means: ``(0, 20)`` comes before every 0.20.x."""
+    return tuple(int(part) for part in text.split("."))
+
+
 @lru_cache(maxsize=1)
 def runtime_profile() -> RuntimeProfile:
     """The constants of every process."""

@@ -14,11 +14,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from hwcalc.engines.lmdeploy.layout import (
+    INDEX_APART_SINCE,
+    OBJECTS_SINCE,
     PYTORCH,
     PYTORCH_WEIGHTS,
     TURBOMIND,
@@ -53,7 +55,8 @@ from hwcalc.formulas import GatedDeltaNet, LayerKind, LayerNumbers, NoCache, Rol
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, Note, Noted
-from hwcalc.profiles.engines import runtime_profile
+from hwcalc.profiles.engines import planned_version, runtime_profile, since
+from hwcalc.text import brief
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -84,7 +87,7 @@ class LmdeployDeployment(PooledDeployment):
     @cached_property
     def settings(self) -> LmdeploySettings:
         """The settings with every default filled in."""
-        return read_settings(self.model, self.setup)
+        return read_settings(self.model, self.setup, planned_version(self.version))
 
     @cached_property
     def layout(self) -> PoolLayout:
@@ -123,11 +126,13 @@ class LmdeployDeployment(PooledDeployment):
         runtime, parts = [each.runtime for each in ends], before.parts
         if max(runtime):
             sizes = (min(runtime), runtime[1], max(runtime))
-            low, expected, high = (size // (2 * words) - 2 * settings.max_batch_size for size in sizes)
+            scores, batch = settings.index_scores_bytes, settings.max_batch_size
+            low, expected, high = ((size - scores) // (2 * words) - 2 * batch for size in sizes)
             formula, tokens = "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2", (low, expected, high)
-            batch = settings.max_batch_size
-            passed = step("forward pass", formula, prefill_tokens=tokens, max_batch_size=batch, vocab_size=words)
-            source = "LMDeploy 0.14 executor/base.py _get_runtime_size"
+            more_terms: dict[str, Any] = {"index_scores": scores} if scores else {}
+            formula += " + index_scores" if scores else ""
+            passed = step("forward pass", formula, prefill_tokens=tokens, max_batch_size=batch, vocab_size=words, **more_terms)
+            source = f"LMDeploy {self.version} executor/base.py _get_runtime_size"
             more = {"definition": Definition.ENGINE, "steps": (passed,)}
             parts = (*parts, BudgetPart.of("forward pass", Section.ACTIVATIONS, sizes, source, **more))
         # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
@@ -149,21 +154,32 @@ class LmdeployDeployment(PooledDeployment):
         settings = self.settings
         dtype = known_dtype(settings.model_dtype)
         named = _ROLE_FORMATS[settings.form.name]
-        kept = known_dtype("fp8_e4m3") if settings.sparse else dtype if named is None else known_dtype(named)
+        kept = known_dtype("fp8_e4m3") if settings.fp8_rows else dtype if named is None else known_dtype(named)
         roles = dict.fromkeys(Role, kept)
         roles |= {Role.CONV: dtype, Role.STATE: known_dtype(settings.state_dtype), Role.INDEX: known_dtype("fp8_scaled_128")}
-        kv = "fp8_ds_mla" if settings.sparse else settings.model_dtype if named is None else settings.form.name
+        kv = "fp8_ds_mla" if settings.fp8_rows else settings.model_dtype if named is None else settings.form.name
         dtypes = Dtypes(kv=kv, roles=MappingProxyType(roles))
-        if settings.sparse and not (is_auto(self.setup.dtype) and "quant_policy" not in self.setup.options):
+        named_form = not is_auto(self.setup.dtype) or "quant_policy" in self.setup.options
+        if settings.sparse and settings.release < INDEX_APART_SINCE and named_form:
             message = "LMDeploy keeps the latents of this model in FlashMLA's fp8 rows, whatever quant_policy is."
             return Noted(dtypes, (Note(code="dtype-ignored", message=message),))
         if not is_auto(self.setup.dtype) or settings.form.policy:
             return Noted(dtypes)
-        what = "FlashMLA's fp8 rows" if settings.sparse else f"the dtype that the model runs in, {settings.model_dtype}"
+        what = "FlashMLA's fp8 rows" if settings.fp8_rows else f"the dtype that the model runs in, {settings.model_dtype}"
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
     def check_class(self) -> None:
-        model_classes("lmdeploy").check(self.model, self.settings.backend)
+        classes, release = model_classes("lmdeploy"), self.settings.release
+        classes.check(self.model, self.settings.backend)
+        words = classes.row(self.model).words
+        first = words.get(f"{self.settings.backend}_since", words.get("since", "0"))
+        if since(first) <= release < since(words.get("until", "9")):
+            return
+        has, other = (
+            (f"is there since {first}", "") if release < since(first) else (f"was there before {words['until']}", "@0.14")
+        )
+        message = f"LMDeploy {self.version} has no {brief(self.model.architecture or '', 60)}: it {has}."
+        raise UnsupportedError(message, hint=f"Use: --engine lmdeploy{other}, or --engine vllm")
 
     @cached_property
     def accepted(self) -> tuple[Note, ...]:
@@ -207,9 +223,14 @@ class LmdeployDeployment(PooledDeployment):
         if self.setup.hardware.gpu is None:
             message = "No GPU given: max_batch_size and blocks are those of an H100. Set it with --gpu."
             yield Note(code="default-gpu", message=message)
-        if settings.pytorch and "backend" not in options and TURBOMIND in model_classes("lmdeploy").row(self.model).words:
+        words = model_classes("lmdeploy").row(self.model).words
+        has_turbomind = TURBOMIND in words and settings.release >= since(words.get("turbomind_since", "0"))
+        if settings.pytorch and "backend" not in options and has_turbomind:
             message = "LMDeploy starts TurboMind for this model unless it is told --backend pytorch, which this plans; else: backend=turbomind."
             yield Note(code="backend", message=message)
+        if not settings.pytorch and settings.release >= OBJECTS_SINCE:
+            message = "TurboMind has its blocks in slabs since 0.15: a few fewer than are told here may fit."
+            yield Note(code="slabs", message=message)
         if settings.window:
             message = f"A prompt lies in blocks as a whole; behind it those outside of {settings.window:,} tokens are freed, of all layers alike."
             yield Note(code="window-freed", message=message)
@@ -464,6 +485,8 @@ class LmdeployOccupancy(PooledOccupancy):
             yield Saving(Cost.NOTHING, f"a server for {count} at once", {"engine_options": {"max_batch_size": count}})
         if settings.pytorch and settings.prefill_tokens > 2048:
             yield Saving(Cost.SPEED, "prompts in pieces of 2,048 tokens", {"engine_options": {"max_prefill_token_num": "2048"}})
+        if settings.sparse and not settings.fp8_rows:
+            yield Saving(Cost.CACHE, "FlashMLA's fp8 rows", {"dtype": "fp8"})
         if not settings.form.policy and not settings.sparse:
             eight = "fp8" if settings.pytorch and computes_fp8(gpu) else "int8"
             yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})
@@ -589,7 +612,7 @@ def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
     """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
 
     Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
-    int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608.
+    int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608. Indexers have a buffer of theirs beside it.
     """
     settings, states = pool.settings, pool.state_bytes
     if settings.num_gpu_blocks is not None:
@@ -600,7 +623,7 @@ def shares_of(pool: LmdeployPool, vocab_size: int, free: int) -> Shares:
     left, block = free - states, max(1, pool.block_bytes)
     tokens = settings.prefill_tokens
     while True:
-        runtime = (tokens + 2 * settings.max_batch_size) * vocab_size * 2
+        runtime = (tokens + 2 * settings.max_batch_size) * vocab_size * 2 + settings.index_scores_bytes
         shared = int((left - runtime) * settings.ratio)
         blocks = shared // block
         if blocks >= _LEAST_BLOCKS or blocks <= _TOO_FEW or tokens <= 1:

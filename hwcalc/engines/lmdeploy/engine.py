@@ -1,6 +1,6 @@
 """LMDeploy as an engine, and the command line that serves a plan.
 
-Source of the command line: lmdeploy/cli/serve.py and cli/utils.py of 0.14.0.
+Source of the command line: lmdeploy/cli/serve.py and cli/utils.py of 0.14.0 and 0.18.0.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Lmdeploy(Engine):
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = LmdeployCommand()
-    versions: ClassVar[tuple[str, ...]] = ("0.14",)
-    source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
+    versions: ClassVar[tuple[str, ...]] = ("0.18", "0.17", "0.16", "0.15", "0.14")
+    source: ClassVar[str] = "LMDeploy 0.14.0 to 0.18.0, pytorch/engine/cache_engine, executor/base.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 

@@ -5,7 +5,8 @@ slot of recurrent states has the states of all layers, again in pieces of 256 by
 
 Sources: lmdeploy/messages.py (QuantPolicy, PytorchEngineConfig), lmdeploy/utils.py get_max_batch_size, cli/utils.py quant_policy,
 pytorch/engine/executor/base.py _adjust_block_size, pytorch/configurations/; pytorch/engine/cache_engine.py (CacheDesc,
-CacheEngine.allocate_caches, StateCacheEngine); TurboMind of 0.14.0: src/turbomind/models/llama/SequenceManager.cc,
+CacheEngine.allocate_caches, StateCacheEngine), in 0.18 cache_engine/{schema,layout}.py and backends/cuda/nsa.py; TurboMind of 0.14.0:
+src/turbomind/models/llama/SequenceManager.cc,
 src/turbomind/kernels/attention/block.h. Weights are never in 32 bits (pytorch/config.py _update_torch_dtype); replicas divide attention
 alone; PyTorch does not cut tables: pytorch/config.py (DistConfig: attn_tp is tp / dp, mlp_tp is tp), pytorch/models/{llama,qwen3,deepseek_v2}.py,
 turbomind/builders/text_model.py.
@@ -38,6 +39,7 @@ from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.text import brief, shown
+from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -97,6 +99,17 @@ def parse_policy(name: str, value: str) -> int:
     return form.policy
 
 
+INDEX_APART_SINCE: Final = (0, 16)
+"""Since then the keys of indexers have rows of their own, of the layers alone that have an indexer, and ``quant_policy`` is read beside them
+(pytorch/configurations/deepseek_v32.py _finalize_v32_cache_specs)."""
+PLAIN_ROWS_SINCE: Final = (0, 17)
+"""Since then sparse latents are in bf16 unless fp8 is named, and a forward pass has a buffer for the scores of indexers."""
+OBJECTS_SINCE: Final = (0, 15)
+"""Since then TurboMind has its blocks and states as objects of one region (src/turbomind/turbomind.cc CreateEngine)."""
+INDEX_SCORES_BYTES: Final = 512 * MIB
+"""LMDEPLOY_DSA_INDEXER_MAX_LOGITS_MB, by default (pytorch/envs.py)."""
+
+
 def read_format(dtype: str | None, option: str | None, backend: str) -> KvFormat:
     """The format that ``--dtype`` and the option ``quant_policy`` name. Raises an error if the back end has it not."""
     requested = None if option is None else FORMATS[parse_policy("quant_policy", option)]
@@ -123,7 +136,7 @@ _FLAG: Final = choice_option("true", "false", "on", "off")
 
 
 def entry_count_option(name: str, value: str) -> Fraction:
-    """A share of what is free, above 0 and below 1, and in TurboMind of 0.14 a whole number for so many blocks."""
+    """A share of what is free, above 0 and below 1, and in TurboMind up to 0.14 a whole number for so many blocks."""
     from fractions import Fraction
 
     whole, _, part = value.partition(".")
@@ -132,7 +145,7 @@ def entry_count_option(name: str, value: str) -> Fraction:
     if not (0 < number < 1 or (number >= 1 and number.denominator == 1)):
         raise UsageError(
             f"engine option {name}={brief(value, 40)} is neither a share nor a number of blocks.",
-            hint="Allowed: above 0 and below 1, such as 0.8; with backend=turbomind blocks too, such as 4096.",
+            hint="Allowed: above 0 and below 1, such as 0.8; with backend=turbomind of 0.14 blocks too, such as 4096.",
         )
     return number
 
@@ -180,11 +193,12 @@ _SPARE_SLOTS: Final = 2
 class LmdeploySettings(Record):
     """What a request comes to. ``window`` is that of the whole model, outside of which blocks are freed; 0 is none.
 
-    ``sparse`` says that latents are in the fp8 rows of FlashMLA, with the keys of an indexer. ``slots`` are those of recurrent
-    states, and ``reserved_blocks`` those that no request gets.
+    ``sparse`` says that an indexer's keys lie beside the latents, ``fp8_rows`` that these are in the fp8 rows of FlashMLA. ``release`` is
+    LMDeploy's. ``slots`` are those of recurrent states, and ``reserved_blocks`` those that no request gets.
     """
 
     backend: str
+    release: tuple[int, ...]
     form: KvFormat
     model_dtype: str
     state_dtype: str
@@ -198,7 +212,13 @@ class LmdeploySettings(Record):
     prefix_caching: bool
     window: int
     sparse: bool
+    fp8_rows: bool
     slots: int
+
+    @property
+    def index_scores_bytes(self) -> int:
+        """The buffer for the scores of indexers."""
+        return INDEX_SCORES_BYTES if self.sparse and self.release >= PLAIN_ROWS_SINCE else 0
 
     @property
     def pytorch(self) -> bool:
@@ -216,15 +236,19 @@ class LmdeploySettings(Record):
         return 2 * int(self.pytorch)
 
 
-def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
+def read_settings(model: ModelSpec, setup: Setup, release: tuple[int, ...]) -> LmdeploySettings:
     """Fill in the defaults. Raises an error for settings that LMDeploy refuses."""
     options, gpu = setup.options, setup.hardware.gpu
     backend = options.get("backend", PYTORCH)
     form = read_format(setup.dtype, options.get("quant_policy"), backend)
     kinds = {type(group.kind) for group in model.stack.groups}
     sparse = SparseIndexer in kinds
+    fp8_rows = sparse and (release < PLAIN_ROWS_SINCE or form == FORMATS[16])
     if sparse:
-        # FlashMLA's rows are fp8 whatever the user names.
+        if release >= INDEX_APART_SINCE and form not in (NONE, FORMATS[16]):
+            message = f"Sparse MLA does not support quant_policy={form.policy} ({form.name}), says LMDeploy."
+            raise UnsupportedError(message, hint="Use: --dtype auto, or --dtype fp8 for FlashMLA's fp8 rows")
+        # Before, FlashMLA's rows were fp8 whatever the user named.
         form = NONE
         if not _has_flash_mla(setup):
             raise UnsupportedError(
@@ -247,6 +271,13 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
         message = f"invalid cache_max_entry_count, says LMDeploy's PyTorch back end: {entries} is no share."
         raise UsageError(message, hint="Use: --engine-option cache_max_entry_count=0.8, or num_gpu_blocks for blocks")
     ratio = setup.hardware.memory_utilization if entries is None or entries >= 1 else float(entries)
+    if backend == TURBOMIND and release >= OBJECTS_SINCE:
+        if entries is not None and entries >= 1:
+            message = f"object-cache path no longer accepts cache_max_block_count as a block count, says TurboMind: {entries}."
+            raise UsageError(message, hint="Use: --engine-option cache_max_entry_count=0.8, or --engine lmdeploy@0.14")
+        if GatedDeltaNet in kinds:
+            message = "TurboMind makes recurrent states as they are needed since 0.15, in slabs beside its blocks: kvplan has no rule for that."
+            raise UnsupportedError(message, hint=f"Use: --engine-option backend={PYTORCH}, or --engine lmdeploy@0.14")
     if "num_gpu_blocks" in options and backend == TURBOMIND:
         message = "num_gpu_blocks is an option of the PyTorch back end."
         raise UsageError(message, hint=f"Leave it out, or use: --engine-option backend={PYTORCH}")
@@ -254,6 +285,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
     window = _window(model) if backend == PYTORCH else 0
     return LmdeploySettings(
         backend=backend,
+        release=release,
         form=form,
         model_dtype=dtype,
         state_dtype="fp32" if backend == PYTORCH and is_on(options.get("fp32_mamba_ssm_dtype")) else dtype,
@@ -267,6 +299,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> LmdeploySettings:
         prefix_caching=is_on(options.get("enable_prefix_caching")) and not window,
         window=window,
         sparse=sparse,
+        fp8_rows=fp8_rows,
         slots=slots,
     )
 
@@ -350,25 +383,29 @@ class Shape(Record):
 
 
 class PoolLayout(Record):
-    """The pool of one rank. ``layers`` have ``pieces`` each; ``states`` are those of one of ``state_layers``, without padding."""
+    """The pool of one rank. ``layers`` have ``pieces`` each, of an indexer ``index_layers``; ``states`` are those of one of ``state_layers``, without
+    padding.
+    """
 
     layers: int
+    index_layers: int
     pieces: tuple[Piece, ...]
     state_layers: int
     states: tuple[Piece, ...]
     alignment: int
     index_apart: bool
-    """Whether each layer has an indexer, so that its keys are shown as its own."""
+    """Whether the keys of an indexer are shown as its own: where they are those of layers that have one."""
 
     @property
     def layer_bytes(self) -> int:
-        """A block of one layer."""
+        """A block of one layer that has all pieces."""
         return sum(piece.bytes for piece in self.pieces)
 
     @property
     def block_bytes(self) -> int:
         """A block of all layers."""
-        return self.layers * self.layer_bytes
+        index_bytes = sum(piece.bytes for piece in self.pieces if piece.role is Role.INDEX)
+        return self.layers * (self.layer_bytes - index_bytes) + self.index_layers * index_bytes
 
     @property
     def slot_bytes(self) -> int:
@@ -385,17 +422,14 @@ def aligned(size: int, alignment: int = _ALIGNMENT) -> int:
     return -(-size // alignment) * alignment
 
 
-def pytorch_pieces(shape: Shape, form: KvFormat, block: int, kernel_block: int, *, sparse: bool = False) -> tuple[Piece, ...]:
+def pytorch_pieces(shape: Shape, form: KvFormat, block: int, kernel_block: int, *, fp8_rows: bool = False) -> tuple[Piece, ...]:
     """The pieces of a block of one layer in PyTorch, each rounded up in every kernel block of it.
 
     Llama-3.1-8B in int8: keys 64 x 8 x 128 = 65,536 bytes and their scales 64 x 8 x 2 x 2 = 2,048, and as much for values.
     """
     rows, times, latent = kernel_block * shape.heads, block // kernel_block, not shape.value
-    if sparse:
+    if fp8_rows:
         parts = [("latent", Role.LATENT, "fp8_ds_mla", rows * _SPARSE_ROW)]
-        if shape.index_dim:
-            parts.append(("indexer_keys", Role.INDEX, "fp8_e4m3", kernel_block * shape.index_dim))
-            parts.append(("indexer_scales", Role.INDEX, "fp32", kernel_block * _INDEX_SCALE))
     else:
         name, scales, role = ("latent", "latent_scales", Role.LATENT) if latent else ("keys", "key_scales", Role.KEY)
         parts = [
@@ -405,6 +439,9 @@ def pytorch_pieces(shape: Shape, form: KvFormat, block: int, kernel_block: int, 
             # There are scales of values even where a latent has none.
             ("value_scales", Role.VALUE, "", rows * form.value_scales * _ITEM),
         ]
+    if shape.index_dim:
+        parts.append(("indexer_keys", Role.INDEX, "fp8_e4m3", kernel_block * shape.index_dim))
+        parts.append(("indexer_scales", Role.INDEX, "fp32", kernel_block * _INDEX_SCALE))
     return tuple(Piece(name, role, dtype, times * aligned(size)) for name, role, dtype, size in parts if size)
 
 
@@ -455,18 +492,20 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
         message = f"LMDeploy has indexers beside latents alone, which {model.id} does not have."
         raise UnsupportedError(message, hint="Use: --engine vllm, or --engine reference")
     if settings.pytorch:
-        pieces = pytorch_pieces(shape, settings.form, settings.block_size, settings.kernel_block_size, sparse=settings.sparse)
+        pieces = pytorch_pieces(shape, settings.form, settings.block_size, settings.kernel_block_size, fp8_rows=settings.fp8_rows)
     else:
         pieces = turbomind_pieces(shape, settings.form, settings.block_size)
     state, state_layers = next(iter(states.items()), ((), 0))
     indexers = sum(group.count for group in groups if isinstance(group.kind, SparseIndexer))
+    apart = settings.release >= INDEX_APART_SINCE
     return PoolLayout(
         layers=layers,
+        index_layers=indexers if apart else layers,
         pieces=pieces,
         state_layers=state_layers,
         states=state,
         alignment=_ALIGNMENT if settings.pytorch else 1,
-        index_apart=indexers == layers,
+        index_apart=indexers == layers or apart,
     )
 
 
@@ -501,7 +540,7 @@ def _state_pieces(kind: GatedDeltaNet, settings: LmdeploySettings, tp: int) -> t
 
 
 def kept_by(layout: PoolLayout, kind: LayerKind) -> Iterable[Piece]:
-    """The pieces of a layer of this kind. Every layer has an indexer's keys, also one that shares the indexer of another."""
+    """The pieces of a layer of this kind. Before 0.16 every layer has an indexer's keys, also one that shares the indexer of another."""
     if isinstance(kind, GatedDeltaNet):
         return layout.states
     if isinstance(kind, NoCache):

@@ -17,7 +17,7 @@ from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
 from hwcalc.engines.vllm.pool import LIMITED_BY, BlockPool, group_infos, lacking, plan_curve, plan_form, plan_pool
-from hwcalc.engines.vllm.rules import REPLICAS_SINCE, since
+from hwcalc.engines.vllm.rules import REPLICAS_SINCE
 from hwcalc.engines.vllm.settings import LONGER, MAX_LENGTH, VllmSettings, longest_accepted, read_settings
 from hwcalc.engines.vllm.specs import CrossSpec, LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_architecture, check_supported
@@ -26,7 +26,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.units import human_bytes, parse_tokens
 
 if TYPE_CHECKING:

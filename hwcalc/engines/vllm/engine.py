@@ -14,11 +14,11 @@ from hwcalc.engines.options import AUTO, Choices, EngineOption, choice_option, i
 from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
-from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve, since
+from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve
 from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, TEXT_ALONE_SINCE, model_and_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.models import known_dtype
-from hwcalc.engines.vllm.rules import since
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -21,7 +20,7 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import Note
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

@@ -34,13 +34,12 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import PagedGroup, Support
 from hwcalc.engines.subjects import PolicyRules
 from hwcalc.engines.vllm.layout import longest
-from hwcalc.engines.vllm.rules import since
 from hwcalc.engines.vllm.specs import CrossSpec, FullSpec, StateSpec, WindowSpec
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.engines import Version, planned_version
+from hwcalc.profiles.engines import Version, planned_version, since
 from hwcalc.text import brief
 
 VERSIONS: Final = tuple(f"0.{number}" for number in range(33, 5, -1))
@@ -35,11 +35,6 @@ _UNRELEASED: Final = r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?
 
 
 @lru_cache(maxsize=256)
-def since(text: str) -> Version:
-    """The first release that a version of two numbers means: ``(0, 20)`` comes before every 0.20.x."""
-    return tuple(int(part) for part in text.split("."))
-
-
 @lru_cache(maxsize=256)
 def resolve(requested: str) -> str:
     """The release that a spelling names: ``0.20.1`` for ``v0.20.1``, and ``0.20``, its last patch, for ``0.20``."""

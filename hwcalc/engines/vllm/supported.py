@@ -19,13 +19,13 @@ from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.stored import check_heads
 from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
-from hwcalc.engines.vllm.rules import nearest_release, rules_of, since
+from hwcalc.engines.vllm.rules import nearest_release, rules_of
 from hwcalc.engines.vllm.settings import TEXT_ALONE_SINCE, cached_kinds
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec, Note, Noted
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Parallel

@@ -42,6 +42,8 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "prefix_cache_state_budget": "prefix_cache_state_budget",
 }
 """Fact -> engine option."""
+_BEFORE_OBJECTS: Final = "0.14"
+"""The newest release with a manager of sequences, whose lines begin with its name."""
 _PYTORCH_ALONE: Final = frozenset({"kernel_block_size", "prefix_cache_state_budget"})
 
 
@@ -50,6 +52,7 @@ class LmdeployLog(Dialect):
 
     name = "lmdeploy"
     engine = "lmdeploy"
+    states_version = True
     sought = (
         "minimal free gpu memory: 61440 mb",
         "estimated max runtime memory: 2505 mb",
@@ -79,6 +82,8 @@ class LmdeployLog(Dialect):
             facts.add_bytes("block_bytes", number_after(text, "block_size ="))
         elif "SeqMgr]" in text or "Object cache budget" in text:
             facts.add("backend", "turbomind")
+            if "SeqMgr]" in text:
+                facts.add("version", _BEFORE_OBJECTS)
             for wording, name in _SIZES.items():
                 if wording in text:
                     facts.add_bytes(name, number_after(text, wording))

@@ -1,4 +1,4 @@
-"""Every block that LMDeploy's own code laid out (``tests/golden/lmdeploy.json``) has the same bytes here."""
+"""Every block that LMDeploy's own code laid out has the same bytes here: that of 0.14.0 (``tests/golden/lmdeploy.json``), and of 0.18.0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.lmdeploy.layout import FORMATS, Shape, pytorch_pieces
+from hwcalc.engines.lmdeploy.layout import FORMATS, NONE, PoolLayout, Shape, pytorch_pieces
 from tests.paths import GOLDEN
 
 Row = Mapping[str, Any]
@@ -45,7 +45,7 @@ def test_a_block_has_these_bytes(name: str) -> None:
         index_dim=128 if "indexer" in row["name"] else 0,
     )
     block = row["block_size"]
-    pieces = pytorch_pieces(shape, FORMATS[int(row["quant_policy"])], block, block, sparse=sparse)
+    pieces = pytorch_pieces(shape, FORMATS[int(row["quant_policy"])], block, block, fp8_rows=sparse)
     assert row["layers"] * sum(piece.bytes for piece in pieces) == row["block_bytes"]
     assert row["block_bytes"] / block == row["bytes_per_token"]
 
@@ -59,6 +59,7 @@ def test_a_plan_of_the_model_has_these_bytes(name: str) -> None:
         "engine": "lmdeploy",
         "engine_options": {"quant_policy": row["quant_policy"], "max_batch_size": "1"},
     }
+    asked["engine"] = "lmdeploy@0.14"
     made = plan(_MODELS[row["name"]], seq=row["block_size"], kv_memory=2**35, **asked)
     longer = plan(_MODELS[row["name"]], seq=3 * row["block_size"] + 1, kv_memory=2**35, **asked)
     assert made.pool is not None
@@ -68,6 +69,45 @@ def test_a_plan_of_the_model_has_these_bytes(name: str) -> None:
     assert longer.cache.total_bytes - made.cache.total_bytes == 3 * row["tp"] * row["block_bytes"]
 
 
-def test_the_file_has_all_rows() -> None:
+def newest() -> list[Row]:
+    """The rows of 0.18.0."""
+    cases: list[Row] = json.loads((GOLDEN / "lmdeploy_newest.json").read_text(encoding="utf-8"))["cases"]
+    return cases
+
+
+@pytest.mark.parametrize("row", newest(), ids=lambda row: f"{row['name']} q{row['quant_policy']} tp{row['tp']}")
+def test_a_block_of_the_newest_release(row: Row) -> None:
+    """All pieces of a block; an indexer's keys are those of the layers that have one."""
+    form, block = FORMATS[int(row["quant_policy"])], row["block_size"]
+    index, heads = row.get("index_dim", 0), max(1, row["kv_heads"] // row["tp"])
+    shape = Shape(heads=heads, key=row["k_dim"], value=row["v_dim"], index_dim=index)
+    rows_ = bool(index) and form.policy == 16
+    pieces = pytorch_pieces(shape, NONE if index else form, block, block, fp8_rows=rows_)
+    layers = row["layers"]
+    indexed = row.get("index_layers", layers)
+    layout = PoolLayout(
+        layers=layers, index_layers=indexed, pieces=pieces, state_layers=0, states=(), alignment=256, index_apart=True
+    )
+    assert layout.block_bytes == row["block_bytes"] == row["bytes_per_token"] * block
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "block_bytes"),
+    [
+        ("deepseek-ai/DeepSeek-V3.2", "auto", 5_012_736),
+        ("deepseek-ai/DeepSeek-V3.2", "fp8", 3_076_352),
+        ("zai-org/GLM-5", "auto", 6_409_728),
+        # 78 latents of 64 x 576 x 2 bytes, and 21 indexers of 64 x 132.
+        ("zai-org/GLM-5.2", "auto", 5_928_192),
+    ],
+)
+def test_a_plan_by_the_newest_release(model: str, dtype: str, block_bytes: int) -> None:
+    """Sparse latents are in bf16 unless fp8 is named, in a plan too; what it stores is a block."""
+    made = plan(model, seq=64, kv_memory=2**35, engine="lmdeploy", dtype=dtype)
+    assert made.pool is not None
+    assert (made.pool.bytes_per_block, made.cache.per_gpu_bytes) == (block_bytes, block_bytes)
+
+
+def test_the_files_have_all_rows() -> None:
     """No row is passed over."""
-    assert len(rows()) == 16
+    assert (len(rows()), len(newest())) == (16, 18)

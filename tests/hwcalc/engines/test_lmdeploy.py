@@ -27,7 +27,7 @@ GDN = "Qwen/Qwen3.5-35B-A3B"
 def opened(model: str = LLAMA, **wanted: Any) -> LmdeployOccupancy:
     """What LMDeploy holds of a request."""
     options = {name: str(value) for name, value in wanted.pop("options", {}).items()}
-    made = open_request(load_model(model), engine="lmdeploy", engine_options=options, **{"seq": 64, **wanted})
+    made = open_request(load_model(model), engine_options=options, **{"seq": 64, "engine": "lmdeploy", **wanted})
     assert isinstance(made, LmdeployOccupancy)
     return made
 
@@ -84,9 +84,9 @@ def test_a_block_is_reserved_and_a_session_ends_one_earlier() -> None:
 def test_blocks_by_their_number() -> None:
     """Whatever the memory: TurboMind of 0.14 by cache_max_entry_count, PyTorch by num_gpu_blocks; more than there is do not start."""
     for options in ({"backend": "turbomind", "cache_max_entry_count": 100}, {"num_gpu_blocks": 100}):
-        found = pool(opened(options=options), 100 * 8_388_608)
+        found = pool(opened(options=options, engine="lmdeploy@0.14"), 100 * 8_388_608)
         assert (found.blocks, found.fits) == (100, True)
-        short = pool(opened(options=options), 100 * 8_388_608 - 1)
+        short = pool(opened(options=options, engine="lmdeploy@0.14"), 100 * 8_388_608 - 1)
         assert (short.fits, short.message) == (False, "CUDA out of memory. Tried to allocate 0.78 GiB.")
     states = opened(GDN, options={"num_gpu_blocks": 100, "max_batch_size": 1})
     needed = 100 * states.deployment.layout.block_bytes + states.block_pool.state_bytes
@@ -115,7 +115,8 @@ def test_states_of_all_slots() -> None:
     assert made.block_pool.state_bytes == 1026 * 33_423_360
     assert made.stored_bytes == made.block_pool.state_bytes + 64 * 20_480
     assert opened(GDN, options={"max_batch_size": 8, "prefix_cache_state_budget": 5}).deployment.settings.slots == 15
-    assert opened(GDN, options={"max_batch_size": 8, "backend": "turbomind"}).deployment.settings.slots == 8
+    old = opened(GDN, options={"max_batch_size": 8, "backend": "turbomind"}, engine="lmdeploy@0.14")
+    assert old.deployment.settings.slots == 8
     wide = opened(GDN, options={"fp32_mamba_ssm_dtype": "true"})
     assert wide.deployment.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
     assert wide.reported().environment == ("LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1",)
@@ -243,10 +244,37 @@ def test_refusals(model: str, wanted: dict[str, Any], error: type[KvplanError]) 
 
 
 def test_sparse_latents_have_a_format_of_their_own() -> None:
-    """DeepSeek-V3.2: 61 x (656 + 128 + 4) bytes a token, whatever is asked for, which is said."""
-    made = opened("deepseek-ai/DeepSeek-V3.2", dtype="int8")
+    """DeepSeek-V3.2: 61 x (656 + 128 + 4) bytes a token, whatever is asked for, which is said; since 0.16 other formats are refused."""
+    made = opened("deepseek-ai/DeepSeek-V3.2", dtype="int8", engine="lmdeploy@0.15")
     assert pool(made, GIB).bytes_per_token == 61 * (656 + 128 + 4) == 48_068
     assert "dtype-ignored" in {note.code for note in made.notes}
+    assert opened("deepseek-ai/DeepSeek-V3.2", engine="lmdeploy@0.16").deployment.settings.fp8_rows
+    for release in ("0.16", "0.18"):
+        with pytest.raises(UnsupportedError, match="Sparse MLA does not support"):
+            opened("deepseek-ai/DeepSeek-V3.2", dtype="int8", engine=f"lmdeploy@{release}")
+
+
+def test_the_buffer_of_indexers() -> None:
+    """Since 0.17 a forward pass has 512 MiB for their scores: (8,192 + 2,048) x 129,280 x 2 + 536,870,912 bytes."""
+    for release, more in (("0.16", 0), ("0.17", 512 * 2**20), ("0.18", 512 * 2**20)):
+        made = opened("deepseek-ai/DeepSeek-V3.2", engine=f"lmdeploy@{release}")
+        assert shares_with(made, 60 * GIB).runtime == 10_240 * 129_280 * 2 + more
+
+
+@pytest.mark.parametrize(
+    ("model", "release", "options", "words"),
+    [
+        ("bigcode/starcoder2-7b", "0.15", {}, "it was there before 0.15"),
+        ("moonshotai/Kimi-K2.5", "0.16", {}, "it is there since 0.17"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "0.15", {"backend": "turbomind"}, "it is there since 0.16"),
+        (LLAMA, "0.15", {"backend": "turbomind", "cache_max_entry_count": 100}, "no longer accepts"),
+        (GDN, "0.15", {"backend": "turbomind"}, "slabs"),
+    ],
+)
+def test_what_a_release_does_not_have(model: str, release: str, options: dict[str, Any], words: str) -> None:
+    """Classes that came and went (module_map.py), and TurboMind's region of objects since 0.15."""
+    with pytest.raises(KvplanError, match=words):
+        opened(model, engine=f"lmdeploy@{release}", options=options)
 
 
 def test_the_budget_of_a_gpu() -> None:
@@ -268,7 +296,8 @@ def test_the_budget_of_a_gpu() -> None:
 def test_versions() -> None:
     """A patch has the rules of its release."""
     engine, _ = find_engine("lmdeploy")
-    assert {engine.version(text) for text in (None, "0.14", "0.14.0")} == {"0.14"}
+    assert {engine.version(text) for text in ("0.14", "0.14.0")} == {"0.14"}
+    assert {engine.version(text) for text in (None, "0.18", "0.18.0")} == {"0.18"}
     with pytest.raises(UnknownNameError):
         engine.version("0.9")
-    assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).deployment.version == "0.14"
+    assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).deployment.version == "0.18"

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.vllm.rules import RELEASES, nearest_release, resolve, since
+from hwcalc.engines.vllm.rules import RELEASES, nearest_release, resolve
 from hwcalc.errors import UnknownNameError, UnsupportedError
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.report.emit import emitted
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.engines import vllm_cases

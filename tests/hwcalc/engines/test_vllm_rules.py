@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.vllm.rules import TABLE, Rule, resolve, rules_of, since
+from hwcalc.engines.vllm.rules import TABLE, Rule, resolve, rules_of
 from hwcalc.errors import UnknownNameError, UnsupportedError
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_cases import RELEASES, Case, answer
 from tests.hwcalc.engines.vllm_layer_cases import LAYER_CASES

@@ -12,10 +12,9 @@ from hwcalc import load_model
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
-from hwcalc.engines.vllm.rules import since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import opened
 
