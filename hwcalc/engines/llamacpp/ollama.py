@@ -1,7 +1,7 @@
 """Ollama: the llama-server that it starts, with its names for what can be set, and what it tells the server by itself.
 
 Since 0.30, Ollama runs every GGUF file as a ``llama-server`` of its own (``llm/llama_server.go``); before, it had a runner with other memory.
-Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all that is here.
+Read in the releases 0.30.0 to 0.33.0 (rc2), which agree in all that is here.
 """
 
 from __future__ import annotations
@@ -332,17 +332,17 @@ class Ollama(Llamacpp):
     name: ClassVar[str] = "ollama"
     title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
     label: ClassVar[str] = "Ollama"
-    versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
+    versions: ClassVar[tuple[str, ...]] = ("0.33", "0.32", "0.31", "0.30")
     facts: ClassVar[Facts] = replace(Llamacpp.facts, choices=None)
     command: ClassVar[Command] = OllamaCommand()
-    source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
+    source: ClassVar[str] = "Ollama 0.33.0, llm/llama_server.go, server/sched.go"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {option.name: option for option in _OWN}
         | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
     )
 
     def _resolve_version(self, requested: str) -> str:
-        """``0.32.15`` has the rules of 0.32."""
+        """``0.33.1`` has the rules of 0.33."""
         minor = ".".join(requested.removeprefix("v").split(".")[:2])
         if minor in self.versions:
             return minor

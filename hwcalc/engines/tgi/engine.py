@@ -6,8 +6,8 @@ is left (``warmup`` in ``flash_causal_lm.py``). Block 0 is for health checks (``
 (``get_cuda_free_memory`` in ``utils/import_utils.py``): with a ``TGI_WIGGLE_ROOM`` of 0.9, a tenth of the total stays free; CUDA graphs are captured into it
 afterwards. A model of Mamba has no pool: its states are made for each batch.
 
-Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` (resolve_attention, get_head_dim, compute_optimal, vram_maximum,
-the default of ``max_batch_prefill_tokens``, and the flags), ``server/text_generation_server/models/{globals,flash_causal_lm,mamba,__init__}.py``,
+Read, not run, in 3.3.7 (commit db931fcf42da, which calls itself 3.3.6-dev0), whose memory is that of 3.3.6: ``launcher/src/main.rs``
+(resolve_attention, get_head_dim, compute_optimal, vram_maximum, the default of ``max_batch_prefill_tokens``, and the flags), ``server/text_generation_server/models/{globals,flash_causal_lm,mamba,__init__}.py``,
 ``layers/attention/kv_cache.py``.
 """
 
@@ -648,8 +648,8 @@ class Tgi(GeneralEngine):
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "bnb4")
     command: ClassVar[Command] = TgiCommand()
-    versions: ClassVar[tuple[str, ...]] = ("3.3.6",)
-    source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
+    versions: ClassVar[tuple[str, ...]] = ("3.3.7", "3.3.6")
+    source: ClassVar[str] = "TGI 3.3.7 (db931fcf42da), models/flash_causal_lm.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}

@@ -117,6 +117,8 @@ def test_values_of_a_request_are_changed_by_their_own_names() -> None:
         ("sglang", "0.5.2", None),
         ("tgi", "3.3.6-dev0", "3.3.6"),
         ("tensorrt-llm", "1.4.0rc1", "1.4"),
+        ("tgi", "3.3.7", "3.3.7"),
+        ("ollama", "0.33.0", "0.33"),
         ("lmdeploy", "0.14.2", "0.14"),
         ("lmdeploy", "0.1", None),
         ("mlx", "0", None),
