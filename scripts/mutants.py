@@ -10,7 +10,7 @@ off by one. The faults are those of cosmic-ray, which has to be installed beside
 
 Places are drawn at random, each place with the same chance, and of each place one fault. Faults that Python's compiler does not see, such
 as those in an annotation, are not drawn. Every mutant lives in a copy of the checkout: first run the tests that run the changed line, those
-that run the fewest lines before the others, then up to 460 more of those tests. A mutant is killed by a test that fails or by a run that does not
+that run the fewest lines before the others, then up to 460 more of those tests, of each file in turn. A mutant is killed by a test that fails or by a run that does not
 end. The survivors that are known, with the reason why no test could notice or need notice them, are in tests/mutants.yaml.
 
 Exit 1 from ``report`` if more than one in twenty survives without a reason.
@@ -28,9 +28,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from queue import Queue
 from typing import Any, Final, NamedTuple
@@ -240,6 +241,18 @@ def _fails(tree: Path, tests: list[str]) -> str | None:
     return failed[0][:200] if failed else f"exit {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
 
 
+def spread(tests: Sequence[str]) -> list[str]:
+    """The tests, one of each file in turn: those of one file notice much the same.
+
+    >>> spread(["a::1", "a::2", "b::1"])
+    ['a::1', 'b::1', 'a::2']
+    """
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.partition("::")[0], []).append(test)
+    return [test for row in zip_longest(*files.values()) for test in row if test is not None]
+
+
 def judge(mutant: Mutant, tree: Path, coverage: Coverage) -> dict[str, Any]:
     """What became of a mutant: the test that failed, or none; with its changed line."""
     text, path = mutated(mutant), tree / mutant.file
@@ -249,7 +262,7 @@ def judge(mutant: Mutant, tree: Path, coverage: Coverage) -> dict[str, Any]:
     changed = [new for old, new in zip(original.splitlines(), text.splitlines(), strict=False) if old != new]
     path.write_text(text, encoding="utf-8")
     try:
-        for some in (tests[:FIRST], tests[FIRST:MOST]):
+        for some in (tests[:FIRST], spread(tests[FIRST:])[: MOST - FIRST]):
             if some and killer is None:
                 killer, ran = _fails(tree, some), ran + len(some)
     finally:

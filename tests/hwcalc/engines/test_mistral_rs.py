@@ -47,6 +47,7 @@ def pool_of(model: str, mb: int, **asked: Any) -> Any:
     [
         (None, {}, "bf16"),
         ("l4", {}, "bf16"),
+        ("a100-sxm4-80gb", {}, "bf16"),
         # Below compute capability 8.0 bf16 is skipped (mistralrs-core/src/utils/normal.rs, MIN_BF16_CC = 800).
         ("v100-sxm2-32gb", {}, "fp16"),
         ("t4", {}, "fp16"),

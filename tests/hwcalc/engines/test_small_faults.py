@@ -8,14 +8,33 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model, plan
+from hwcalc.engines import find_engine
+from hwcalc.engines.memory import device_context
 from hwcalc.engines.sglang.layout import StageCells
 from hwcalc.engines.sglang.pools import cell_size
+from hwcalc.engines.stored import OwnRule
 from hwcalc.engines.vllm.formats import quantizing_flag
 from hwcalc.errors import UsageError
-from hwcalc.formulas.formats import BNB4, BNB4_DOUBLE
+from hwcalc.formulas.formats import (
+    AWQ,
+    BNB4,
+    BNB4_DOUBLE,
+    BNB8,
+    FP8_BLOCK,
+    FP8_CHANNEL,
+    GPTQ,
+    INT4,
+    INT8,
+    MXFP4,
+    NVFP4,
+    WeightFormat,
+)
 from hwcalc.formulas.weights import Weight, WeightRole
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.profiles.gpus import built_in_gpus
+from hwcalc.report.emit import emitted
 
 
 def part(made: Plan, name: str) -> tuple[int, int, int]:
@@ -120,3 +139,125 @@ def test_the_share_that_lmdeploy_keeps_for_blocks() -> None:
     made = [plan("Qwen/Qwen3-8B", engine_options={"cache_max_entry_count": share}, **asked).pool for share in ("0.8", "0.4")]
     whole, half = (pool.budget_bytes for pool in made if pool is not None)
     assert abs(whole - 2 * half) <= 2
+
+
+@pytest.mark.parametrize(
+    ("form", "size"),
+    [
+        # 256 x 1,024 numbers: rows of 1,024, groups of 16, 32 and 128 along a row, tiles of 128 x 128.
+        (INT8, 256 * 1024 + 256 * 2),
+        (FP8_CHANNEL, 256 * 1024 + 256 * 2),
+        (BNB8, 256 * 1024 + 256 * 4),
+        (FP8_BLOCK, 256 * 1024 + 2 * 8 * 4),
+        (MXFP4, 256 * 1024 // 2 + 256 * 32),
+        (NVFP4, 256 * 1024 // 2 + 256 * 64 + 8),
+        (INT4, 256 * 1024 // 2 + 256 * 8 * 2),
+        (AWQ, 256 * 1024 // 2 + 256 * 8 * 2 + 256 * 8 // 2),
+        (GPTQ, 256 * 1024 // 2 + 256 * 8 * 2 + 256 * 8 // 2 + 1024 * 4),
+    ],
+    ids=lambda value: value.name if isinstance(value, WeightFormat) else "",
+)
+def test_numbers_and_their_scales(form: WeightFormat, size: int) -> None:
+    """Each format by its own words, which state bits, the scale of a row, a group or a tile, and zero points."""
+    weight = Weight(path="a.weight", shape=(256, 1024), role=WeightRole.LINEAR)
+    assert form.bytes(weight) == size
+
+
+def test_a_context_is_the_driver_and_its_kernels() -> None:
+    """At every end of the two estimates."""
+    found, profile = device_context(built_in_gpus()["l4"]), runtime_profile()
+    driver, kernels = profile.estimate("context.cuda"), profile.estimate("kernels")
+    assert (found.low, found.expected, found.high) == tuple(
+        int(getattr(driver, end) + getattr(kernels, end)) for end in ("low", "expected", "high")
+    )
+
+
+def test_a_group_that_divides_a_head_is_named() -> None:
+    """Phi-3's heads of 96 numbers have no groups of 64, and have groups of 32."""
+    with pytest.raises(UsageError, match="does not divide a head of 96") as raised:
+        plan("microsoft/Phi-3-mini-4k-instruct", seq=512, engine="mlx", engine_options={"kv_bits": "4", "kv_group_size": "64"})
+    assert raised.value.hint.startswith("Use: --engine-option kv_group_size=32.")
+
+
+def test_rules_of_an_engine_differ_in_words_and_in_number() -> None:
+    """They are equal in both or not at all."""
+    assert OwnRule("blocks", 1) == OwnRule("blocks", 1)
+    assert OwnRule("blocks", 1) != OwnRule("blocks", 2)
+    assert OwnRule("blocks", 1) != OwnRule("pages", 1)
+
+
+def test_one_token_is_a_sequence() -> None:
+    """Llama-3.1-8B: 32 layers x 2 x 8 heads x 128 numbers of 2 bytes; none is wrong."""
+    assert plan("meta-llama/Llama-3.1-8B", seq=1, offline=True).cache.total_bytes == 131_072
+    with pytest.raises(UsageError, match="out of range: 0"):
+        plan("meta-llama/Llama-3.1-8B", seq=0, offline=True)
+
+
+def test_a_layout_that_nobody_named_is_told() -> None:
+    """Four GPUs without sizes are planned as tp 4, which is said; named sizes and a single GPU say nothing."""
+    asked: dict[str, Any] = {"seq": 4096, "gpu": "l4", "offline": True, "engine": "vllm"}
+
+    def notes(**sizes: int) -> list[str]:
+        return [note.message for note in plan("meta-llama/Llama-3.1-8B", **asked, **sizes).notes if note.code == "layout"]
+
+    assert notes(gpus=4) == ["4 GPUs are planned as tp 4. Another layout: --tp, --pp, --dp, --ep."]
+    assert notes(gpus=4, tp=4) == notes() == []
+
+
+def test_half_of_a_sequence_is_the_example_of_a_prompt() -> None:
+    """Samples branch off behind a prompt: the error names a prompt of half the tokens."""
+    with pytest.raises(UsageError) as raised:
+        plan("meta-llama/Llama-3.1-8B", seq=4096, samples=4, engine="vllm", offline=True)
+    assert "--prompt 2048" in raised.value.hint
+
+
+def test_a_prefix_is_kept_once_by_the_older_engine_too() -> None:
+    """VLLM 0.8, Llama-3.1-8B: 64 blocks of 16 tokens for all, and 64 for each of four; 16 x 131,072 bytes each."""
+    asked: dict[str, Any] = {"seq": 2048, "batch": 4, "shared_prefix": 1024, "offline": True}
+    made = plan("meta-llama/Llama-3.1-8B", engine="vllm@0.8.5", engine_options={"enable_prefix_caching": "true"}, **asked)
+    assert made.cache.total_bytes == (64 + 4 * 64) * 16 * 131_072
+
+
+def test_ollamas_default_of_one_slot_can_be_named() -> None:
+    """``num_parallel=1`` is what a plan of one sequence has anyway."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "ollama", "offline": True}
+    named = plan("meta-llama/Llama-3.1-8B", engine_options={"num_parallel": "1"}, **asked)
+    assert named.cache.total_bytes == plan("meta-llama/Llama-3.1-8B", **asked).cache.total_bytes
+
+
+def test_a_share_of_memory_is_a_flag_where_one_is_given() -> None:
+    """SGLang: ``--memory-utilization`` is ``--mem-fraction-static``, once, and no flag without it."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "sglang", "offline": True, "gpu": "l4"}
+
+    def flags(**more: Any) -> int:
+        return emitted(plan("meta-llama/Llama-3.1-8B", **asked, **more), "sglang").count("--mem-fraction-static")
+
+    assert flags() == 0
+    assert flags(memory_utilization=0.8) == flags(engine_options={"mem_fraction_static": "0.8"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("weights", "q4_k_m", "--isq q4k"),
+        ("seq", 4096, "--max-seq-len 4096"),
+        ("memory_utilization", 0.8, "--pa-memory-fraction 0.8"),
+        ("dtype", "fp8", "--pa-cache-type f8e4m3"),
+        ("xyz", 1, ""),
+    ],
+)
+def test_flags_of_mistral_rs(name: str, value: Any, flag: str) -> None:
+    """Each option has its own flag, and an unknown one none."""
+    assert find_engine("mistral-rs")[0].command.flag(name, value) == flag
+
+
+def test_the_manager_of_tensorrt_llm_is_an_entry() -> None:
+    """Of its file; options that are no entries of the cache's section are none."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "tensorrt-llm", "gpu": "h100", "offline": True}
+
+    def content(**options: str) -> str:
+        return emitted(plan("meta-llama/Llama-3.1-8B", engine_options=options, **asked), "tensorrt-llm")
+
+    assert "use_kv_cache_manager_v2: true" in content(manager="v2")
+    assert "use_kv_cache_manager_v2: false" in content(manager="v1")
+    assert "use_kv_cache_manager_v2" not in content(max_batch_size="8", enable_block_reuse="false")
