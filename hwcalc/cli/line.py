@@ -335,7 +335,7 @@ VLLM: Final[Mapping[str, tuple[str, ...]]] = {
 
 VLLM_OPTIONS: Final = (
     "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "cpu_offload_gb", "kv_offloading_size",
-    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend", "all2all_backend",
+    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend", "all2all_backend", "limit_mm_per_prompt",
 )  # fmt: skip
 """Engine options of vLLM with a value; the flag has the same name."""
 

@@ -15,7 +15,7 @@ from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.formats import ALWAYS_MADE, LONG_NAMES, SINCE, quantizing_flag
 from hwcalc.engines.vllm.layer_specs import KINDS
 from hwcalc.engines.vllm.rules import NEWEST, REPLICAS_SINCE, VERSIONS, resolve
-from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, TEXT_ALONE_SINCE, model_and_tokens
+from hwcalc.engines.vllm.settings import DRAFTED, MAX_LENGTH, TEXT_ALONE_SINCE, model_and_tokens, parse_limits
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import planned_version, since
@@ -48,6 +48,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = {
         ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
         ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
         ("language_model_only", "take no images or sound: towers are not loaded", "false", _FLAG),
+        ("limit_mm_per_prompt", "items of each kind that a prompt may have", "no limit", parse_limits),
         ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
         ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
         ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
@@ -103,6 +104,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "gdn_prefill_backend": Flag("--gdn-prefill-backend", "0.18", values=_DELTA_BACK_ENDS),
     "enforce_eager": Flag("--enforce-eager", negated="0.9"),
     "language_model_only": Flag("--language-model-only", TEXT_ALONE_SINCE, negated=TEXT_ALONE_SINCE),
+    "limit_mm_per_prompt": Flag("--limit-mm-per-prompt"),
     "all2all_backend": Flag("--all2all-backend", "0.11.1"),
     "mamba_cache_dtype": Flag("--mamba-cache-dtype", "0.10.1", values=_STATES),
     "mamba_ssm_cache_dtype": Flag("--mamba-ssm-cache-dtype", "0.10.1", values=_STATES),
@@ -185,6 +187,10 @@ def _option(name: str, value: str, version: str) -> list[str]:
         else:
             document["num_speculative_tokens"] = int(rest)
         return flag_words("speculative", version, json.dumps(document))
+    if name == "limit_mm_per_prompt":
+        import json
+
+        return flag_words(name, version, json.dumps(parse_limits(name, value)))
     if value == AUTO:
         return []
     words = flag_words(name, version, LONG_NAMES.get(value, value))

@@ -6,12 +6,14 @@ config of the tokenizer may lower that; kvplan does not read it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from hwcalc.data import json_data
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.options import is_on
 from hwcalc.engines.setup import Parallel
@@ -19,7 +21,7 @@ from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.specs import ceil_div
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
@@ -452,9 +454,61 @@ _UNMARKED_TOWERS: Final = frozenset({
 })  # fmt: skip
 
 
+LIMITS_SINCE: Final = "0.15"
+"""The first release that leaves out towers of which ``--limit-mm-per-prompt`` takes nothing."""
+
+
+def parse_limits(name: str, value: str) -> dict[str, int]:
+    """How many items of each kind a prompt may have: ``{"image": 0, "video": 0}``, or ``image=0,video=0``.
+
+    >>> parse_limits("limit_mm_per_prompt", '{"video": 0, "image": 2}')
+    {'image': 2, 'video': 0}
+    """
+    written = value.strip().removeprefix("{").removesuffix("}")
+    found = re.findall(r"""['"]?([a-z_]{1,20})['"]?\s{0,9}[:=]\s{0,9}([0-9]{1,9})\s{0,9}(?:,\s{0,9}|$)""", written)
+    bare = re.sub(r"['\"\s]", "", written)
+    if not found or len(bare) != sum(len(kind) + 1 + len(count) for kind, count in found) + bare.count(","):
+        raise UsageError(
+            f"engine option {name}={brief(value, 60)} names no kinds with their numbers.",
+            hint=f'Write: --engine-option {name}=image=0,video=0, or as vLLM does: {{"image": 0, "video": 0}}',
+        )
+    return {kind: int(count) for kind, count in sorted(found)}
+
+
+_SOUND: Final = frozenset({"audio"})
+
+
+@lru_cache(maxsize=1)
+def _towers() -> Mapping[str, tuple[frozenset[str], ...]]:
+    """Class -> for each of its towers, the kinds of items that it reads."""
+    known: dict[str, list[str]] = json_data(__file__, "towers.json")["classes"]
+    return {
+        name: tuple(frozenset(kinds.split()) for kinds in towers.split(" + "))
+        for towers, classes in known.items()
+        for name in classes
+    }
+
+
 def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
-    """Whether vLLM loads what reads images and sound: unless ``language_model_only`` is set, and the class marks its towers."""
-    return not is_on(options.get("language_model_only")) or model.architecture in _UNMARKED_TOWERS
+    """Whether vLLM loads what reads images and sound: unless ``language_model_only`` is set, or nothing of what they read is taken, and
+    the class marks its towers. Raises an error if it leaves out some of several towers.
+    """
+    if model.architecture in _UNMARKED_TOWERS:
+        return True
+    limits = options.get("limit_mm_per_prompt")
+    if is_on(options.get("language_model_only")) or limits is None:
+        return not is_on(options.get("language_model_only"))
+    none = {kind for kind, count in parse_limits("limit_mm_per_prompt", limits).items() if not count}
+    # A config without a part of its own for sound has no tower for it, whatever its class can have.
+    towers = [one for one in _towers().get(model.architecture or "", ()) if one != _SOUND or model.config.get("audio_config")]
+    left_out = [kinds <= none for kinds in towers]
+    if any(left_out) and not all(left_out):
+        takes = " and ".join("/".join(sorted(kinds)) for kinds in towers)
+        raise UnsupportedError(
+            f"{model.architecture} has towers for {takes}; kvplan plans it with all of them or with none.",
+            hint="Leave out limit_mm_per_prompt, or use: --engine-option language_model_only=true",
+        )
+    return not any(left_out)
 
 
 MAX_LENGTH: Final = "max_model_len"

@@ -20,7 +20,7 @@ from hwcalc.engines.stored import check_heads
 from hwcalc.engines.vllm.formats import SINCE, check_weights, read_kv_dtype
 from hwcalc.engines.vllm.layer_specs import STATE_KINDS, expands_latents
 from hwcalc.engines.vllm.rules import nearest_release, rules_of
-from hwcalc.engines.vllm.settings import TEXT_ALONE_SINCE, cached_kinds
+from hwcalc.engines.vllm.settings import LIMITS_SINCE, TEXT_ALONE_SINCE, cached_kinds
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -108,6 +108,12 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
         raise UnsupportedError(
             f"vLLM {version} has no --language-model-only: it came with {TEXT_ALONE_SINCE}.",
             hint=f"Use: --engine vllm@{TEXT_ALONE_SINCE}, or a newer version.",
+        )
+    limits = setup.options.get("limit_mm_per_prompt")
+    if limits is not None and planned_version(version) < since(LIMITS_SINCE):
+        raise UnsupportedError(
+            f"What vLLM {version} does with limit_mm_per_prompt is not known to kvplan: since {LIMITS_SINCE} it leaves towers out.",
+            hint=f"Use: --engine vllm@{LIMITS_SINCE}, or a newer version.",
         )
     if rules.engine == "V0":
         _check_v0(deployment)

@@ -91,6 +91,7 @@ def read_arguments(facts: Facts, text: str) -> None:
     for name, fact in WORDS.items():
         set_word(facts, fact, _word(text, name))
     _speculation(facts, text)
+    _limits(facts, text)
     if "pooler_config=PoolerConfig(" in text or "runner_type='pooling'" in text:
         facts.add("pooling", 1)
     version = _VERSION.search(text)
@@ -127,6 +128,17 @@ def _word(text: str, name: str) -> str:
     if rest[:1] in ("'", '"'):
         return rest[1:].partition(rest[0])[0]
     return _END_OF_WORD.split(rest, maxsplit=1)[0]
+
+
+def _limits(facts: Facts, text: str) -> None:
+    """Read ``limit_mm_per_prompt`` where it takes nothing of some kind: ``{'image': 0, 'audio': 0}``."""
+    place = _place(text, "limit_mm_per_prompt")
+    written = _LIMITS.match(text, place) if place >= 0 else None
+    if written is not None and any(word.strip(" '\"").endswith(("0", "0}")) for word in written[1].split(",")):
+        facts.add("limit_mm_per_prompt", written[1])
+
+
+_LIMITS: Final = re.compile(r"\s{0,9}(\{(?:\s{0,9}['\"][a-z_]{1,20}['\"]: {0,9}[0-9]{1,9},?){1,9}\})")
 
 
 def _speculation(facts: Facts, text: str) -> None:
@@ -379,6 +391,9 @@ class VllmLog(Dialect):
                 options[name] = str(fact.value)
         # These are off by default, and stated to the plan only if they are on.
         options |= {name: "true" for name in ("enforce_eager", "language_model_only") if facts.word(name) == "true"}
+        limits = facts.word("limit_mm_per_prompt")
+        if limits is not None:
+            options["limit_mm_per_prompt"] = limits
         back_end = facts.word("all2all_backend")
         if back_end in BACK_ENDS:
             options["all2all_backend"] = back_end

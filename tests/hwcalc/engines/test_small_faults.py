@@ -197,7 +197,7 @@ def test_a_layout_that_nobody_named_is_told() -> None:
     """Four GPUs without sizes are planned as tp 4, which is said; named sizes and a single GPU say nothing."""
     asked: dict[str, Any] = {"seq": 4096, "gpu": "l4", "offline": True, "engine": "vllm"}
 
-    def notes(**sizes: int) -> list[str]:
+    def notes(**sizes: Any) -> list[str]:
         return [note.message for note in plan("meta-llama/Llama-3.1-8B", **asked, **sizes).notes if note.code == "layout"]
 
     assert notes(gpus=4) == ["4 GPUs are planned as tp 4. Another layout: --tp, --pp, --dp, --ep."]

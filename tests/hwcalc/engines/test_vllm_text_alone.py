@@ -7,8 +7,10 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.result import Plan
+from hwcalc.reconcile.dialects.vllm import read_arguments
+from hwcalc.reconcile.facts import Facts
 from hwcalc.units import GIB
 from tests.hwcalc.command import Capture, run
 
@@ -54,3 +56,54 @@ def test_the_flag_is_read_and_written(capsys: Capture) -> None:
     """As vLLM spells it."""
     asked = (QWEN, "--engine", "vllm", "--gpu", "h200", "--seq", "32k", "--language-model-only", "--emit", "vllm")
     assert "--language-model-only" in run(capsys, *asked)[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "limits", "alone"),
+    [
+        # Gemma 3's tower is marked for images, Qwen3.6's for images and videos (models/gemma3_mm.py, models/qwen3_5.py).
+        (GEMMA, "image=0", True),
+        (GEMMA, '{"image": 0, "video": 0}', True),
+        (GEMMA, "image=1", False),
+        (QWEN, '{"image": 0}', False),
+        (QWEN, "{'image': 0, 'video': 0}", True),
+        ("Qwen/Qwen3-8B", "image=0", False),
+    ],
+)
+def test_limits_of_nothing(model: str, limits: str, alone: bool) -> None:
+    """A tower is left out where nothing of what it reads is taken."""
+    made = parts(planned(model, limit_mm_per_prompt=limits))
+    assert made == (parts(planned(model, **ONLY)) if alone else parts(planned(model)))
+
+
+@pytest.mark.parametrize("limits", ["", "1", "image", "image=0;video=0", '{"image": -1}', '{"image": 0, "x"}', "{}"])
+def test_limits_that_are_none(limits: str) -> None:
+    """Kinds without numbers are wrong usage."""
+    with pytest.raises(UsageError, match="names no kinds"):
+        planned(GEMMA, limit_mm_per_prompt=limits)
+
+
+def test_some_of_several_towers() -> None:
+    """Gemma 4 E2B reads images by one tower and sound by another: both or none; its 26B has none for sound. 0.14 is not known to leave any out."""
+    with pytest.raises(UnsupportedError, match="towers for audio and image/video"):
+        planned("google/gemma-4-E2B-it", limit_mm_per_prompt="image=0,video=0")
+    for model, limits in (("google/gemma-4-E2B-it", "image=0,video=0,audio=0"), ("google/gemma-4-26B-A4B-it", "image=0,video=0")):
+        assert parts(planned(model, limit_mm_per_prompt=limits)) == parts(planned(model, **ONLY))
+    with pytest.raises(UnsupportedError, match=r"since 0\.15"):
+        planned(GEMMA, "0.14", limit_mm_per_prompt="image=0")
+
+
+def test_limits_are_read_and_written(capsys: Capture) -> None:
+    """As vLLM spells them."""
+    asked = (GEMMA, "--engine", "vllm", "--gpu", "h200", "--seq", "32k", "--limit-mm-per-prompt", '{"image":0}', "--emit", "vllm")
+    assert """--limit-mm-per-prompt '{"image": 0}'""" in run(capsys, *asked)[1]
+
+
+def test_limits_of_a_log() -> None:
+    """Those of zero count; a log that takes images states none."""
+    facts = Facts()
+    read_arguments(facts, "non-default args: {'model': 'a/b', 'limit_mm_per_prompt': {'image': 0, 'audio': 0}, 'seed': 1}")
+    assert facts.word("limit_mm_per_prompt") == "{'image': 0, 'audio': 0}"
+    facts = Facts()
+    read_arguments(facts, "non-default args: {'model': 'a/b', 'limit_mm_per_prompt': {'image': 2}}")
+    assert facts.word("limit_mm_per_prompt") is None
