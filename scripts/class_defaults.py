@@ -13,7 +13,7 @@ For every model type that generates text, and every type nested in one as its la
 ``aliases`` (the class's ``attribute_map``), ``nested`` (the model type of each nested config that is not named in the
 file) and ``defaults`` (the value of each field before the class derives anything from it: an absent key takes it, an
 explicit null does not). ``ties`` says which key ties the embeddings, as :func:`ties` measures it,
-and ``filled`` what the class adds to a nested config that leaves it out.
+``filled`` what the class adds to a nested config that leaves it out, and ``absent`` what it puts in the place of a nested config that is not there.
 """
 
 from __future__ import annotations
@@ -134,6 +134,28 @@ def filled(cls: Any) -> dict[str, Any]:
     return out
 
 
+def absent(cls: Any) -> dict[str, Any]:
+    """What a class puts into a nested language model's config that the file does not have at all, beside the defaults of its type."""
+    try:
+        config = cls()
+    except Exception:
+        return {}
+    out: dict[str, Any] = {}
+    for key in LANGUAGE_KEYS:
+        inner = getattr(config, key, None)
+        try:
+            bare = vars(type(inner)()) if inner is not None and getattr(inner, "model_type", None) else {}
+        except Exception:  # noqa: S112  # a class may need more than that
+            continue
+        known = field_defaults(type(inner)) if bare else {}
+        values = vars(inner) if bare else {}
+        new = {name: value for name, value in values.items() if name in known and known[name] != value}
+        # What the type derives from its own defaults is derived from the other values here.
+        if any(bare.get(name) != value for name, value in new.items()) and all(jsonable(value) for value in new.values()):
+            out[key] = new
+    return out
+
+
 def own_type(architecture: str, types: set[str]) -> str | None:
     """The type that a class belongs to, among those that use it: LlamaForCausalLM is llama's, though internlm3 has it too."""
     if len(types) == 1:
@@ -208,6 +230,8 @@ def describe(cls: Any, tower: bool = False) -> dict[str, Any]:
     found = {} if tower else filled(cls)
     if found:
         entry["filled"] = found
+    if not tower and (found := absent(cls)):
+        entry["absent"] = found
     return entry
 
 

@@ -8,6 +8,7 @@ written and as the class writes it out. A config that transformers refuses is pa
     python scripts/class_mutations.py                    # 5,000 configs that transformers builds, of all types
     python scripts/class_mutations.py --count 300 --seed 7
     python scripts/class_mutations.py --type qwen3_next  # of these types alone
+    python scripts/class_mutations.py --each             # each type once, as its class's own defaults make it
 
 Exit 1 if an answer differs. Types of :data:`APART` differ for the reason that stands there, and are told apart.
 """
@@ -214,17 +215,18 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--type", action="append", help="a model type (default: all that generate text)")
     parser.add_argument("--refusals", action="store_true", help="print what kvplan refuses too")
+    parser.add_argument("--each", action="store_true", help="each type once, with few layers and no other change")
     asked = parser.parse_args(words)
     warnings.simplefilter("ignore")
     types, draw = asked.type or sorted(generating()), random.Random(asked.seed)  # noqa: S311
     found: Counter[str] = Counter()
     impossible = set(types)
-    tries = 0
-    while found["built"] < asked.count and tries < 5 * asked.count + len(types):
+    tries, asked.count = 0, len(types) if asked.each else asked.count
+    while found["built"] < asked.count and tries < (len(types) if asked.each else 5 * asked.count + len(types)):
         model_type = types[tries % len(types)]
         tries += 1
         try:
-            document = mutated(model_type, draw)
+            document = few_layers(config_class(model_type)) if asked.each else mutated(model_type, draw)
             notes = list(differences(model_type, document))
         except Exception:  # the class refuses this config
             found["impossible"] += 1

@@ -12,6 +12,7 @@ import json
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Any, Final
 
@@ -54,7 +55,7 @@ _TOWERS: Final = "tower_defaults.json"
 class ClassDefaults:
     """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
 
-    __slots__ = ("aliases", "defaults", "filled", "nested", "ties")
+    __slots__ = ("absent", "aliases", "defaults", "filled", "nested", "ties")
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.aliases: Mapping[str, str] = entry.get("aliases", {})
@@ -62,6 +63,13 @@ class ClassDefaults:
         self.nested: Mapping[str, str] = entry.get("nested", {})
         self.ties: str | None = entry.get("ties")
         self.filled: Mapping[str, Mapping[str, Any]] = entry.get("filled", {})
+        self.absent: Mapping[str, Mapping[str, Any]] = entry.get("absent", {})
+
+    def over(self, values: Mapping[str, Any]) -> ClassDefaults:
+        """The same class, with these values in place of its own defaults."""
+        changed = copy(self)
+        changed.defaults = {**self.defaults, **values}
+        return changed
 
 
 @lru_cache(maxsize=2)
@@ -422,9 +430,12 @@ class Config:
                 self._layers[int(key)] = child
         return self._layers.get(index, self)
 
-    def retyped(self, model_type: str | None) -> Config:
-        """The same document, read as another model type."""
+    def retyped(self, model_type: str | None, nested: str = "") -> Config:
+        """The same document, read as another model type: that of the ``nested`` config that it does not have, if one is named."""
         child = Config(self.raw, model_type, self.where)
+        values = {} if self._class is None else self._class.absent.get(nested, {})
+        if values and child._class is not None:
+            child._class = child._class.over(values)
         child.read, child.asked = self.read, self.asked
         self.children.append(child)
         return child

@@ -124,5 +124,5 @@ def _descend(config: Config) -> Config | None:
     for key in NESTED:
         nested = config.nested_type(key)
         if nested is not None and nested != config.model_type:
-            return config.retyped(nested)
+            return config.retyped(nested, key)
     return None

@@ -168,7 +168,7 @@ _DEEPEST: Final = 4
 def _read(config: Config) -> Reading:
     if config.where.count(".") >= _DEEPEST:
         raise ConfigError(f"{config.where} is nested too deep for a {config.model_type} model.")
-    decoder = config.sub("decoder") or config.retyped(config.nested_type("decoder"))
+    decoder = config.sub("decoder") or config.retyped(config.nested_type("decoder"), "decoder")
     decoder.ignore("add_cross_attention", "cross_attention_hidden_size", "is_decoder")
     family = find_family(decoder.model_type)
     is_pair = decoder.model_type in ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
