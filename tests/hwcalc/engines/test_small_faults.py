@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
+from hwcalc.engines.lmdeploy.deployment import shares_of
+from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
 from hwcalc.engines.memory import device_context
 from hwcalc.engines.sglang.layout import StageCells
 from hwcalc.engines.sglang.pools import cell_size
@@ -261,3 +263,43 @@ def test_the_manager_of_tensorrt_llm_is_an_entry() -> None:
     assert "use_kv_cache_manager_v2: true" in content(manager="v2")
     assert "use_kv_cache_manager_v2: false" in content(manager="v1")
     assert "use_kv_cache_manager_v2" not in content(max_batch_size="8", enable_block_reuse="false")
+
+
+def test_offloaded_blocks_have_a_back_end_by_default_since_0_14() -> None:
+    """VLLM (config/cache.py): before, ``--kv-offloading-size`` needs its back end named."""
+    asked: dict[str, Any] = {"seq": 4096, "offline": True, "gpu": "l4", "engine_options": {"kv_offloading_size": "4"}}
+    for version, named in (("0.13", True), ("0.14", False), ("0.33", False)):
+        line = emitted(plan("Qwen/Qwen3-8B", engine=f"vllm@{version}", **asked), "vllm")
+        assert "--kv-offloading-size 4" in line
+        assert ("--kv-offloading-backend native" in line) is named
+
+
+def test_a_batch_holds_a_video_of_gemma_4() -> None:
+    """VLLM 0.33 logs a batch of 2,496 for Gemma 4 where 2,048 is the default: 32 frames of 70 tokens, two marks and a time of six."""
+    opened: Any = open_request(load_model("google/gemma-4-26B-A4B-it"), engine="vllm", seq=4096, gpu="l4")
+    assert opened.deployment.settings.batched_tokens == 2_496
+
+
+def test_what_lmdeploy_has_too_little_of() -> None:
+    """With less than a forward pass needs there is no cache, and the lack is told: 1 GiB - (tokens + 2 x 1,024) x 128,256 x 2 bytes."""
+    opened: Any = open_request(load_model("meta-llama/Llama-3.1-8B"), engine="lmdeploy", seq=64)
+    shares = shares_of(opened.block_pool, 128_256, 2**28)
+    assert shares.runtime > 2**28
+    assert (shares.cache, shares.unused) == (2**28 - shares.runtime, 0)
+
+
+def test_lmdeploy_loads_what_a_checkpoint_has() -> None:
+    """Sixteen bits as they are; those of 32 bits in fp16 (pytorch/config.py _update_torch_dtype)."""
+    names = {"TinyLlama/TinyLlama-1.1B-Chat-v0.4": "fp16", "Qwen/Qwen3-8B": "bf16"}
+    assert {model: PYTORCH_WEIGHTS.weight_format(load_model(model), None).name for model in names} == names
+
+
+def test_tgi_is_told_a_share_once() -> None:
+    """``--cuda-memory-fraction`` where a share is given, as an option of kvplan or of the engine."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "tgi", "offline": True, "gpu": "l4"}
+
+    def flags(**more: Any) -> int:
+        return emitted(plan("Qwen/Qwen3-8B", **asked, **more), "tgi").count("--cuda-memory-fraction")
+
+    assert flags() == 0
+    assert flags(memory_utilization=0.8) == flags(engine_options={"cuda_memory_fraction": "0.8"}) == 1
