@@ -173,11 +173,12 @@ class LlamacppWords:
         """
         own, slots = set(given), self.slots or 1
         out: list[str] = []
-        for number, flag, option in ((self.context, "-c", "seq"), (self.slots, "-np", "batch")):
-            if number is not None and option in own:
-                message = f"{flag} and --{option} are the same option, and it takes one value."
-                raise UsageError(message, hint="Give one of them.")
-        if self.context is not None:
+        if self.slots is not None and "batch" in own:
+            raise UsageError("-np and --batch are the same option, and it takes one value.", hint="Give one of them.")
+        if self.context is not None and "seq" in own:
+            # The server has a context of its own, and its users send sequences of the other length.
+            self.options["n_ctx"] = str(self.context)
+        elif self.context is not None:
             if self.context % slots:
                 self.options |= {"n_ctx": str(self.context), "n_seq_max": str(slots)}
             if self.context:

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ from hwcalc.engines.sglang.pools import (
 )
 from hwcalc.engines.sglang.settings import (
     ARGUMENTS,
+    MAX_LENGTH,
     OPTIONS,
     SWITCHES,
     SglangSettings,
@@ -44,7 +45,7 @@ from hwcalc.engines.sglang.settings import (
 )
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, InCommon, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
-from hwcalc.engines.subjects import Reported, Traits, WholePrompts
+from hwcalc.engines.subjects import Devices, Reported, Traits, WholePrompts
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.memory import Budget
     from hwcalc.engines.options import CommandInput, EngineOption
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.setup import Setup
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
     from hwcalc.engines.sglang.pools import PoolCurve
     from hwcalc.engines.subjects import PolicyRules
@@ -240,6 +242,15 @@ class SglangDeployment(GeneralDeployment):
             yield Note(code="per-replica", message=message)
 
 
+class SglangDevices(Devices):
+    """All GPUs are alike, and ``context_length`` bounds the length of a sequence where the user names it."""
+
+    def most_tokens(self) -> int | None:
+        deployment = self.occupancy.deployment
+        assert isinstance(deployment, SglangDeployment)
+        return deployment.settings.context if MAX_LENGTH in deployment.setup.options else None
+
+
 class SglangOccupancy(GeneralOccupancy):
     """What the pools of SGLang hold under a load."""
 
@@ -250,7 +261,16 @@ class SglangOccupancy(GeneralOccupancy):
         """The settings of the server."""
         return self.deployment.settings
 
+    @property
+    def devices(self) -> Devices:
+        return SglangDevices(self)
+
     def check(self) -> None:
+        if MAX_LENGTH in self.setup.options and self.tokens > self.settings.context:
+            raise UsageError(
+                f"seq is {self.tokens:,} tokens, and {MAX_LENGTH} allows {self.settings.context:,}.",
+                hint=f"Use: --engine-option {MAX_LENGTH}={self.tokens}",
+            )
         if self.load.sharing.beams > 1:
             raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
         self.tell(*self.deployment.remarks)
@@ -569,10 +589,16 @@ class SglangCommand(Command):
         flag = _FLAGS.get(name) or (f"--{name.replace('_', '-')}" if name in _OWN else "")
         return f"{flag} {text}" if flag else ""
 
+    def settings(self, changed: Mapping[str, Any], setup: Setup, load: Load) -> Mapping[str, Any]:
+        """The server is not told the length of the sequences that users send: its pools are the same."""
+        return {name: each for name, each in changed.items() if name != "seq"}
+
     def words(self, planned: CommandInput) -> list[str]:
         """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
         parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
-        words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model, "--context-length", str(planned.seq)]
+        words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model]
+        if MAX_LENGTH not in planned.options and planned.past_maximum:
+            words += [_FLAGS["seq"], str(planned.seq)]
         if planned.revision is not None:
             words += ["--revision", planned.revision]
         if planned.kv_dtype_named:
@@ -649,7 +675,7 @@ _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "mamba_scheduler_strategy": "--mamba-radix-cache-strategy",
     }
 )
-_OWN: Final = (*ARGUMENTS, "attention_backend")
+_OWN: Final = (MAX_LENGTH, *ARGUMENTS, "attention_backend")
 """Options whose flag is their own name with dashes."""
 _AS_LOADED: Final = {"fp8": "--quantization fp8", "bf16": "--dtype bfloat16", "fp16": "--dtype float16"}
 """Formats that SGLang makes of any model as it loads it."""

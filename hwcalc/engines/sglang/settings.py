@@ -46,6 +46,8 @@ ARGUMENTS: Final = (
 """Options that have the name of a server argument, whose value stands in the log of a start."""
 SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
 """The same, without a value."""
+MAX_LENGTH: Final = "context_length"
+"""The engine option for the longest sequence that a server allows, where that is not the model's own."""
 
 STRATEGIES: Final = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 DSA_BACKENDS: Final = (
@@ -96,6 +98,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
     {
         name: EngineOption(name=name, help=text, default=default, check=check)
         for name, text, default, check in (
+            (MAX_LENGTH, "tokens of the longest sequence that the server allows", "the model's own", integer_option(1, 2**40)),
             ("page_size", "tokens in a page", "1, or what the attention backend needs", integer_option(1, 2**20)),
             ("mem_fraction_static", "share of the GPU for weights and pools", "by GPU", _SHARE),
             ("chunked_prefill_size", "tokens of a prompt in a batch, -1 for all", "by GPU: 2048 to 16384", _chunk),
@@ -335,7 +338,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         tp=setup.parallel.tp,
         pp=stages,
         dp=replicas,
-        context=context_tokens(model),
+        context=_option(options, MAX_LENGTH) or context_tokens(model),
         fraction=_option(options, "mem_fraction_static"),
     )
 

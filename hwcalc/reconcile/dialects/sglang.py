@@ -147,7 +147,7 @@ class SglangLog(Dialect):
 
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
-        from hwcalc.engines.sglang.settings import ARGUMENTS, ATTENTION_BACKENDS, SWITCHES
+        from hwcalc.engines.sglang.settings import ARGUMENTS, ATTENTION_BACKENDS, MAX_LENGTH, SWITCHES
 
         stated: dict[str, object] = {}
         for argument, keyword in _KEYWORDS.items():
@@ -161,6 +161,9 @@ class SglangLog(Dialect):
         if dtype is not None and dtype != "auto":
             stated["dtype"] = dtype
         options = {name: word for name in ARGUMENTS if (word := self.facts.word(f"arg_{name}")) is not None}
+        named = self.facts.word(f"arg_{MAX_LENGTH}")
+        if named is not None and named.isdecimal():
+            options[MAX_LENGTH] = named
         options |= {name: "true" for name in SWITCHES if self.facts.word(f"arg_{name}") == "True"}
         kernel = self.facts.word("arg_attention_backend")
         if kernel in ATTENTION_BACKENDS:

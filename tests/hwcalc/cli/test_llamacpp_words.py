@@ -88,13 +88,19 @@ def test_what_is_left_out_or_planned_otherwise(capsys: Capture) -> None:
     assert "me" not in remarks[1].split()
 
 
+def test_a_context_beside_a_length() -> None:
+    """The server has a context, and its users send sequences of another length."""
+    line, remarks = translated([QWEN, "--engine", "llamacpp", "-c", "32768", "--seq", "8k"])
+    assert line == ["plan", "--engine-option", "n_ctx=32768", QWEN, "--engine", "llamacpp", "--seq", "8k"]
+    assert remarks[0].startswith("-c 32,768 is planned for one slot, -np 1;")
+
+
 @pytest.mark.parametrize(
     ("given", "said", "hint"),
     [
         ("--engine llamacpp -ngl", "-ngl has no value", "Write: -ngl N"),
         ("--engine llamacpp -ngl -fa", "-ngl has no value", "Write: -ngl N"),
         ("--engine llamacpp -c many", "-c many is not a number as llama.cpp writes it", "--seq 32k"),
-        ("--engine llamacpp -c 8192 --seq 8k", "-c and --seq are the same option", "one of them"),
         ("--engine llamacpp -np 2 --batch 2", "-np and --batch are the same option", "one of them"),
         ("--engine llamacpp --swa-full=1", "--swa-full takes no value", "Write: --swa-full"),
         ("--engine llamacpp -m model.gguf", "both name the model", "Leave one of them out"),

@@ -264,10 +264,35 @@ def test_the_command_line() -> None:
         engine_options={"enable_dp_attention": "true", "speculative": "eagle:1:4", "mem_fraction_static": "0.8"},
     )
     assert emitted(made, "sglang") == (
-        "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --context-length 4096 --kv-cache-dtype fp8_e4m3 "
+        "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --kv-cache-dtype fp8_e4m3 "
         "--tp-size 8 --dp-size 4 --enable-dp-attention --speculative-algorithm EAGLE --speculative-num-steps 3 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --mem-fraction-static 0.8"
     )
+
+
+def test_the_length_that_a_server_allows() -> None:
+    """The model's own, whatever users send: a shorter one has more requests. It bounds sequences, and is a flag where one is named.
+
+    Llama-3.1-8B on an H100, mem_fraction_static=0.7: 131,072 tokens allowed give floor(tokens / 131,072 x 512), which is raised to 2,048;
+    8,192 give more than 4,096, which is the most.
+    """
+    asked: dict[str, Any] = {"engine": "sglang", "gpu": "h100", "seq": 4096, "engine_options": {"mem_fraction_static": "0.7"}}
+    usual = plan(LLAMA, **asked)
+    assert usual.pool is not None
+    assert usual.pool.max_requests == 2048
+    assert "--context-length" not in emitted(usual, "sglang")
+    asked["engine_options"]["context_length"] = 8192
+    shorter = plan(LLAMA, **asked)
+    assert shorter.pool is not None
+    assert shorter.pool.tokens == usual.pool.tokens
+    assert shorter.pool.max_requests == 4096
+    assert shorter.fit is not None
+    assert shorter.fit.max_seq == 8192
+    assert "--context-length 8192" in emitted(shorter, "sglang")
+    with pytest.raises(UsageError, match="seq is 8,193 tokens, and context_length allows 8,192") as refused:
+        plan(LLAMA, **{**asked, "seq": 8193})
+    assert str(refused.value.hint).startswith("Use: --engine-option context_length=8193")
+    assert "--context-length 131073" in emitted(plan(LLAMA, **{**asked, "seq": 131_073, "engine_options": {}}), "sglang")
 
 
 def test_adapters_that_come_later_are_told() -> None:
