@@ -489,7 +489,7 @@ class SglangOccupancy(GeneralOccupancy):
             max_requests=sizes.running,
             max_seq=longest,
             swa_tokens=sizes.swa_tokens,
-            state_slots=sizes.slots,
+            state_slots=sizes.slots if error is None else None,
             needed_bytes=self.needed_bytes,
             fits=at_once > 0 and budget_bytes >= 0,
             message=message,

@@ -11,12 +11,18 @@ from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.lmdeploy.deployment import shares_of
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
-from hwcalc.engines.memory import device_context
-from hwcalc.engines.sglang.layout import StageCells
+from hwcalc.engines.memory import _device_context, device_context
+from hwcalc.engines.mistral_rs.layers import shard
+from hwcalc.engines.sglang.layout import StageCells, _usual
 from hwcalc.engines.sglang.pools import cell_size
+from hwcalc.engines.steps import value_of
 from hwcalc.engines.stored import OwnRule
+from hwcalc.engines.tgi.engine import head_width, prefill_tokens
 from hwcalc.engines.vllm.formats import quantizing_flag
-from hwcalc.errors import UsageError
+from hwcalc.engines.vllm.policies import hits_of
+from hwcalc.engines.vllm.pool import _words
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import FullAttention, LatentAttention, Role
 from hwcalc.formulas.formats import (
     AWQ,
     BNB4,
@@ -31,6 +37,7 @@ from hwcalc.formulas.formats import (
     NVFP4,
     WeightFormat,
 )
+from hwcalc.formulas.stairs import Stair
 from hwcalc.formulas.weights import Weight, WeightRole
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
@@ -167,6 +174,7 @@ def test_numbers_and_their_scales(form: WeightFormat, size: int) -> None:
 
 def test_a_context_is_the_driver_and_its_kernels() -> None:
     """At every end of the two estimates."""
+    _device_context.cache_clear()
     found, profile = device_context(built_in_gpus()["l4"]), runtime_profile()
     driver, kernels = profile.estimate("context.cuda"), profile.estimate("kernels")
     assert (found.low, found.expected, found.high) == tuple(
@@ -303,3 +311,244 @@ def test_tgi_is_told_a_share_once() -> None:
 
     assert flags() == 0
     assert flags(memory_utilization=0.8) == flags(engine_options={"cuda_memory_fraction": "0.8"}) == 1
+
+
+def test_layers_stay_where_they_are() -> None:
+    """llama.cpp: other lengths of a plan on a GPU keep its layers on their devices; without hardware there is nothing to keep."""
+    bare: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="llamacpp", seq=4096)
+    assert bare.devices.pinned() is bare
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="llamacpp", seq=4096, gpu="l4")
+    pinned = opened.devices.pinned()
+    assert pinned is not opened
+    assert pinned.devices.pinned() is pinned
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [("rtx-4070", "until all layers fit on the GPU"), ("rtx-3050", "to 4,096 before it leaves layers to the host")],
+)
+def test_why_a_context_is_shorter(gpu: str, said: str) -> None:
+    """llama.cpp shortens what nobody asked for until everything fits, and not below 4,096 tokens."""
+    weights = {"rtx-4070": "q4_k_m", "rtx-3050": "q8_0"}[gpu]
+    notes = plan("meta-llama/Llama-3.1-8B", engine="llamacpp", gpu=gpu, weights=weights, offline=True).notes
+    assert [said in note.message for note in notes if note.code == "shorter-context"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "the model was trained for no more"), ("Qwen/Qwen3-8B", "4,096 tokens by default")],
+)
+def test_why_ollama_has_its_context(model: str, said: str) -> None:
+    """By the memory of the GPU, or by the model."""
+    notes = plan(model, engine="ollama", gpu="rtx-4090", offline=True).notes
+    assert [said in note.message for note in notes if note.code == "ollama-context"] == [True]
+
+
+def test_a_cache_that_is_quantized_is_not_offered_again() -> None:
+    """LMDeploy: eight and four bits are offered to a cache of sixteen."""
+
+    def offers(dtype: str) -> list[str]:
+        opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="lmdeploy", seq=4096, gpu="a100", dtype=dtype)
+        return [saving.what for saving in opened.savings(1) if saving.what.endswith("cache")]
+
+    assert offers("auto") == ["int8 cache", "int4 cache"]
+    assert offers("int8") == offers("int4") == []
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("bf16", False), ("fp8", False), ("nvfp4", True), ("mxfp8", False)])
+def test_four_bits_without_a_gpu_are_told(dtype: str, *, told: bool) -> None:
+    """SGLang: whether prompts are unpacked depends on the card."""
+    notes = plan("Qwen/Qwen3-8B", engine="sglang", seq=4096, dtype=dtype, offline=True).notes
+    assert ("one-scale-layout" in {note.code for note in notes}) == told
+
+
+def test_layers_of_two_sizes_have_no_single_size() -> None:
+    """SGLang counts one for every layer of a class without a pool of windows."""
+    alike, other = (
+        FullAttention(num_attention_heads=8, num_key_value_heads=heads, head_dim=64, v_head_dim=64) for heads in (2, 4)
+    )
+    model = load_model("Qwen/Qwen3-8B")
+    assert _usual((alike, alike), model) == alike
+    with pytest.raises(UnsupportedError, match="the same keys and values for every layer"):
+        _usual((alike, other), model)
+
+
+def test_the_tokens_of_windows_and_of_all_are_derived() -> None:
+    """SGLang: the bytes of a token of gpt-oss with its share of the windows, and the tokens of both kinds of models."""
+
+    def steps(model: str, **options: str) -> set[str]:
+        opened: Any = open_request(load_model(model), engine="sglang", seq=4096, gpu="h100", engine_options=options)
+        return {step.name for step in opened.pool(10 * 2**30).value.steps}
+
+    assert steps("openai/gpt-oss-20b") >= {"cell_size", "tokens", "window_tokens"}
+    assert "tokens" in steps("Qwen/Qwen3-8B")
+    capped = steps("openai/gpt-oss-20b", disable_radix_cache="true", max_running_requests="4")
+    assert "cell_size" not in capped
+    assert "tokens" not in capped
+
+
+def test_an_option_of_states_that_a_release_does_not_hear() -> None:
+    """Qwen3-Next's states have the dtype that is named since vLLM 0.13, whatever hears it for Kimi-Linear."""
+    named = {"mamba_ssm_cache_dtype": "float32"}
+    for version, dtype in (("0.11.0", "bf16"), ("0.33", "fp32")):
+        opened: Any = open_request(
+            load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"), engine=f"vllm@{version}", seq=4096, engine_options=named
+        )
+        assert opened.dtypes.roles[Role.STATE].name == dtype
+
+
+def test_plain_attention_may_be_drafted_for() -> None:
+    """VLLM 0.10 drafts for no model with states; Llama has none: 32 layers x 2 x 8 heads x 128 x 2 bytes x 4,096 tokens."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "vllm@0.10.2", "offline": True, "engine_options": {"speculative": "ngram:4"}}
+    assert plan("meta-llama/Llama-3.1-8B", **asked).cache.total_bytes == 131_072 * 4096
+    with pytest.raises(UnsupportedError, match="does not draft tokens for"):
+        plan("nvidia/Nemotron-H-8B-Base-8K", **asked)
+
+
+def test_experts_of_one_layer_on_the_host_are_copied() -> None:
+    """llama.cpp, ``n_cpu_moe=1``: a large batch copies the experts of that layer, so that the buffer is that of two such layers."""
+
+    def buffer(layers: int) -> int:
+        options = {"n_gpu_layers": "all", "n_cpu_moe": str(layers)}
+        asked: dict[str, Any] = {"engine": "llamacpp", "gpu": "h100", "seq": 4096, "weights": "q4_k_m", "offline": True}
+        return part(plan("Qwen/Qwen3-30B-A3B", engine_options=options, **asked), "compute buffer")[1]
+
+    assert buffer(0) < buffer(1) == buffer(2)
+
+
+def test_a_cut_rank_has_a_head() -> None:
+    """mistral.rs: 4 heads on 8 ranks are one on each."""
+    latent = LatentAttention(kv_lora_rank=512, qk_rope_head_dim=64, num_attention_heads=4, qk_nope_head_dim=128, v_head_dim=128)
+    cut = shard(load_model("deepseek-ai/DeepSeek-V2-Lite"), latent, 8)
+    assert isinstance(cut, LatentAttention)
+    assert cut.num_attention_heads == 1
+
+
+def test_the_words_of_a_constant() -> None:
+    """One stair of one unit is a number; a stair of 16 tokens a division."""
+    assert _words(((Stair(times=3, per=1, add=1, most=1),),)) == "3"
+    assert _words(((Stair(times=1, per=16),),)) == "ceil(n / 16)"
+    assert _words(((Stair(),), (Stair(most=4),))) == "max(n, min(4, n))"
+
+
+def test_the_older_engine_has_a_prefix_once() -> None:
+    """VLLM 0.6: whole blocks of 16 tokens."""
+    opened: Any = open_request(load_model("meta-llama/Llama-3.1-8B"), engine="vllm@0.6.0", seq=4096, gpu="l4")
+    hits = hits_of(opened.layout, opened.settings, 100, 50)
+    assert (hits.prefix, hits.prompt, hits.copies) == (96, 48, 1)
+
+
+def test_a_prompt_in_pieces_has_a_window_and_a_piece() -> None:
+    """mlx-lm, Mistral-7B: behind 16,000 tokens of prompt come 4,000 alone; while the prompt is read each layer holds up to 2,047 more.
+
+    The window of 4,096 tokens and a piece of 2,048 less one: 32 layers x 2 x 8 heads x 128 numbers x 2 bytes x 2,047.
+    """
+    opened: Any = open_request(load_model("mistralai/Mistral-7B-v0.1"), engine="mlx", seq=20_000, prompt=16_000)
+    (grown,) = opened.working()
+    assert grown.expected >= 131_072 * 2047 // 32
+
+
+def test_a_plugin_knows_one_group() -> None:
+    """TriAttention's plug-in for vLLM: gpt-oss has layers with windows beside others, which it would cut to one length."""
+    asked: dict[str, Any] = {"seq": 4096, "prompt": 4000, "engine": "vllm@0.18", "offline": True}
+    said = [plan(model, policy="triattention", **asked).policy for model in ("Qwen/Qwen3-8B", "openai/gpt-oss-20b")]
+    hows = [info.support for info in said if info is not None]
+    assert "all groups of layers" not in hows[0]
+    assert "all groups of layers" in hows[1]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "key", "value"),
+    [
+        # 128 numbers of a head: their bits, and what each format keeps beside them for a head.
+        ("int8_per_token_head", 128 + 4, 128 + 4),
+        ("int4_per_token_head", 64 + 4, 64 + 4),
+        ("turboquant_4bit_nc", 64 + 2, 64 + 4),
+        ("turboquant_k3v4_nc", 48 + 2, 64 + 4),
+        ("turboquant_3bit_nc", 48 + 2, 48 + 4),
+    ],
+)
+def test_a_head_in_few_bits(dtype: str, key: int, value: int) -> None:
+    """VLLM's rows of one head and token."""
+    opened: Any = open_request(load_model("meta-llama/Llama-3.1-8B"), engine="vllm", seq=4096, dtype=dtype)
+    roles = opened.dtypes.roles
+    assert (roles[Role.KEY].block_bytes, roles[Role.VALUE].block_bytes) == (key, value)
+
+
+def test_the_buffers_of_wide_experts() -> None:
+    """Mixtral in vLLM: inner rows of 14,336 and a hidden width of 4,096 make max(14,336, 4,096) + max(28,672, 4,096) numbers."""
+    opened: Any = open_request(load_model("mistralai/Mixtral-8x7B-v0.1"), engine="vllm", seq=4096, gpu="h200")
+    (found,) = (step for part in opened.budget.parts for step in part.steps if step.name == "expert_buffers")
+    assert {term.name: term.expected for term in found.terms}["expert_numbers"] == 14_336 + 28_672
+
+
+def test_states_need_a_block_each() -> None:
+    """VLLM from 0.19 on: fewer blocks than ``max_num_seqs`` need a flag; a model without states needs none."""
+    asked: dict[str, Any] = {"engine": "vllm", "seq": 4096, "kv_memory": "1GiB", "offline": True}
+    pools = [plan(model, **asked).pool for model in ("state-spaces/mamba-2.8b-hf", "Qwen/Qwen3-8B")]
+    assert [[each.flag.split()[0] for each in pool.requires] for pool in pools if pool is not None] == [["--max-num-seqs"], []]
+
+
+def test_what_is_shared_is_derived() -> None:
+    """VLLM, four sequences of 2,048 tokens with 1,024 in common: 64 blocks are kept once, and 64 for each."""
+    asked: dict[str, Any] = {"engine": "vllm", "gpu": "l4", "seq": 2048, "batch": 4, "shared_prefix": 1024, "offline": True}
+    pool = plan("meta-llama/Llama-3.1-8B", engine_options={"enable_prefix_caching": "true"}, **asked).pool
+    assert pool is not None
+    (found,) = (step for step in pool.steps if step.name == "max_requests")
+    terms = {term.name: term.expected for term in found.terms}
+    assert (terms["shared_blocks"], terms["blocks_of_each"]) == (64, 64)
+    assert value_of(found.formula, terms) == found.expected == (terms["usable_blocks"] - 64) // 64
+
+
+def test_classes_and_formats_that_vllm_never_had() -> None:
+    """Refused by name; a format that no release reads is planned in another one."""
+    config = dict(load_model("Qwen/Qwen3-8B").config)
+    neo = {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "hidden_size": 64, "num_layers": 2, "num_heads": 4}
+    neo |= {"attention_types": [[["global", "local"], 1]], "vocab_size": 100, "max_position_embeddings": 128, "window_size": 16}
+    with pytest.raises(UnsupportedError, match="vLLM does not run GPTNeoForCausalLM"):
+        plan(neo, engine="vllm", seq=64)
+    stored = {**config, "quantization_config": {"quant_method": "bitnet"}}
+    with pytest.raises(UnsupportedError, match="no quantisation method bitnet"):
+        plan(stored, engine="vllm", seq=4096)
+    sizes = [plan(one, engine="vllm", seq=4096, weights="bf16").cache.total_bytes for one in (stored, config)]
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_states_are_asked_for_in_0_9() -> None:
+    """VLLM 0.9 runs states on its newer engine only where it is told; Llama has none."""
+    asked: dict[str, Any] = {"engine": "vllm@0.9.2", "seq": 4096, "offline": True}
+    assert not [note for note in plan("meta-llama/Llama-3.1-8B", **asked).notes if "VLLM_USE_V1" in note.message]
+
+
+def test_what_a_small_share_leaves_for_prompts() -> None:
+    """TGI on an L4 of 23,034 MiB, of which it may have 0.65: Llama-3.1-8B weighs 14,449,770,496 bytes by its formula.
+
+    (3 x 14,336 x 4,096 + 48 x 128 + 4,096 x 4,096) numbers in each of 32 layers, and two tables of 128,256 x 4,096, in two bytes. A token
+    takes 4 x 8 x 128 x 32 + 6 x (14,336 + 7,168) bytes (launcher/src/main.rs).
+    """
+    layer = 3 * 14_336 * 4096 + 48 * 128 + 4096 * 4096
+    weights = 2 * (32 * layer + 2 * 128_256 * 4096)
+    token = 4 * 8 * 128 * 32 + 6 * (14_336 + 7168)
+    found = prefill_tokens(load_model("meta-llama/Llama-3.1-8B"), built_in_gpus()["l4"], 1, 0.65)
+    assert found == (int(23_034 * 2**20 * 0.65) - weights) // token
+
+
+def test_widths_by_other_names() -> None:
+    """TGI reads ``n_embd`` where there is no ``hidden_size``, and admits 128 requests."""
+    assert head_width({"n_embd": 768, "num_attention_heads": 12}) == 64
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="tgi", seq=4096, gpu="l4")
+    assert opened.most_sequences() == (128, "max_concurrent_requests")
+
+
+def test_positions_of_blocks() -> None:
+    """TensorRT-LLM: 100 tokens lie in four blocks of 32."""
+    made = plan("meta-llama/Llama-3.1-8B", engine="tensorrt-llm", gpu="h100", seq=100, offline=True)
+    assert {tensor.positions for tensor in made.cache.tensors} == {128}
+
+
+def test_slots_of_pools_that_are_not_made_are_not_told() -> None:
+    """SGLang: Qwen3-Next's weights leave nothing on an H200."""
+    pool = plan("Qwen/Qwen3-Next-80B-A3B-Instruct", engine="sglang", gpu="h200", seq=1024, offline=True).pool
+    assert pool is not None
+    assert pool.message is not None
+    assert (pool.tokens, pool.state_slots) == (None, None)

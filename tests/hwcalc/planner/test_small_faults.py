@@ -1,0 +1,102 @@
+"""Rules of the planner that a small fault would break. scripts/mutants.py finds what no test notices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hwcalc import plan
+from hwcalc.errors import UsageError
+from hwcalc.model import Definition
+from hwcalc.planner.advice import _layouts
+from hwcalc.planner.policy import policy_notes
+from hwcalc.planner.strategies import host_link
+from hwcalc.policies.parse import parse_policy
+from hwcalc.profiles.gpus import built_in_gpus
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    ("policy", "masks"),
+    [("adakv:press=(knorm:compression_ratio=0.5)", True), ("knorm:compression_ratio=0.5", False)],
+)
+def test_a_mask_gives_nothing_back(policy: str, *, masks: bool) -> None:
+    """Ada-KV of kvpress fakes a mask, which is told; a cache that is cut has no such note."""
+    chosen = parse_policy(policy)
+    assert chosen is not None
+    notes = policy_notes(chosen, "sdpa", acted=32, layers=32)
+    assert [note.code for note in notes] == (["policy-masks"] if masks else [])
+
+
+def test_layers_that_a_policy_leaves_alone_are_counted() -> None:
+    """None of 32, some of 32, all of 32."""
+    chosen = parse_policy("knorm:compression_ratio=0.5")
+    assert chosen is not None
+    assert [[note.code for note in policy_notes(chosen, "eager", acted=acted, layers=32)] for acted in (0, 31, 32)] == [
+        ["policy-no-effect"],
+        ["policy-layers", "policy-eager"],
+        ["policy-eager"],
+    ]
+
+
+def test_stages_share_the_time_of_a_prompt() -> None:
+    """A single stage takes all of it, so that no step divides it; two stages work on two prompts at once."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "vllm", "gpu": "h100", "offline": True}
+
+    def names(**more: Any) -> list[str]:
+        speed = plan(LLAMA, **asked, **more).speed
+        assert speed is not None
+        return [step.name for step in speed.steps]
+
+    assert names()[-1] == "prompt_s"
+    assert names(gpus=2, pp=2)[-1] == "prefill_s"
+
+
+def test_weights_that_fill_a_gpu_are_what_limits() -> None:
+    """141 GB on an L4 leave nothing for a cache; 16 GB leave some, and the cache limits."""
+    asked: dict[str, Any] = {"seq": 4096, "engine": "vllm", "gpu": "l4", "offline": True}
+    limits = {model: plan(model, **asked).fit for model in ("meta-llama/Llama-3.1-70B", LLAMA)}
+    assert [fit.limiting for fit in limits.values() if fit is not None] == ["weights", "cache"]
+
+
+def test_what_a_plan_says_of_llama() -> None:
+    """131,072 bytes a token, all of it read in a step; the pool is the engine's, and what is left is what is not needed."""
+    made = plan(LLAMA, seq=4096, engine="vllm", gpu="l4", offline=True)
+    assert (made.cache.bytes_per_token, made.cache.total_bytes) == (131_072, 131_072 * 4096)
+    assert made.cache.read_bytes_per_step == made.cache.total_bytes
+    assert made.pool is not None
+    assert made.pool.definition is Definition.ENGINE
+    assert made.fit is not None
+    assert made.fit.usable_bytes is not None
+    assert made.fit.usable_bytes - made.fit.needed_bytes == made.fit.headroom_bytes
+
+
+def test_an_indexer_selects_what_is_read() -> None:
+    """DeepSeek-V3.2 at 32,768 tokens: a step reads 2,048 latents of 576 numbers in each of 61 layers, and all 132 bytes of the indexers."""
+    cache = plan("deepseek-ai/DeepSeek-V3.2", seq=32_768, offline=True).cache
+    assert cache.read_bytes_per_step == 61 * (2048 * 576 * 2 + 32_768 * 132)
+
+
+def test_what_names_no_accelerator() -> None:
+    """No GPU at all, or two."""
+    asked: dict[str, Any] = {"seq": 64, "engine": "vllm", "gpu": "l4", "offline": True}
+    with pytest.raises(UsageError, match="gpus is out of range: 0"):
+        plan(LLAMA, gpus=0, **asked)
+    with pytest.raises(UsageError, match="--instance and --gpu both name"):
+        plan(LLAMA, instance="aws:p5.48xlarge", **asked)
+
+
+def test_layouts_of_two() -> None:
+    """Two ranks of one stage first, then two stages."""
+    assert [(each["tp"], each["pp"]) for each in _layouts({"gpus": 2})] == [(2, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(("named", "gbps"), [("PCIe6 x16", 118.0), ("PCIe5 x16", 64 * 128 / 130)])
+def test_bytes_of_a_link(named: str, gbps: float) -> None:
+    """Lanes x transfers x the share that is data: 16 x 64 x 236 / 256 / 8, and 16 x 32 x 128 / 130 / 8."""
+    link = host_link(replace(built_in_gpus()["h100-sxm5-80gb"], interconnect={"host": named}))
+    assert link is not None
+    assert link.gbps == pytest.approx(gbps)
