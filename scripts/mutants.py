@@ -44,6 +44,8 @@ COVERAGE, RESULTS, REASONS = KEPT / "coverage.db", KEPT / "results.jsonl", ROOT 
 FIRST, MOST, SECONDS = 40, 500, 150
 """Tests of the first run, tests of the second, and the seconds after which a run is one that does not end."""
 ALLOWED: Final = 0.05
+NOT_FOUND: Final = 4
+"""pytest's exit status for a test that is not there."""
 
 _ARITHMETIC: Final = ("Add", "Sub", "Mul", "FloorDiv", "Mod")
 _ORDER: Final = ("Lt", "LtE", "Gt", "GtE", "Eq", "NotEq")
@@ -210,7 +212,10 @@ def _copied(folder: Path) -> Path:
 
 
 def _fails(tree: Path, tests: list[str]) -> str | None:
-    """The first test that fails in this tree, ``timeout`` for a run that does not end; ``None`` if all pass."""
+    """The first test that fails in this tree, ``timeout`` for a run that does not end; ``None`` if all pass.
+
+    Tests that are no longer there, or that a mutant gives another name, are left out: their absence notices nothing.
+    """
     command = [
         sys.executable,
         "-m",
@@ -238,6 +243,10 @@ def _fails(tree: Path, tests: list[str]) -> str | None:
     if done.returncode == 0:
         return None
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if not failed and done.returncode == NOT_FOUND:
+        there = [test for test in tests if not any(line.endswith(test) for line in done.stderr.splitlines())]
+        if len(there) < len(tests):
+            return _fails(tree, there) if there else None
     return failed[0][:200] if failed else f"exit {done.returncode}: {(done.stdout + done.stderr)[-200:]}"
 
 
