@@ -186,7 +186,7 @@ class Coverage:
                 self.sizes.update(test for tests in self.lines[file].values() for test in tests)
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """The tests that run the line, or else the nearest line before it that tests run; those that run the fewest lines first.
+        """The tests that run the line, or else the nearest line before it that tests run. Those for small faults come first, then those that run few.
 
         A line of a module's own level runs when the module is imported, before any test: then all tests of the file count.
         """
@@ -195,7 +195,7 @@ class Coverage:
         if not tests:
             near = [line for line in lines if line <= mutant.line and lines[line] and mutant.line - line < 12]
             tests = lines[max(near)] if near else sorted({test for each in lines.values() for test in each})
-        return sorted(tests, key=lambda test: (self.sizes[test], test))
+        return sorted(tests, key=lambda test: ("small_faults" not in test, self.sizes[test], test))
 
 
 def _copied(folder: Path) -> Path:
