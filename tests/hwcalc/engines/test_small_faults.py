@@ -13,7 +13,9 @@ from hwcalc.engines.lmdeploy.deployment import shares_of
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
 from hwcalc.engines.memory import _device_context, device_context
 from hwcalc.engines.mistral_rs.layers import shard
-from hwcalc.engines.sglang.layout import StageCells, _usual
+from hwcalc.engines.mlx.layers import Chunked, Rotating
+from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank
+from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual
 from hwcalc.engines.sglang.pools import cell_size
 from hwcalc.engines.steps import value_of
 from hwcalc.engines.stored import OwnRule
@@ -22,7 +24,7 @@ from hwcalc.engines.vllm.formats import quantizing_flag
 from hwcalc.engines.vllm.policies import hits_of
 from hwcalc.engines.vllm.pool import _words
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import FullAttention, LatentAttention, Role
+from hwcalc.formulas import FullAttention, LatentAttention, LightningAttention, Role
 from hwcalc.formulas.formats import (
     AWQ,
     BNB4,
@@ -37,7 +39,7 @@ from hwcalc.formulas.formats import (
     NVFP4,
     WeightFormat,
 )
-from hwcalc.formulas.stairs import Stair
+from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.weights import Weight, WeightRole
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
@@ -552,3 +554,105 @@ def test_slots_of_pools_that_are_not_made_are_not_told() -> None:
     assert pool is not None
     assert pool.message is not None
     assert (pool.tokens, pool.state_slots) == (None, None)
+
+
+@pytest.mark.parametrize("backend", ["pytorch", "turbomind"])
+def test_what_lmdeploy_leaves_alone_is_derived(backend: str) -> None:
+    """Both back ends take a share of what is free, and the rest is told as a step."""
+    asked: dict[str, Any] = {"engine": "lmdeploy", "gpu": "a100", "seq": 1000, "offline": True}
+    made = plan("Qwen/Qwen3-8B", engine_options={"backend": backend}, **asked)
+    assert made.pool is not None
+    assert made.pool.steps[0].name == "margin"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "offers"),
+    [
+        ("h100", ["fp8 weights", "int4 weights"]),
+        ("b200", ["fp8 weights", "nvfp4 weights"]),
+        ("a100", ["int8 weights", "int4 weights"]),
+    ],
+)
+def test_formats_that_some_engine_has_there(gpu: str, offers: list[str]) -> None:
+    """FP8 from compute capability 8.9 on, NVFP4 from 10, and GGUF's formats for cards of people's own machines."""
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="reference", gpu=gpu, seq=1000)
+    assert [saving.what for saving in opened.savings(1) if saving.what.endswith("weights")] == offers
+
+
+def test_pages_of_several_pools_are_shares() -> None:
+    """TensorRT-LLM's second manager: attention and states of Nemotron-H have a share of the pages each, and one pool has all."""
+    asked: dict[str, Any] = {
+        "engine": "tensorrt-llm",
+        "gpu": "h200",
+        "seq": 1000,
+        "engine_options": {"manager": "v2"},
+        "offline": True,
+    }
+    formulas = []
+    for model in ("nvidia/Nemotron-H-8B-Base-8K", "google/gemma-3-27b-it"):
+        pool = plan(model, engine_options={"manager": "v2"}, **asked).pool
+        assert pool is not None
+        formulas.append(next(step.formula for step in pool.steps if step.name == "pages"))
+    assert formulas == ["round(ceil(quota / page_bytes) x usual_pages / all_usual_pages)", "ceil(quota / page_bytes)"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "backend"),
+    [
+        ("h200", "zai-org/GLM-5", "flashmla_sparse"),
+        ("b200", "zai-org/GLM-5", "trtllm"),
+        ("rtx-pro-6000", "zai-org/GLM-5", "flashinfer_sparse_mla"),
+        ("rtx-pro-6000", "deepseek-ai/DeepSeek-V3.2", "trtllm"),
+    ],
+)
+def test_the_kernel_of_sparse_latents(gpu: str, model: str, backend: str) -> None:
+    """SGLang, fp8: by the generation of the card, and by the class on consumers' cards."""
+    opened: Any = open_request(load_model(model), engine="sglang", gpu=gpu, seq=1000, dtype="fp8_e4m3")
+    assert opened.settings.dsa_backend == backend
+
+
+def test_a_state_of_lightning_attention() -> None:
+    """SGLang: a matrix of 128 x 128 for each of 4 heads on one of two ranks, and no convolution."""
+    kind = LightningAttention(num_heads=8, head_dim=128)
+    assert _lightning(kind, 2) == (0, 4 * 128 * 128)
+
+
+def test_keys_of_an_indexer_are_not_dealt_out() -> None:
+    """DeepSeek-V3.2 with decode context parallelism over two ranks: half the latents of 1,000 tokens, and all keys of the indexer."""
+    opened: Any = open_request(load_model("deepseek-ai/DeepSeek-V3.2"), engine="reference", seq=1000, tp=2, dcp=2)
+    sizes = {buffer.name: buffer.bytes for buffer in opened.allocation(0)}
+    assert (sizes["layers.0.latent"], sizes["layers.0.indexer_keys"]) == (500 * 512 * 2, 1000 * 132)
+
+
+def test_a_drafter_adds_its_projection() -> None:
+    """DFlash: 4,096 x 5 x 4,096 numbers of two bytes at each end of the range, beside what an EAGLE head of these layers has."""
+    config = {
+        "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 5,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "intermediate_size": 12_288,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    draft, target = load_model(config), load_model("Qwen/Qwen3-8B")
+    whole, head = dflash_bytes_rank(draft, target), eagle_bytes_rank(draft, target)
+    assert whole is not None
+    assert head is not None
+    more = 2 * 4096 * 5 * 4096
+    assert [whole.low - head.low, whole.expected - head.expected, whole.high - head.high] == [more] * 3
+
+
+@pytest.mark.parametrize(("piece", "window"), [(512, 4096), (512, 1000), (2048, 4096), (256, 600)])
+def test_stairs_of_a_rotating_cache(piece: int, window: int) -> None:
+    """mlx-lm: the closed form is the count of slots at every length."""
+    span = Rotating(piece, 0, window)
+    assert span.has_stairs
+    for tokens in (*range(1, 40), *range(40, 12_000, 61), piece, piece + 1, window, window + 1, 2 * piece + 1, window + piece):
+        assert stairs_at(span.stairs(), tokens) == span.slots(tokens, 0)
+
+
+@pytest.mark.parametrize(("piece", "chunk", "known"), [(256, 512, True), (512, 512, True), (300, 600, False), (257, 514, False)])
+def test_stairs_of_a_chunked_cache(piece: int, chunk: int, *, known: bool) -> None:
+    """mlx-lm: where pieces are whole steps of 256 slots."""
+    span = Chunked(piece, 0, chunk)
+    assert span.has_stairs == known
+    if known:
+        for tokens in (*range(1, 40), *range(40, 6000, 61), piece, piece + 1, chunk, chunk + 1):
+            assert stairs_at(span.stairs(), tokens) == span.slots(tokens, 0)
