@@ -585,7 +585,6 @@ def test_pages_of_several_pools_are_shares() -> None:
         "engine": "tensorrt-llm",
         "gpu": "h200",
         "seq": 1000,
-        "engine_options": {"manager": "v2"},
         "offline": True,
     }
     formulas = []
