@@ -581,12 +581,7 @@ def test_formats_that_some_engine_has_there(gpu: str, offers: list[str]) -> None
 
 def test_pages_of_several_pools_are_shares() -> None:
     """TensorRT-LLM's second manager: attention and states of Nemotron-H have a share of the pages each, and one pool has all."""
-    asked: dict[str, Any] = {
-        "engine": "tensorrt-llm",
-        "gpu": "h200",
-        "seq": 1000,
-        "offline": True,
-    }
+    asked: dict[str, Any] = {"engine": "tensorrt-llm", "gpu": "h200", "gpus": 8, "tp": 8, "seq": 1000, "offline": True}
     formulas = []
     for model in ("nvidia/Nemotron-H-8B-Base-8K", "google/gemma-3-27b-it"):
         pool = plan(model, engine_options={"manager": "v2"}, **asked).pool
