@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
+from hwcalc.engines.llamacpp.settings import cache_type
 from hwcalc.engines.lmdeploy.deployment import shares_of
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
 from hwcalc.engines.memory import _device_context, device_context
@@ -16,7 +17,7 @@ from hwcalc.engines.mistral_rs.layers import shard
 from hwcalc.engines.mlx.layers import Chunked, Rotating
 from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank
 from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual
-from hwcalc.engines.sglang.pools import cell_size
+from hwcalc.engines.sglang.pools import buffer_of, cell_size
 from hwcalc.engines.steps import value_of
 from hwcalc.engines.stored import OwnRule
 from hwcalc.engines.tgi.engine import head_width, prefill_tokens
@@ -650,3 +651,63 @@ def test_stairs_of_a_chunked_cache(piece: int, chunk: int, *, known: bool) -> No
     if known:
         for tokens in (*range(1, 40), *range(40, 6000, 61), piece, piece + 1, chunk, chunk + 1):
             assert stairs_at(span.stairs(), tokens) == span.slots(tokens, 0)
+
+
+def test_numbers_of_a_buffer() -> None:
+    """Rows of eight bytes are two numbers of fp32 each; rows of three bytes are bytes."""
+    assert buffer_of("state", 0, "fp32", 10, 8).shape == (10, 2)
+    odd = buffer_of("state", 0, "fp32", 10, 3)
+    assert (odd.dtype, odd.shape, odd.bytes) == ("uint8", (10, 3), 30)
+
+
+def test_formats_that_llama_cpp_has_no_cache_in() -> None:
+    """A format that others have is refused like one that nobody has."""
+    for name in ("fp8_e5m2", "int4", "no-such-format"):
+        with pytest.raises(UnsupportedError, match=r"llama\.cpp has no cache in this format"):
+            cache_type("type_v", name)
+
+
+def test_a_batch_of_llama_cpp_has_a_size() -> None:
+    """``n_ubatch`` 0 is as many as ``n_batch``; both 0 is nothing."""
+    asked: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-4090", "seq": 4096, "offline": True, "weights": "q4_k_m"}
+    sizes = [
+        part(plan("Qwen/Qwen3-8B", engine_options={"n_batch": 512, "n_ubatch": small}, **asked), "compute buffer")
+        for small in (0, 512)
+    ]
+    assert sizes[0] == sizes[1]
+    with pytest.raises(UsageError, match="cannot both be 0"):
+        plan("Qwen/Qwen3-8B", engine_options={"n_batch": 0, "n_ubatch": 0}, **asked)
+
+
+def test_mlx_offers_fewer_bits_where_the_cache_has_all() -> None:
+    """Eight bits and four to a cache of sixteen; nothing to one that is quantized."""
+
+    def offers(**options: str) -> list[str]:
+        opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="mlx", seq=4096, engine_options=options)
+        return [saving.what for saving in opened.savings(1) if saving.what.startswith("a cache")]
+
+    assert offers() == ["a cache of 8 bits", "a cache of 4 bits"]
+    assert offers(kv_bits="8") == []
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "lmdeploy"])
+def test_a_server_allocates_what_its_gpu_has(engine: str) -> None:
+    """On a GPU the pool is what the budget gives, and not what one sequence takes."""
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine=engine, seq=4096, gpu="h100")
+    size = sum(buffer.bytes for buffer in opened.allocation(0))
+    assert 0.98 * opened.budget.expected < size < 1.02 * opened.budget.expected
+    assert size > 10 * opened.needed_bytes
+
+
+@pytest.mark.parametrize(("gpu", "told"), [("mi300x", True), ("h100", False)])
+def test_the_newer_engine_is_asked_for_on_amd(gpu: str, *, told: bool) -> None:
+    """VLLM 0.8 runs V1 on AMD where a variable says so (``engine/arg_utils.py`` _is_v1_supported_oracle)."""
+    notes = plan("Qwen/Qwen3-8B", engine="vllm@0.8.5", gpu=gpu, seq=4096, offline=True).notes
+    assert any("VLLM_USE_V1" in note.message for note in notes) == told
+
+
+def test_no_slots_are_one() -> None:
+    """llama.cpp raises ``n_seq_max`` to 1 (src/llama-context.cpp)."""
+    asked: dict[str, Any] = {"engine": "llamacpp", "seq": 4096, "offline": True}
+    sizes = [plan("Qwen/Qwen3-8B", engine_options={"n_seq_max": slots}, **asked).cache.total_bytes for slots in (0, 1)]
+    assert sizes == [36 * 2 * 1024 * 2 * 4096] * 2
