@@ -262,3 +262,23 @@ def test_settings_that_are_none(hub: Path, loopback: Hub, tmp_path: Path, wrong:
     assert (done.returncode, done.stdout) == (2, "")
     assert ("HF_HUB_DOWNLOAD_TIMEOUT" if wrong.endswith("TIMEOUT") else "HF_TOKEN_PATH") in done.stderr
     assert loopback.asked == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SSL_CERT_FILE", "/no/such/file", "SSL_CERT_FILE or another variable names a certificate that is not there"),
+        ("https_proxy", "socks5://127.0.0.1:1", "the proxy of the environment needs a package that is not installed"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "99999999999999999999", "a request takes no such time"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "-1", "a request takes no such time"),
+    ],
+)
+def test_an_environment_in_which_nothing_is_reached(hub: Path, loopback: Hub, name: str, value: str, said: str) -> None:
+    """Words, and no name of a Python exception; nothing is asked."""
+    settings = {"PYTHONPATH": str(REPOSITORY), "PYTHONUTF8": "1", name: value}
+    done = python("-m", "hwcalc", "no/such", env=dict(os.environ) | settings)
+
+    assert (done.returncode, done.stdout) == (2 if name.endswith("TIMEOUT") else 4, "")
+    assert said in done.stderr
+    assert "Error" not in done.stderr
+    assert loopback.asked == []
