@@ -9,13 +9,18 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
+from hwcalc.engines.devices import Cost
+from hwcalc.engines.forms import Term
+from hwcalc.engines.llamacpp.form import _drawn_form
 from hwcalc.engines.llamacpp.settings import cache_type
 from hwcalc.engines.lmdeploy.deployment import shares_of
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
 from hwcalc.engines.memory import _device_context, device_context
 from hwcalc.engines.mistral_rs.layers import shard
 from hwcalc.engines.mlx.layers import Chunked, Rotating
-from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank
+from hwcalc.engines.options import parse_lora
+from hwcalc.engines.policies import shapes_of
+from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank, lora_bytes_by_layer, lora_bytes_rank
 from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual
 from hwcalc.engines.sglang.pools import buffer_of, cell_size
 from hwcalc.engines.steps import value_of
@@ -40,6 +45,7 @@ from hwcalc.formulas.formats import (
     NVFP4,
     WeightFormat,
 )
+from hwcalc.formulas.hybrid import LayerNumbers
 from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.weights import Weight, WeightRole
 from hwcalc.planner.context import open_request
@@ -711,3 +717,56 @@ def test_no_slots_are_one() -> None:
     asked: dict[str, Any] = {"engine": "llamacpp", "seq": 4096, "offline": True}
     sizes = [plan("Qwen/Qwen3-8B", engine_options={"n_seq_max": slots}, **asked).cache.total_bytes for slots in (0, 1)]
     assert sizes == [36 * 2 * 1024 * 2 * 4096] * 2
+
+
+def test_experts_that_are_on_the_host_already_free_nothing() -> None:
+    """llama.cpp with the experts of ten layers on the host: advice starts with the eleventh."""
+    options = {"n_gpu_layers": "all", "n_cpu_moe": "10"}
+    opened: Any = open_request(
+        load_model("Qwen/Qwen3-30B-A3B"), engine="llamacpp", gpu="rtx-4090", seq=4096, weights="q4_k_m", engine_options=options
+    )
+    offered = [saving.what for saving in opened.savings(300 * 2**20) if saving.what.startswith("experts of the first")]
+    assert offered[0] == "experts of the first 11 layers in host memory, slower"
+
+
+def test_a_small_pool_holds_a_short_sequence() -> None:
+    """mistral.rs, 1 GiB and 147,456 bytes a token: no longer than the pool has tokens, whatever the model is made for."""
+    pool = plan("Qwen/Qwen3-8B", engine="mistral-rs", seq=1024, kv_memory="1GiB", offline=True).pool
+    assert pool is not None
+    assert pool.tokens is not None
+    assert 7000 < pool.max_seq <= pool.tokens <= 2**30 // 147_456
+
+
+def test_adapters_of_all_layers_are_all_adapters() -> None:
+    """DeepSeek-V3: what a rank has is the sum over the layers, of which the one for multi-token prediction has none."""
+    model, lora = load_model("deepseek-ai/DeepSeek-V3"), parse_lora("rank=16")
+    whole, layers = lora_bytes_rank(model, lora), lora_bytes_by_layer(model, lora, len(model.stack))
+    assert whole is not None
+    assert layers is not None
+    assert [sum(each) for each in layers] == [whole.low, whole.expected, whole.high]
+
+
+def test_a_cache_on_the_host_has_another_form() -> None:
+    """llama.cpp: the page draws layers and cache on GPUs in closed form, and no cache on the host."""
+    forms = []
+    for options in ({"n_gpu_layers": "all"}, {"n_gpu_layers": "all", "no_kv_offload": "true"}):
+        opened: Any = open_request(
+            load_model("Qwen/Qwen3-8B"), engine="llamacpp", gpu="rtx-4090", seq=4096, engine_options=options
+        )
+        forms.append(_drawn_form(opened.deployment, opened.budget))
+    assert forms[0] is not None
+    assert forms[1] is None
+
+
+def test_costs_of_changes_have_an_order() -> None:
+    """From nothing to the memory of the host: each is worse than the one before, and none is another's name."""
+    assert list(Cost) == sorted(Cost)
+    assert [Cost[name] for name in Cost.__members__] == list(Cost)
+
+
+def test_a_unit_is_a_position() -> None:
+    """Unless a term says that it is a block; heads of a latent are one."""
+    term = Term(kind="k", layers=LayerNumbers([0]), count=1, unit_bytes=4, stairs=((Stair(),),), rule="n")
+    assert (term.unit_tokens, term.bytes(7)) == (1, 28)
+    shapes = shapes_of(load_model("deepseek-ai/DeepSeek-V2-Lite").stack)
+    assert {(shape.heads, shape.kv_heads) for shape in shapes} <= {(16, 1), (16, 16)}

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import plan
+from hwcalc import load_model, plan
+from hwcalc.engines.steps import value_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Definition
-from hwcalc.planner.advice import _layouts
+from hwcalc.planner.advice import _at_least, _layouts
+from hwcalc.planner.context import open_request
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.strategies import host_link
 from hwcalc.policies.parse import parse_policy
@@ -100,3 +102,21 @@ def test_bytes_of_a_link(named: str, gbps: float) -> None:
     link = host_link(replace(built_in_gpus()["h100-sxm5-80gb"], interconnect={"host": named}))
     assert link is not None
     assert link.gbps == pytest.approx(gbps)
+
+
+def test_what_quest_reads_adds_up() -> None:
+    """Two layers whole, the others 128 tokens, and the keys of pages once: each step is what its formula says, and the sum is the cache's."""
+    made = plan(
+        "Qwen/Qwen3-8B", engine="reference", gpu="h100", seq=8192, prompt=8000, policy="quest:token_budget=128", offline=True
+    )
+    assert made.speed is not None
+    steps = {step.name: step for step in made.speed.steps}
+    for name in ("full_attention_read", "full_attention_read_2", "page_keys_read", "cache_bytes"):
+        found = steps[name]
+        assert value_of(found.formula, {term.name: term.expected for term in found.terms}) == found.expected
+    assert steps["page_keys_read"].expected > 0
+
+
+def test_a_plan_needs_a_gpu_or_more() -> None:
+    """Also where nothing is known of its memory."""
+    assert _at_least(open_request(load_model(LLAMA), engine="vllm", seq=64)) == 1
