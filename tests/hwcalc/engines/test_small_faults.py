@@ -734,6 +734,7 @@ def test_a_small_pool_holds_a_short_sequence() -> None:
     pool = plan("Qwen/Qwen3-8B", engine="mistral-rs", seq=1024, kv_memory="1GiB", offline=True).pool
     assert pool is not None
     assert pool.tokens is not None
+    assert pool.max_seq is not None
     assert 7000 < pool.max_seq <= pool.tokens <= 2**30 // 147_456
 
 
