@@ -17,7 +17,7 @@ from hwcalc.engines.lmdeploy.deployment import shares_of
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
 from hwcalc.engines.memory import _device_context, device_context
 from hwcalc.engines.mistral_rs.layers import shard
-from hwcalc.engines.mlx.layers import Chunked, Rotating
+from hwcalc.engines.mlx.layers import Chunked, Rotating, rotating_slots
 from hwcalc.engines.options import parse_lora
 from hwcalc.engines.policies import shapes_of
 from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank, lora_bytes_by_layer, lora_bytes_rank
@@ -771,3 +771,36 @@ def test_a_unit_is_a_position() -> None:
     assert (term.unit_tokens, term.bytes(7)) == (1, 28)
     shapes = shapes_of(load_model("deepseek-ai/DeepSeek-V2-Lite").stack)
     assert {(shape.heads, shape.kv_heads) for shape in shapes} <= {(16, 1), (16, 16)}
+
+
+def test_buffers_of_a_compressor_have_their_positions() -> None:
+    """DeepSeek-V4-Flash: 8 positions of 2 x 512 numbers where entries of 4 overlap, and 128 of 512; a window of 128."""
+    opened: Any = open_request(load_model("deepseek-ai/DeepSeek-V4-Flash"), engine="reference", seq=1001)
+    shapes = {(buffer.name.rpartition(".")[2], buffer.shape) for buffer in opened.allocation(0)}
+    assert {("compressor_gate", (1, 8, 1024)), ("compressor_gate", (1, 128, 512)), ("window_latent", (1, 128, 512))} <= shapes
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 100, 128, 129, 300, 4000])
+def test_a_piece_of_one_token_came_alone(tokens: int) -> None:
+    """mlx-lm: no prompt at all is as a prompt of one token."""
+    assert rotating_slots(0, tokens, 2048, 128) == rotating_slots(1, tokens - 1, 2048, 128)
+
+
+def test_a_plugin_knows_no_indexer() -> None:
+    """TriAttention's plug-in for vLLM: DeepSeek-V3.2 has latents and keys of an indexer in one group."""
+    info = plan(
+        "deepseek-ai/DeepSeek-V3.2", seq=4096, prompt=4000, engine="vllm@0.18", policy="triattention", offline=True
+    ).policy
+    assert info is not None
+    assert "all groups of layers" in info.support
+
+
+def test_what_is_left_alone_is_a_step_of_the_margin() -> None:
+    """LMDeploy: free - floor(free x 0.8) bytes, which is what the budget leaves."""
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="lmdeploy", gpu="a100", seq=1000)
+    (found,) = (step for step in opened.pool(opened.budget.expected).value.steps if step.name == "margin")
+    assert (
+        value_of(found.formula, {term.name: term.expected for term in found.terms})
+        == found.expected
+        == opened.budget.margin_bytes
+    )
