@@ -804,3 +804,15 @@ def test_what_is_left_alone_is_a_step_of_the_margin() -> None:
         == found.expected
         == opened.budget.margin_bytes
     )
+
+
+def test_latents_that_lmdeploy_keeps_as_keys_and_values() -> None:
+    """MiniCPM3: 62 layers x 40 heads x keys and values of 64 + 32 numbers x 2 bytes, 64 tokens in a block."""
+    config = {
+        "model_type": "minicpm3", "architectures": ["MiniCPM3ForCausalLM"], "hidden_size": 2560, "num_hidden_layers": 62,
+        "num_attention_heads": 40, "num_key_value_heads": 40, "kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32, "v_head_dim": 64, "intermediate_size": 6400, "vocab_size": 73_448, "max_position_embeddings": 32_768,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    opened: Any = open_request(load_model(config), engine="lmdeploy", seq=100, gpu="a100")
+    assert opened.block_pool.block_bytes == 64 * 62 * 40 * (64 + 32) * 2 * 2

@@ -17,6 +17,7 @@ from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.strategies import host_link
 from hwcalc.policies.parse import parse_policy
 from hwcalc.profiles.gpus import built_in_gpus
+from tests.hwcalc.command import Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 
@@ -120,3 +121,10 @@ def test_what_quest_reads_adds_up() -> None:
 def test_a_plan_needs_a_gpu_or_more() -> None:
     """Also where nothing is known of its memory."""
     assert _at_least(open_request(load_model(LLAMA), engine="vllm", seq=64)) == 1
+
+
+def test_weights_that_nobody_gave_have_their_own_words(capsys: Capture) -> None:
+    """A bare equation is told what to give, and not that a class is not counted."""
+    _, out, _ = run(capsys, "--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--seq", "8k")
+    assert "The weights are not known: give" in " ".join(out.split())
+    assert "not counted yet" not in out
