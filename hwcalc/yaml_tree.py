@@ -92,6 +92,9 @@ def read_tree(text: str) -> Node:
     except yaml.MarkedYAMLError as error:
         problem, mark = printable(error.problem or "it ends too early"), error.problem_mark
         line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
+        if "nesting depth" in problem:
+            # Newer releases of libyaml read ahead, and stop by themselves at 1,000 levels.
+            raise TreeError(f"nested more than {MAX_DEPTH} levels deep", line=line, column=column) from error
         hint = _WHOLE if "Unicode character escape" in problem else ""
         raise TreeError(f"not YAML: {problem}", line=line, column=column, hint=hint) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
