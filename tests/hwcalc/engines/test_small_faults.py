@@ -21,7 +21,7 @@ from hwcalc.engines.mlx.layers import Chunked, Rotating, rotating_slots
 from hwcalc.engines.options import parse_lora
 from hwcalc.engines.policies import shapes_of
 from hwcalc.engines.rank_weights import dflash_bytes_rank, eagle_bytes_rank, lora_bytes_by_layer, lora_bytes_rank
-from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual
+from hwcalc.engines.sglang.layout import StageCells, _lightning, _usual, rows_of
 from hwcalc.engines.sglang.pools import buffer_of, cell_size
 from hwcalc.engines.steps import value_of
 from hwcalc.engines.stored import OwnRule
@@ -30,7 +30,7 @@ from hwcalc.engines.vllm.formats import quantizing_flag
 from hwcalc.engines.vllm.policies import hits_of
 from hwcalc.engines.vllm.pool import _words
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import FullAttention, LatentAttention, LightningAttention, Role
+from hwcalc.formulas import FullAttention, LatentAttention, LightningAttention, Role, SparseIndexer
 from hwcalc.formulas.formats import (
     AWQ,
     BNB4,
@@ -621,8 +621,9 @@ def test_a_state_of_lightning_attention() -> None:
 def test_keys_of_an_indexer_are_not_dealt_out() -> None:
     """DeepSeek-V3.2 with decode context parallelism over two ranks: half the latents of 1,000 tokens, and all keys of the indexer."""
     opened: Any = open_request(load_model("deepseek-ai/DeepSeek-V3.2"), engine="reference", seq=1000, tp=2, dcp=2)
-    sizes = {buffer.name: buffer.bytes for buffer in opened.allocation(0)}
-    assert (sizes["layers.0.latent"], sizes["layers.0.indexer_keys"]) == (500 * 512 * 2, 1000 * 132)
+    buffers = {buffer.name: (buffer.bytes, buffer.shape) for buffer in opened.allocation(0)}
+    assert buffers["layers.0.latent"] == (500 * 512 * 2, (1, 500, 512))
+    assert buffers["layers.0.indexer_keys"] == (1000 * 132, (1, 1000, 132))
 
 
 def test_a_drafter_adds_its_projection() -> None:
@@ -816,3 +817,26 @@ def test_latents_that_lmdeploy_keeps_as_keys_and_values() -> None:
     }  # fmt: skip
     opened: Any = open_request(load_model(config), engine="lmdeploy", seq=100, gpu="a100")
     assert opened.block_pool.block_bytes == 64 * 62 * 40 * (64 + 32) * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ({}, "fa3"),
+        ({"speculative": "eagle:1:4"}, "fa3"),
+        ({"speculative": "eagle:1:4", "page_size": "16"}, "flashinfer"),
+        ({"page_size": "16"}, "fa3"),
+    ],
+)
+def test_a_tree_of_drafts_in_pages_has_another_kernel(options: dict[str, str], backend: str) -> None:
+    """SGLang on an H100 (``get_default_attn_backend``)."""
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="sglang", gpu="h100", seq=1000, engine_options=options)
+    assert opened.settings.backend == backend
+
+
+def test_an_indexer_without_scales() -> None:
+    """SGLang: 128 numbers in the dtype of an fp8 cache where its kernel reads that, and else in bf16."""
+    opened: Any = open_request(load_model("Qwen/Qwen3-8B"), engine="sglang", gpu="h100", seq=1000, dtype="fp8_e4m3")
+    kind = SparseIndexer(index_n_heads=4, index_head_dim=128, index_topk=2048, index_quantized=False)
+    rows = [rows_of(kind, opened.settings, sparse=False, split=False, fp8_index=eight)[0] for eight in (True, False)]
+    assert [(row.dtype, row.bytes) for row in rows] == [("fp8_e4m3", 128), ("bf16", 256)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import load_model, plan
+from hwcalc import load_model, plan, strategies
 from hwcalc.engines.steps import value_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Definition
@@ -128,3 +128,48 @@ def test_weights_that_nobody_gave_have_their_own_words(capsys: Capture) -> None:
     _, out, _ = run(capsys, "--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--seq", "8k")
     assert "The weights are not known: give" in " ".join(out.split())
     assert "not counted yet" not in out
+
+
+def test_slots_that_are_left_do_not_limit() -> None:
+    """SGLang, Qwen3.5-27B on an H200: there are more slots for states than sequences, which the cache limits."""
+    made = plan("Qwen/Qwen3.5-27B", engine="sglang", gpu="h200", seq=1024, offline=True)
+    assert made.pool is not None
+    assert made.fit is not None
+    assert made.pool.state_slots is not None
+    assert made.pool.state_slots > (made.fit.max_batch or 0) > 0
+    assert made.fit.limiting == "cache"
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [("40", "too much on the fullest GPU"), ("1", "would lie in host memory: more than the host has")]
+)
+def test_which_memory_is_too_small(layers: str, said: str) -> None:
+    """llama.cpp with 70 billion parameters beside a GPU of 8 GB: the GPU where it has 40 layers, the host where it has the others."""
+    made = plan(
+        "meta-llama/Llama-3.1-70B",
+        engine="llamacpp",
+        gpu="rtx-3050",
+        seq=4096,
+        engine_options={"n_gpu_layers": layers},
+        offline=True,
+    )
+    assert made.fit is not None
+    assert said in made.fit.message
+
+
+@pytest.mark.parametrize(("prompt", "partial"), [(4096, False), (4100, True)])
+def test_a_last_block_has_a_chance_of_its_own(prompt: int, *, partial: bool) -> None:
+    """Half the tokens dropped at random places of blocks of 16: 4,096 fill their blocks, 4,100 leave four in the last one."""
+    asked: dict[str, Any] = {"engine": "vllm", "seq": prompt, "policy": "knorm:compression_ratio=0.5", "compaction": "none"}
+    policy = plan("Qwen/Qwen3-8B", prompt=prompt, offline=True, **asked).policy
+    assert policy is not None
+    assert policy.blocks is not None
+    (free,) = (step for step in policy.blocks.steps if step.name == "free")
+    assert ("last_chance" in free.formula) == partial
+
+
+def test_the_largest_tensor_is_copied_as_it_grows() -> None:
+    """MiMo-V2-Flash by concatenation: keys of 4 heads of 192 numbers are wider than values of 128; 2 x 4,096 tokens x 2 bytes of them."""
+    found = {one.name: one for one in strategies("XiaomiMiMo/MiMo-V2-Flash", seq=4096, batch=2).strategies}
+    grown = found["growth"]
+    assert grown.peak_bytes - grown.full_bytes == 2 * 4096 * 4 * 192 * 2
