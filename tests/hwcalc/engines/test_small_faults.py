@@ -840,3 +840,13 @@ def test_an_indexer_without_scales() -> None:
     kind = SparseIndexer(index_n_heads=4, index_head_dim=128, index_topk=2048, index_quantized=False)
     rows = [rows_of(kind, opened.settings, sparse=False, split=False, fp8_index=eight)[0] for eight in (True, False)]
     assert [(row.dtype, row.bytes) for row in rows] == [("fp8_e4m3", 128), ("bf16", 256)]
+
+
+def test_a_pool_that_is_too_short_says_so() -> None:
+    """SGLang, Llama-3.1-8B: 1 GiB are 8,192 tokens of 131,072 bytes."""
+    said = []
+    for tokens in (4096, 16_384):
+        pool = plan("meta-llama/Llama-3.1-8B", engine="sglang", seq=tokens, kv_memory="1GiB", offline=True).pool
+        assert pool is not None
+        said.append(pool.message)
+    assert said == [None, "The input (16384 tokens) is longer than the pool (8192 tokens)."]
