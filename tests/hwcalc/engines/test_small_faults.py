@@ -850,3 +850,12 @@ def test_a_pool_that_is_too_short_says_so() -> None:
         assert pool is not None
         said.append(pool.message)
     assert said == [None, "The input (16384 tokens) is longer than the pool (8192 tokens)."]
+
+
+def test_how_many_fit_into_pages_of_the_second_manager() -> None:
+    """TensorRT-LLM, 1,000 tokens in 32 blocks of 32: as many at once as the pool has blocks for."""
+    asked: dict[str, Any] = {"engine": "tensorrt-llm", "gpu": "h100", "seq": 1000, "offline": True}
+    pool = plan("meta-llama/Llama-3.1-8B", engine_options={"manager": "v2"}, **asked).pool
+    assert pool is not None
+    assert pool.blocks is not None
+    assert pool.max_concurrency == pytest.approx(pool.blocks / 32)
