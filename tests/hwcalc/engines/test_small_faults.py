@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.devices import Cost
 from hwcalc.engines.forms import Term
 from hwcalc.engines.llamacpp.form import _drawn_form
+from hwcalc.engines.llamacpp.layers import Run, _laid, _Part
 from hwcalc.engines.llamacpp.settings import cache_type
 from hwcalc.engines.lmdeploy.deployment import shares_of
 from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS
@@ -859,3 +861,33 @@ def test_how_many_fit_into_pages_of_the_second_manager() -> None:
     assert pool is not None
     assert pool.blocks is not None
     assert pool.max_concurrency == pytest.approx(pool.blocks / 32)
+
+
+def test_runs_of_two_gpus() -> None:
+    """llama.cpp, four blocks and the output: one block whole and one without experts, then two without experts beside the whole output."""
+    fitting: Any = SimpleNamespace(blocks=4, ends=(0.5, 1.0))
+    runs = _laid(fitting, (_Part(1, 1), _Part(1, 2)), (0, 1))
+    assert runs.host == 0
+    assert runs.gpus == (Run(0, 2, 1, 2), Run(2, 5, 2, 4))
+
+
+def test_turbominds_margin_is_of_all_that_is_free() -> None:
+    """LMDeploy: what is free is what blocks get and what is left alone."""
+    opened: Any = open_request(
+        load_model("Qwen/Qwen3-8B"), engine="lmdeploy", gpu="a100", seq=1000, engine_options={"backend": "turbomind"}
+    )
+    (found,) = (step for step in opened.pool(opened.budget.expected).value.steps if step.name == "margin")
+    terms = {term.name: term.expected for term in found.terms}
+    assert terms["free_after_pass"] == opened.budget.expected + opened.budget.margin_bytes
+
+
+def test_a_buffer_with_copied_experts_is_derived() -> None:
+    """llama.cpp, ``n_cpu_moe=1``: the steps of the compute buffer give its bytes."""
+    opened: Any = open_request(
+        load_model("Qwen/Qwen3-30B-A3B"), engine="llamacpp", gpu="h100", seq=4096, weights="q4_k_m",
+        engine_options={"n_gpu_layers": "all", "n_cpu_moe": "1"},
+    )  # fmt: skip
+    steps = [step for each in opened.budget.parts if each.name == "compute buffer" for step in each.steps]
+    assert steps
+    for step in steps:
+        assert value_of(step.formula, {term.name: term.expected for term in step.terms}) == pytest.approx(step.expected, rel=1e-6)
