@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hwcalc import load_model, plan, strategies
+from hwcalc import load_model, plan, recommend, strategies
 from hwcalc.engines.steps import value_of
 from hwcalc.errors import UsageError
 from hwcalc.model import Definition
@@ -173,3 +173,13 @@ def test_the_largest_tensor_is_copied_as_it_grows() -> None:
     found = {one.name: one for one in strategies("XiaomiMiMo/MiMo-V2-Flash", seq=4096, batch=2).strategies}
     grown = found["growth"]
     assert grown.peak_bytes - grown.full_bytes == 2 * 4096 * 4 * 192 * 2
+
+
+def test_a_recommendation_has_the_cache_of_its_first_offer() -> None:
+    """mistral.rs computes in fp16 below compute capability 8.0: a T4 of 16 GB comes before an L4 of 24."""
+    asked: dict[str, Any] = {"engine": "mistral-rs", "seq": 1024, "offline": True}
+    found = recommend("Qwen/Qwen3-1.7B", gpu=("t4", "l4"), max_gpus=1, **asked)
+    assert [offer.gpu for offer in found.offers] == ["t4", "l4"]
+    dtypes = [plan("Qwen/Qwen3-1.7B", gpu=offer.gpu, **asked).request.kv_dtype for offer in found.offers]
+    assert dtypes == ["fp16", "bf16"]
+    assert found.kv_dtype == dtypes[0]
