@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.engines.facts import longest_named
 from hwcalc.engines.memory import is_measured
 from hwcalc.engines.models import encoder_length, has_classes, has_cross, model_classes
 from hwcalc.engines.runs_on import check_accelerator, check_formats
@@ -86,6 +87,11 @@ class Deployment:
     def closed_forms(self) -> dict[Load, MemoryForm | None]:
         """The closed forms of :func:`kept_form`, by a load of one token and one sequence."""
         return {}
+
+    @cached_property
+    def max_length(self) -> int | None:
+        """The longest sequence that the server allows, where the user names it besides the planned length."""
+        return longest_named(self.engine, self.setup.options)
 
     @cached_property
     def plain_stack(self) -> Stack:
@@ -382,6 +388,15 @@ class Occupancy:
     def reported(self) -> Reported:
         """What a plan reports of the settings in the engine's words."""
         return Reported()
+
+    def check_length(self) -> None:
+        """Raise :class:`~hwcalc.errors.UsageError` if the sequences are longer than the server allows."""
+        allowed, name = self.deployment.max_length, self.engine.facts.longest_option
+        if allowed is not None and self.tokens > allowed:
+            raise UsageError(
+                f"seq is {self.tokens:,} tokens, and {name} allows {allowed:,}.",
+                hint=f"Use: --engine-option {name}={self.tokens}",
+            )
 
     def check(self) -> None:
         """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""

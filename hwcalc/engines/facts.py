@@ -14,6 +14,7 @@ from msgspec import Struct
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import shown
+from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.engine import Engine
@@ -58,6 +59,8 @@ class Facts(Record):
     """The accelerator whose rules apply if the user names none."""
     planned_on: tuple[str, ...] | None = None
     """The accelerators on which kvplan knows its rules, as rows of ``hardware.yaml`` name them; ``None`` is all on which it runs."""
+    longest_option: str = ""
+    """The engine option for the longest sequence that its server allows, where users send shorter ones; empty if it has none."""
     choices: Choices | None = None
     """What the page of ``kvplan explore`` offers of this engine, by the :meth:`~hwcalc.engines.deployment.Occupancy.form` of its occupancies; an engine without a form has none."""
 
@@ -125,6 +128,12 @@ class Turns(Struct, frozen=True):
         return Turns(tokens=(*self.tokens, *tokens), sequences=(*self.sequences, *sequences))
 
 
+def longest_named(engine: Engine, options: Mapping[str, str]) -> int | None:
+    """The tokens of the longest sequence that a server with these options allows; ``None`` if no option names them."""
+    name = engine.facts.longest_option
+    return parse_tokens(options[name], f"engine option {name}") if name in options else None
+
+
 class RequestRules:
     """How an engine reads a request: what its options say of it, and which machines it knows."""
 
@@ -184,11 +193,11 @@ class RequestRules:
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
         """Whether these options name the length or the number of sequences."""
-        return False
+        return self.engine.facts.longest_option in options
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """The tokens of a sequence that an engine option names, where the user gives no length; ``None`` if none does."""
-        return None
+        return longest_named(self.engine, options)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         """The id of the draft model that an engine option names. The caller loads it as

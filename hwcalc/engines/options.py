@@ -221,8 +221,8 @@ class CommandInput(Record):
     """Further words, which a cache policy needs."""
     layers: int = 0
     """Layers of the model, for an engine that is told which of them each GPU has."""
-    past_maximum: bool = False
-    """Whether the sequences are longer than the model's own maximum, which an engine has to be told."""
+    environment: tuple[str, ...] = ()
+    """Variables that stand before the command, with which the engine takes longer sequences than the model's own."""
 
 
 def check_one_replica(planned: CommandInput, label: str) -> None:

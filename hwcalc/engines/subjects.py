@@ -85,7 +85,7 @@ class Devices:
 
     def most_tokens(self) -> int | None:
         """The most tokens that an option of the engine allows a sequence, however much memory there is; ``None`` is no limit."""
-        return None
+        return self.occupancy.deployment.max_length
 
 
 class PolicyRules:

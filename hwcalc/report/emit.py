@@ -135,7 +135,7 @@ def _planned(plan: Plan, engine: str) -> tuple[Engine, CommandInput]:
         flags=() if plan.policy is None else plan.policy.flags,
         requires=() if plan.pool is None else plan.pool.requires,
         layers=len({number for kind in plan.model.layers for number in kind.layers}),
-        past_maximum=plan.model.max_position_embeddings is not None and request.seq > plan.model.max_position_embeddings,
+        environment=_environment(plan),
         on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **_model(plan),
     )

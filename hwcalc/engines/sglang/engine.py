@@ -32,10 +32,12 @@ from hwcalc.engines.sglang.pools import (
 )
 from hwcalc.engines.sglang.settings import (
     ARGUMENTS,
+    LONGER,
     MAX_LENGTH,
     OPTIONS,
     SWITCHES,
     SglangSettings,
+    context_tokens,
     cuts_prompts,
     eagle_of,
     is_compressed,
@@ -45,7 +47,7 @@ from hwcalc.engines.sglang.settings import (
 )
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, InCommon, OwnRule, StoredTensor, Support, beside_layers, bytes_of, check_heads
-from hwcalc.engines.subjects import Devices, Reported, Traits, WholePrompts
+from hwcalc.engines.subjects import Reported, Traits, WholePrompts
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCache, Role, SlidingAttention
 from hwcalc.formulas.arithmetic import last_good
@@ -242,15 +244,6 @@ class SglangDeployment(GeneralDeployment):
             yield Note(code="per-replica", message=message)
 
 
-class SglangDevices(Devices):
-    """All GPUs are alike, and ``context_length`` bounds the length of a sequence where the user names it."""
-
-    def most_tokens(self) -> int | None:
-        deployment = self.occupancy.deployment
-        assert isinstance(deployment, SglangDeployment)
-        return deployment.settings.context if MAX_LENGTH in deployment.setup.options else None
-
-
 class SglangOccupancy(GeneralOccupancy):
     """What the pools of SGLang hold under a load."""
 
@@ -261,16 +254,8 @@ class SglangOccupancy(GeneralOccupancy):
         """The settings of the server."""
         return self.deployment.settings
 
-    @property
-    def devices(self) -> Devices:
-        return SglangDevices(self)
-
     def check(self) -> None:
-        if MAX_LENGTH in self.setup.options and self.tokens > self.settings.context:
-            raise UsageError(
-                f"seq is {self.tokens:,} tokens, and {MAX_LENGTH} allows {self.settings.context:,}.",
-                hint=f"Use: --engine-option {MAX_LENGTH}={self.tokens}",
-            )
+        self.check_length()
         if self.load.sharing.beams > 1:
             raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
         self.tell(*self.deployment.remarks)
@@ -548,17 +533,18 @@ class SglangOccupancy(GeneralOccupancy):
         """As SGLang's log names them."""
         settings = self.settings
         chunk = settings.chunk if cuts_prompts(self.setup) else -1
-        return Reported({"page_size": settings.page_size, "chunked_prefill_size": chunk})
+        longer = (self.deployment.max_length or self.tokens) > context_tokens(self.model)
+        return Reported({"page_size": settings.page_size, "chunked_prefill_size": chunk}, (LONGER,) if longer else ())
 
     def curve(self) -> Curve | None:
         """The cache of sequences that are alike; ``None`` for others, or with a draft."""
-        return self.deployment.curve if self.request.is_plain else None
+        return self.deployment.curve if self.request.is_plain and self.deployment.max_length is None else None
 
     def form(self) -> MemoryForm | None:
         """The memory of a GPU for sequences that are alike; ``None`` for others, or if the budget is unknown."""
         from hwcalc.engines.general_form import form_with
 
-        return form_with(self, pools=self.deployment)
+        return form_with(self, pools=self.deployment) if self.deployment.max_length is None else None
 
 
 class SglangCommand(Command):
@@ -597,7 +583,7 @@ class SglangCommand(Command):
         """The words of ``python -m sglang.launch_server`` for a plan, with the further flags that its pools require."""
         parallel, replicated = planned.parallel, is_on(planned.options.get("enable_dp_attention"))
         words = ["python", "-m", "sglang.launch_server", "--model-path", planned.model]
-        if MAX_LENGTH not in planned.options and planned.past_maximum:
+        if MAX_LENGTH not in planned.options and LONGER in planned.environment:
             words += [_FLAGS["seq"], str(planned.seq)]
         if planned.revision is not None:
             words += ["--revision", planned.revision]
@@ -653,6 +639,7 @@ class Sglang(GeneralEngine):
         assumed_gpu="h100-sxm5-80gb",
         unbounded=MappingProxyType({SlidingAttention: BY_MODEL}),
         planned_on=("5.0+", "rubin-288gb", "gfx*"),
+        longest_option=MAX_LENGTH,
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = SglangCommand()

@@ -48,6 +48,8 @@ SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp
 """The same, without a value."""
 MAX_LENGTH: Final = "context_length"
 """The engine option for the longest sequence that a server allows, where that is not the model's own."""
+LONGER: Final = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"
+"""What makes SGLang accept a longer ``--context-length`` than the model's own (``configs/model_config.py`` _derive_context_length)."""
 
 STRATEGIES: Final = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 DSA_BACKENDS: Final = (

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.stored import Blocks, Dtypes, InCommon, OwnRule, StoredTensor, beside_layers, blocks_in_common, held_blocks
-from hwcalc.engines.subjects import Devices, Reported, Traits
+from hwcalc.engines.subjects import Reported, Traits
 from hwcalc.engines.vllm import formats, policies
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.memory import plan_budget, savings, weight_parts
@@ -27,7 +27,7 @@ from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note, Noted
 from hwcalc.profiles.engines import planned_version, since
-from hwcalc.units import human_bytes, parse_tokens
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import Saving
@@ -69,12 +69,6 @@ class VllmDeployment(Deployment):
         if override is not None and not rules.override_checked:
             return False
         return (rules.check != "model" or self.settings.pp == 1) and (rules.checks_packed_width or not self.layout.packed)
-
-    @cached_property
-    def max_length(self) -> int | None:
-        """``max_model_len``, the longest sequence that the server allows, where the user names it besides the planned length."""
-        named = self.setup.options.get(MAX_LENGTH)
-        return None if named is None else parse_tokens(named, f"engine option {MAX_LENGTH}")
 
     def length(self, tokens: int) -> int:
         """``max_model_len`` of a server for sequences of so many tokens: as long as they are, unless the user names it."""
@@ -158,15 +152,6 @@ class VllmDeployment(Deployment):
     @cached_property
     def traits(self) -> Traits:
         return Traits(deals_experts=planned_version(self.version) >= since(REPLICAS_SINCE))
-
-
-class VllmDevices(Devices):
-    """All GPUs are alike, and ``max_model_len`` bounds the length of a sequence."""
-
-    def most_tokens(self) -> int | None:
-        deployment = self.occupancy.deployment
-        assert isinstance(deployment, VllmDeployment)
-        return deployment.max_length
 
 
 class VllmOccupancy(Occupancy):
@@ -301,10 +286,6 @@ class VllmOccupancy(Occupancy):
     def policies(self) -> PolicyRules:
         return policies.VllmPolicies(self)
 
-    @property
-    def devices(self) -> Devices:
-        return VllmDevices(self)
-
     def reported(self) -> Reported:
         accepted = longest_accepted(self.model, self.settings.rules)
         return Reported(environment=(LONGER,) if accepted is not None and self.length > accepted else ())
@@ -313,11 +294,7 @@ class VllmOccupancy(Occupancy):
         deployment = self.deployment
         self.told(deployment.accepted)
         policy, longest_allowed = self.setup.policy, deployment.max_length
-        if longest_allowed is not None and self.tokens > longest_allowed:
-            raise UsageError(
-                f"seq is {self.tokens:,} tokens, and {MAX_LENGTH} allows {longest_allowed:,}.",
-                hint=f"Use: --max-model-len {self.tokens}",
-            )
+        self.check_length()
         if longest_allowed is not None and policy is not None:
             raise UsageError(
                 f"a policy is planned for a server that allows the planned length, not with {MAX_LENGTH}.",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.options import CommandInput
     from hwcalc.engines.setup import Load, Setup
     from hwcalc.formulas import LayerKind
-    from hwcalc.model import ModelSpec
 
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
@@ -277,13 +276,7 @@ class VllmCommand(Command):
 
 
 class VllmRequests(RequestRules):
-    """Requests, where options may name the longest sequence that the server allows, and a draft model."""
-
-    def names_sizes(self, options: Mapping[str, str]) -> bool:
-        return MAX_LENGTH in options
-
-    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
-        return integer_option(1)(MAX_LENGTH, options[MAX_LENGTH]) if MAX_LENGTH in options else None
+    """Requests, where an option may name a draft model."""
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
@@ -311,6 +304,7 @@ class Vllm(Engine):
         choices=Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4")),
         scatters=True,
         planned_on=("5.0+", "rubin-288gb", "gfx*"),
+        longest_option=MAX_LENGTH,
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = VllmCommand()

@@ -495,9 +495,11 @@ def loads_towers(model: ModelSpec, options: Mapping[str, str]) -> bool:
     """
     if model.architecture in _UNMARKED_TOWERS:
         return True
+    if is_on(options.get("language_model_only")):
+        return False
     limits = options.get("limit_mm_per_prompt")
-    if is_on(options.get("language_model_only")) or limits is None:
-        return not is_on(options.get("language_model_only"))
+    if limits is None:
+        return True
     none = {kind for kind, count in parse_limits("limit_mm_per_prompt", limits).items() if not count}
     # A config without a part of its own for sound has no tower for it, whatever its class can have.
     towers = [one for one in _towers().get(model.architecture or "", ()) if one != _SOUND or model.config.get("audio_config")]

@@ -292,7 +292,12 @@ def test_the_length_that_a_server_allows() -> None:
     with pytest.raises(UsageError, match="seq is 8,193 tokens, and context_length allows 8,192") as refused:
         plan(LLAMA, **{**asked, "seq": 8193})
     assert str(refused.value.hint).startswith("Use: --engine-option context_length=8193")
-    assert "--context-length 131073" in emitted(plan(LLAMA, **{**asked, "seq": 131_073, "engine_options": {}}), "sglang")
+    longer = emitted(plan(LLAMA, **{**asked, "seq": 131_073, "engine_options": {}}), "sglang")
+    assert longer.startswith("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 python -m sglang.launch_server")
+    assert "--context-length 131073" in longer
+    del asked["seq"]
+    alone = plan(LLAMA, **asked)
+    assert (alone.request.seq, alone.fit and alone.fit.max_seq) == (8192, 8192)
 
 
 def test_adapters_that_come_later_are_told() -> None:

@@ -97,7 +97,7 @@ def test_longer_than_allowed() -> None:
     """A clear error, with what to type."""
     with pytest.raises(UsageError, match=r"8,192 tokens.*allows 4,096") as raised:
         planned(2**33, "4k")
-    assert raised.value.hint.startswith("Use: --max-model-len 8192")
+    assert raised.value.hint.startswith("Use: --engine-option max_model_len=8192")
 
 
 def test_alone_it_is_the_planned_length() -> None:

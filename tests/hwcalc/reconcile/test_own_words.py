@@ -32,7 +32,7 @@ POOL = (
     [
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
         ("/home/someone/models/Qwen3-8B", "Qwen/Qwen3-8B"),
-        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/aa8e72537993", "Qwen/Qwen3-8B"),
+        ("/home/someone/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/aa8e72537993", "Qwen/Qwen3-8B"),
         ("/models/qwen3-8b-w8a8", "Qwen/Qwen3-8B"),
         ("someone/Qwen3-8B-AWQ-4bit", "Qwen/Qwen3-8B"),
     ],
