@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hwcalc.formulas.attention import (
         AttentionKind,
+        BlockSparseAttention,
         ChunkedAttention,
         CrossAttention,
         FullAttention,
+        MetaTokens,
         SinkAttention,
         SlidingAttention,
     )
@@ -36,15 +38,15 @@ if TYPE_CHECKING:
     from hwcalc.formulas.tensor import CacheTensor, DType, Role, Span
 
 __all__ = [
-    "KINDS", "MAX_DIMENSION", "AttentionKind", "CacheTensor", "ChunkedAttention", "CompressedAttention", "CrossAttention",
+    "KINDS", "MAX_DIMENSION", "AttentionKind", "BlockSparseAttention", "CacheTensor", "ChunkedAttention", "CompressedAttention", "CrossAttention",
     "DType", "ExpandedLatentAttention", "FullAttention", "GatedDeltaNet", "GatedLinearAttention", "KimiDeltaAttention", "LatentAttention", "Layer",
-    "LayerKind", "LayerNumbers", "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "NoCache", "RealGatedLRU", "Role",
+    "LayerKind", "LayerNumbers", "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "MetaTokens", "NoCache", "RealGatedLRU", "Role",
     "Rwkv4", "RwkvMatrix", "SharedCache", "ShortConvolution", "SinkAttention", "SlidingAttention", "Span", "SparseIndexer",
     "Stack",
 ]  # fmt: skip
 
 _MODULES = {
-    "attention": "AttentionKind ChunkedAttention CrossAttention FullAttention SinkAttention SlidingAttention",
+    "attention": "AttentionKind BlockSparseAttention ChunkedAttention CrossAttention FullAttention MetaTokens SinkAttention SlidingAttention",
     "latent": "CompressedAttention ExpandedLatentAttention LatentAttention SparseIndexer",
     "states": "GatedDeltaNet GatedLinearAttention KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
     "kind": "KINDS LayerKind MAX_DIMENSION NoCache SharedCache",

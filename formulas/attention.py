@@ -1,4 +1,4 @@
-"""Attention that keeps keys and values: full, sliding, chunked, with sinks, and cross attention.
+"""Attention that keeps keys and values: full, sliding, chunked, with sinks, block-sparse, over meta tokens, and cross attention.
 
 MHA, GQA and MQA share one formula; only the number of key/value heads differs.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hwcalc.formulas.kind import LayerKind, register
-from hwcalc.formulas.tensor import CacheTensor, Chunk, Encoder, Full, Role, Sink, Span, Window
+from hwcalc.formulas.tensor import CacheTensor, Chunk, Encoder, Fixed, Full, Later, Pooled, Role, Sink, Span, Window
 
 
 def key_value_tensors(
@@ -139,6 +139,78 @@ class SinkAttention(AttentionKind):
     @property
     def span(self) -> Span:
         return Sink(self.sink, self.window)
+
+
+@register
+class MetaTokens(AttentionKind):
+    """Keys and values of ``num_memory_tokens`` learned tokens that stand before every sequence.
+
+    They belong to the model and not to the prompt, and stay however long the sequence gets. What is kept of the sequence's own tokens
+    is another kind of the same layer.
+
+    >>> MetaTokens(num_attention_heads=25, num_key_value_heads=5, head_dim=64, v_head_dim=128,
+    ...            num_memory_tokens=128).tensors()[0].span.positions(4)
+    128
+
+    After four tokens as after four million: 128 x 5 x (64 + 128) x 2 = 245,760 bytes in bf16.
+    Source: Dong et al. 2024, arXiv:2411.13676, section 2.3.
+    """
+
+    name = "meta_tokens"
+    title = "meta tokens"
+    keeps = "Keys and values of {num_memory_tokens} learned tokens that stand before every sequence."
+    source = "Dong et al. 2024, arXiv:2411.13676"
+    _prefix = "meta_"
+
+    num_memory_tokens: int
+
+    @property
+    def span(self) -> Span:
+        return Fixed(self.num_memory_tokens)
+
+
+@register
+class BlockSparseAttention(AttentionKind):
+    """A key and a value for every token, and keys of blocks by which a token chooses the blocks that it looks at (InfLLM-V2).
+
+    A sequence of ``dense_len`` tokens or more also keeps the mean of each ``kernel_size`` keys, ``kernel_stride`` apart, the same four
+    times as coarse, and the last keys that wait for their mean: fewer than a kernel of each. A shorter one keeps keys and values alone.
+
+    >>> kind = BlockSparseAttention(num_attention_heads=32, num_key_value_heads=2, head_dim=128, v_head_dim=128,
+    ...                             kernel_size=32, kernel_stride=16, dense_len=8192, index_topk=6144)
+    >>> [tensor.span.positions(8191) for tensor in kind.tensors()]
+    [8191, 8191, 0, 0, 0, 0]
+    >>> [tensor.span.positions(8192) for tensor in kind.tensors()]
+    [8192, 8192, 511, 127, 31, 127]
+
+    Four tokens of that layer in bf16: 4 x 2 x (128 + 128) x 2 = 4,096 bytes. Of 8,192 there are (8,192 - 32) / 16 + 1 = 511 means, and
+    (8,192 - 128) / 64 + 1 = 127 coarse ones. ``index_topk`` is how many tokens the chosen blocks have.
+    Source: Zhao et al. 2025, arXiv:2509.24663.
+    """
+
+    name = "block_sparse_attention"
+    title = "block-sparse attention (InfLLM-V2)"
+    keeps = "A key and a value for every token, and keys of blocks by which a token chooses the blocks that it looks at."
+    source = "Zhao et al. 2025, arXiv:2509.24663"
+
+    kernel_size: int
+    kernel_stride: int
+    dense_len: int
+    index_topk: int | None = None
+    """How many tokens one token looks at; ``None`` if the config does not say."""
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        def keys(name: str, span: Span) -> CacheTensor:
+            return self.tensor(name, "num_key_value_heads", "head_dim", role=Role.KEY, span=span)
+
+        kernel, stride, first = self.kernel_size, self.kernel_stride, self.dense_len
+        return (
+            *key_value_tensors(self.num_key_value_heads, self.head_dim, self.v_head_dim, self.span),
+            keys("pooled_keys", Pooled(kernel, stride, first)),
+            keys("coarse_keys", Pooled(4 * kernel, 4 * stride, first)),
+            keys("unpooled_keys", Later(kernel - 1, first)),
+            keys("coarse_unpooled_keys", Later(4 * kernel - 1, first)),
+        )
 
 
 @register

@@ -212,6 +212,11 @@ def _terms(kind: Any, selected: int | None, *, prefill: bool) -> tuple[Term, ...
     if name in SOFTMAX:
         # At each position, every query head multiplies with a key and weighs a value.
         return ((kind.span, None, 2 * kind.num_attention_heads * (kind.head_dim + kind.v_head_dim)),)
+    if name == "meta_tokens":
+        return ((kind.span, None, 2 * kind.num_attention_heads * (kind.head_dim + kind.v_head_dim)),)
+    if name == "block_sparse_attention":
+        # The tokens of the chosen blocks. That the means of keys are scored comes on top.
+        return ((Full(), kind.index_topk, 2 * kind.num_attention_heads * (kind.head_dim + kind.v_head_dim)),)
     if name == "latent_attention":
         # Decoding works on the latent itself: queries and outputs absorb the up-projections (DeepSeek-AI 2024, arXiv:2405.04434,
         # section 2.1.2). A prompt may be expanded into keys and values, which costs less per position.

@@ -236,6 +236,32 @@ class Fixed(Span):
         return (Stair(times=self.numbers[0], most=1),)
 
 
+class Later(Span):
+    """A buffer of ``count`` positions that a sequence gets with its token in place ``first``. Of ABCD, from C on: none, none, all, all."""
+
+    rule = "{0:,} from n = {1:,} on"
+
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        count, first = self.numbers
+        return (Stair(times=count, per=first, most=1),)
+
+
+class Pooled(Span):
+    """One entry for each ``kernel`` tokens, a ``stride`` apart, once there are ``first`` tokens: ``(n - kernel) // stride + 1``.
+
+    Kernel 4, stride 2, from the sixth token on: none of ABCDE, [ABCD] and [CDEF] of ABCDEF, and [EFGH] more of ABCDEFGH.
+    """
+
+    rule = "(n - {0:,}) // {1:,} + 1, from n = {2:,} on"
+
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        kernel, stride, first = self.numbers
+        at_once = max(0, (first - kernel) // stride + 1)
+        # What comes behind the first ones: all groups of a stride but those of the first tokens.
+        behind = Stair(per=stride), Stair(times=-1, per=stride, most=first // stride)
+        return Stair(times=at_once, per=first, most=1), *behind
+
+
 class Encoder(Span):
     """One position for each token of the encoder input, computed once: ``encoder_tokens``."""
 

@@ -26,7 +26,7 @@ _SHORT: Final[Mapping[str, str]] = {
     "compressed_attention": "csa", "sliding_attention": "sliding", "chunked_attention": "chunked", "sink_attention": "sink",
     "gated_delta_net": "gdn", "gated_linear_attention": "gla", "kimi_delta_attention": "kda", "lightning_attention": "lightning", "real_gated_lru": "rglru",
     "rwkv_matrix": "rwkv", "matrix_lstm": "mlstm", "short_convolution": "conv", "shared_cache": "shared",
-    "cross_attention": "cross",
+    "cross_attention": "cross", "meta_tokens": "meta", "block_sparse_attention": "infllm",
 }  # fmt: skip
 """What people call a kind of layer, where that is shorter than the kind's own name."""
 _SYNONYMS: Final[Mapping[str, str]] = by_word(

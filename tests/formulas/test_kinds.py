@@ -15,6 +15,7 @@ from hwcalc.formulas import (
     KINDS,
     MAX_DIMENSION,
     AttentionKind,
+    BlockSparseAttention,
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
@@ -30,6 +31,7 @@ from hwcalc.formulas import (
     Mamba1,
     Mamba2,
     MatrixLSTM,
+    MetaTokens,
     NoCache,
     RealGatedLRU,
     Role,
@@ -74,6 +76,37 @@ AFTER_FOUR_TOKENS: Final[tuple[tuple[LayerKind, int], ...]] = (
     (
         SinkAttention(num_attention_heads=32, num_key_value_heads=32, head_dim=128, v_head_dim=128, sink=1, window=2),
         (1 + 2) * 32 * (128 + 128) * 2,
+    ),
+    # The meta tokens are there before the first token.
+    (
+        MetaTokens(num_attention_heads=25, num_key_value_heads=5, head_dim=64, v_head_dim=128, num_memory_tokens=128),
+        128 * 5 * (64 + 128) * 2,
+    ),
+    # A short sequence keeps keys and values alone.
+    (
+        BlockSparseAttention(
+            num_attention_heads=32,
+            num_key_value_heads=2,
+            head_dim=128,
+            v_head_dim=128,
+            kernel_size=32,
+            kernel_stride=16,
+            dense_len=8192,
+        ),
+        4 * 2 * (128 + 128) * 2,
+    ),
+    # From the fourth token on: two means of two keys, none of eight, and the keys that wait for their mean.
+    (
+        BlockSparseAttention(
+            num_attention_heads=32,
+            num_key_value_heads=2,
+            head_dim=128,
+            v_head_dim=128,
+            kernel_size=2,
+            kernel_stride=2,
+            dense_len=4,
+        ),
+        (4 * (128 + 128) + (2 + 0 + 1 + 7) * 128) * 2 * 2,
     ),
     # The latent serves as key and value; the rotary key is shared by all heads.
     (

@@ -28,7 +28,9 @@ from hwcalc.formulas.tensor import (
     Fixed,
     Full,
     Kept,
+    Later,
     Once,
+    Pooled,
     Remainder,
     Sink,
     Span,
@@ -49,6 +51,7 @@ def spans(dice: random.Random) -> tuple[Span, ...]:
     return (
         Full(), Kept(number(1, 30)), Window(number(1, 12)), Sink(number(1, 9), number(1, 9)), Chunk(number(1, 12)),
         Strided(number(1, 7)), Remainder(number(1, 7)), Once(), Fixed(number(1, 5)), Encoder(),
+        Later(number(1, 9), number(1, 30)), Pooled(number(1, 9), number(1, 9), number(1, 30)),
     )  # fmt: skip
 
 
@@ -101,7 +104,7 @@ def test_passes_are_prompts_of_every_length() -> None:
     for _ in range(CASES // 3):
         tokens, encoder, most = dice.randint(1, 60), dice.randint(0, 9), dice.choice([None, dice.randint(1, 9)])
         for span in spans(dice):
-            if isinstance(span, (Kept, Remainder)):
+            if isinstance(span, (Kept, Later, Pooled, Remainder)):
                 continue
             prompts = [positions_sum(span, length, encoder, most) for length in range(1, tokens + 1)]
             assert prefixes_sum(span, tokens, encoder, most) == sum(prompts), (span, tokens, most)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from hwcalc.formulas import Span
 from hwcalc.formulas.stairs import Stair, stairs_at
-from hwcalc.formulas.tensor import Chunk, Encoder, Fixed, Full, Kept, Latest, Once, Remainder, Sink, Strided, Window
+from hwcalc.formulas.tensor import (
+    Chunk, Encoder, Fixed, Full, Kept, Later, Latest, Once, Pooled, Remainder, Sink, Strided, Window,
+)  # fmt: skip
 
 
 class EveryOther(Span):
@@ -38,6 +40,8 @@ SPANS = st.one_of(
     st.builds(Encoder),
     st.builds(Kept, SIZES),
     st.builds(Latest, SIZES),
+    st.builds(Later, SIZES, SIZES),
+    st.builds(Pooled, SIZES, SIZES, SIZES),
     st.builds(EveryOther),
 )
 LENGTHS = st.lists(st.tuples(st.integers(1, 2**41), st.integers(0, 2**41)), min_size=1, max_size=20)
@@ -69,7 +73,7 @@ def test_numbers_written_out() -> None:
     ten = np.array([10])
     kept = {
         Full(): 10, Window(4): 4, Window(40): 10, Sink(1, 4): 5, Chunk(8): 8, Strided(4): 2, Remainder(4): 2, Once(): 1,
-        Fixed(3): 3, Encoder(): 7, Kept(6): 6, Latest(4): 4,
+        Fixed(3): 3, Encoder(): 7, Kept(6): 6, Latest(4): 4, Later(5, 8): 5, Later(5, 11): 0, Pooled(4, 2, 6): 4,
     }  # fmt: skip
 
     assert kept == {span: int(np.max(in_all(span, ten, 7))) for span in kept}

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from hwcalc.formulas import CacheTensor, DType, Role, Span
 from hwcalc.formulas.stairs import stairs_at
-from hwcalc.formulas.tensor import Chunk, Encoder, Fixed, Full, Kept, Latest, Limited, Once, Remainder, Sink, Strided, Window
+from hwcalc.formulas.tensor import (
+    Chunk, Encoder, Fixed, Full, Kept, Later, Latest, Limited, Once, Pooled, Remainder, Sink, Strided, Window,
+)  # fmt: skip
 from hwcalc.profiles.dtypes import dtype_names, find_dtype
 
 SPANS = (
@@ -23,6 +25,10 @@ SPANS = (
     (Encoder(), (0, 7, 7, 7, 7, 7)),
     (Kept(2), (0, 1, 2, 2, 2, 2)),
     (Latest(2), (0, 0, 2, 2, 2, 2)),
+    (Later(7, 3), (0, 0, 0, 7, 7, 7)),
+    # Of ABCD [AB] and [CD], of ABCDE no more; nothing before D.
+    (Pooled(2, 2, 4), (0, 0, 0, 0, 2, 2)),
+    (Pooled(2, 1, 3), (0, 0, 0, 2, 3, 4)),
 )
 
 
@@ -37,7 +43,8 @@ NUMBERS = st.integers(1, 2**31)
 ANY_SPAN = st.one_of(
     *(st.builds(kind, NUMBERS) for kind in (Chunk, Fixed, Kept, Latest, Remainder, Strided, Window)),
     *(st.builds(kind) for kind in (Encoder, Full, Once)),
-    st.builds(Sink, NUMBERS, NUMBERS),
+    *(st.builds(kind, NUMBERS, NUMBERS) for kind in (Later, Sink)),
+    st.builds(Pooled, NUMBERS, NUMBERS, NUMBERS),
 )
 
 
@@ -48,7 +55,7 @@ def test_stairs_are_positions(span: Span, tokens: int, encoder_tokens: int) -> N
     assert stairs_at(span.stairs(None), tokens) == span.positions(tokens, tokens)
 
 
-@given(ANY_SPAN.filter(lambda span: not isinstance(span, Remainder)), st.integers(1, 2**35), st.integers(1, 64))
+@given(ANY_SPAN.filter(lambda span: not isinstance(span, (Pooled, Remainder))), st.integers(1, 2**35), st.integers(1, 64))
 def test_stairs_of_a_rank(span: Span, tokens: int, ranks: int) -> None:
     """The fullest of the ranks over which positions are dealt one by one has its share, rounded up."""
     (stair,) = span.stairs(7)

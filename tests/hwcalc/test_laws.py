@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from hwcalc import ModelSpec, Plan
 from hwcalc.formulas import (
+    BlockSparseAttention,
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
@@ -20,6 +21,7 @@ from hwcalc.formulas import (
     LayerKind,
     LightningAttention,
     MatrixLSTM,
+    MetaTokens,
     SinkAttention,
     SlidingAttention,
     Stack,
@@ -33,6 +35,7 @@ BATCH: Final = st.integers(1, 9)
 DTYPES: Final = st.sampled_from(dtype_names())
 STACKS: Final = st.lists(kinds(), min_size=1, max_size=4)
 NOT_IN_TRANSFORMERS: Final = (SinkAttention,)
+NEVER_STATIC: Final = (BlockSparseAttention, CompressedAttention, GatedLinearAttention, LightningAttention, MetaTokens)
 
 
 def model(*layers: LayerKind) -> ModelSpec:
@@ -107,7 +110,7 @@ def test_transformers_keeps_one_cache_per_sequence(kind: LayerKind, tokens: int,
 
 
 @given(
-    kinds(without=(*NOT_IN_TRANSFORMERS, CompressedAttention, LightningAttention, GatedLinearAttention)),
+    kinds(without=(*NOT_IN_TRANSFORMERS, *NEVER_STATIC)),
     TOKENS,
     st.integers(0, 5_000),
 )

@@ -59,7 +59,7 @@ _BITS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend of a quantised cache -> the bit widths that it supports."""
 
 # Model types whose recurrent states are in the model dtype.
-_MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
+_MODEL_DTYPE_STATES: Final = frozenset({"hymba", "minimax", "xlstm"})
 # Model types whose cache also keeps the position ids of tokens for indexers, and token ids for n-grams.
 _CACHED_TOKEN_IDS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _DEFAULT_NGRAM: Final = 3
@@ -244,7 +244,13 @@ class TransformersOccupancy(GeneralOccupancy):
         kinds = {type(group.kind) for group in self.deployment.plain_stack.groups}
         if cache == "quantized":
             self._check_quantized(kinds)
-        uncached = kinds & {formulas.CompressedAttention, formulas.LightningAttention, formulas.GatedLinearAttention}
+        uncached = kinds & {
+            formulas.BlockSparseAttention,
+            formulas.CompressedAttention,
+            formulas.LightningAttention,
+            formulas.GatedLinearAttention,
+            formulas.MetaTokens,
+        }
         if cache == "static" and uncached:
             message = f"transformers has no static cache for {', '.join(sorted(kind.title for kind in uncached))}."
             raise UnsupportedError(message, hint="Use: --engine-option cache=dynamic")

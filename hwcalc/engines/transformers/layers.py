@@ -25,7 +25,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, CompressedAttention, Layer, LayerKind, Role, Span, Stack
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
 from hwcalc.formulas.record import Record
-from hwcalc.formulas.tensor import Fixed, Full, Latest, Once, Remainder, Window
+from hwcalc.formulas.tensor import Fixed, Full, Latest, Once, Pooled, Remainder, Window
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
@@ -141,6 +141,13 @@ def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tup
     return tuple(out)
 
 
+def _block_sparse(kind: formulas.BlockSparseAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
+    """The cache of MiniCPM's own code (``InfLLMv2CacheLayer``): in each step it joins the pooled keys of all sequences beside their own."""
+    tensors = kind.tensors()
+    joined = (replace(tensor, name=f"joined_{tensor.name}") for tensor in tensors if isinstance(tensor.span, Pooled))
+    return store_all(opened, (*tensors, *joined))
+
+
 RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
     {
         formulas.FullAttention: _full,
@@ -164,7 +171,10 @@ RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
             ),
             _plain,
         ),
-        **dict.fromkeys((formulas.MatrixLSTM, formulas.CrossAttention, formulas.SharedCache, formulas.NoCache), _plain),
+        formulas.BlockSparseAttention: _block_sparse,
+        **dict.fromkeys(
+            (formulas.MatrixLSTM, formulas.CrossAttention, formulas.MetaTokens, formulas.SharedCache, formulas.NoCache), _plain
+        ),
     }
 )
 

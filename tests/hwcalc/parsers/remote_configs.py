@@ -213,3 +213,22 @@ JET_NEMOTRON = llama_like(
     },
     architectures=["JetNemotronForCausalLM"],
 )  # fmt: skip
+HYMBA_1_5B = llama_like(
+    "hymba", 32, 1600, 25, num_key_value_heads=5, intermediate_size=5504, vocab_size=32001, mamba_d_conv=4, mamba_d_state=16,
+    mamba_dt_rank=100, mamba_expand=2, mamba_conv_bias=True, mamba_proj_bias=False, mamba_inner_layernorms=True, num_mamba=1,
+    num_memory_tokens=128, memory_tokens_interspersed_every=0, sliding_window=1024, global_attn_idx=[0, 15, 31], kv_weight_reuse=False,
+    kv_reuse_every_i_layer=-1, kv_reuse_group=[[1, 2], [3, 4], [5, 6], [7, 8], [9, 10], [11, 12], [13, 14], [16, 17, 18], [19, 20],
+                                               [21, 22], [23, 24], [25, 26], [27, 28], [29, 30]],
+    attn_hidden_size=-1, kq_head_dim=-1, v_head_dim=128, kq_norm="none", layer_type=["h"] * 32, mlp_hidden_act="silu", num_experts=1,
+    num_experts_per_tok=1, conv_dim={str(number): 3200 for number in range(32)}, max_position_embeddings=8192, seq_length=8192,
+    use_mamba_kernels=True, tie_word_embeddings=True, architectures=["HymbaForCausalLM"],
+)  # fmt: skip
+MINICPM_SALA = llama_like(
+    "minicpm_sala", 32, 4096, 32, num_key_value_heads=2, head_dim=128, intermediate_size=16384, vocab_size=73448, lightning_nh=32,
+    lightning_nkv=32, lightning_head_dim=128, lightning_scale="1/sqrt(d)", lightning_use_rope=True, attn_use_rope=False, qk_norm=True,
+    use_output_gate=True, use_output_norm=True, attn_use_output_gate=True, attention_bias=False, max_position_embeddings=524288,
+    mixer_types=["minicpm4" if number in (0, 9, 16, 17, 22, 29, 30, 31) else "lightning-attn" for number in range(32)],
+    sparse_config={"kernel_size": 32, "kernel_stride": 16, "init_blocks": 1, "block_size": 64, "window_size": 2048, "topk": 64,
+                   "use_nope": False, "dense_len": 8192},
+    tie_word_embeddings=False, architectures=["MiniCPMSALAForCausalLM"],
+)  # fmt: skip

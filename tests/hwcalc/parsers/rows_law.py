@@ -103,6 +103,10 @@ def keys_and_values(kind: AttentionKind, tensors: Tensors) -> Iterable[tuple[str
         yield "values", values, [sum(halves)] if halves else rows(tensors, *VALUES)
     elif rows(tensors, *BOTH):
         yield "keys and values", keys + values, rows(tensors, *BOTH)
+    elif not fused and rows(tensors, "mamba.in_proj"):
+        # Hymba makes queries, keys and values beside the inputs and the gate of Mamba.
+        channels = 2 * sum(rows(tensors, "mamba.conv1d")) + kind.num_attention_heads * kind.head_dim
+        yield "keys and values", keys + values, [number - channels for number in rows(tensors, "mamba.in_proj")]
     else:
         queries = kind.num_attention_heads * kind.head_dim
         yield "keys and values", keys + values, [number - queries for number in fused]
@@ -219,7 +223,8 @@ def linear(kind: GatedLinearAttention, tensors: Tensors) -> Iterable[tuple[str, 
 
 def lightning(kind: LightningAttention, tensors: Tensors) -> Iterable[tuple[str, int, list[int]]]:
     """Queries, keys and values of one shape."""
-    yield "queries, keys and values", 3 * kind.num_heads * kind.head_dim, rows(tensors, *FUSED)
+    apart = rows(tensors, "q_proj", *KEYS, *VALUES)
+    yield "queries, keys and values", 3 * kind.num_heads * kind.head_dim, [sum(apart)] if apart else rows(tensors, *FUSED)
 
 
 def shares(kind: SharedCache, tensors: Tensors) -> Iterable[tuple[str, int, list[int]]]:

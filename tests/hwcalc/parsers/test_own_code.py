@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.errors import UnreadKeysError, UnsupportedError
+from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
 from tests.hwcalc.parsers.remote_configs import (
@@ -17,8 +17,10 @@ from tests.hwcalc.parsers.remote_configs import (
     GLA,
     GSA,
     HGRN2,
+    HYMBA_1_5B,
     JET_NEMOTRON,
     KLEAR,
+    MINICPM_SALA,
     PANGU_7B,
     PANGU_PRO_MOE,
     SAMBA,
@@ -215,3 +217,91 @@ def test_jet_nemotron_in_sglang() -> None:
     assert kept.bytes_per_sequence - kept.state_bytes_per_sequence >= 4 * 2 * 256 * BF16 * 65_536
     with pytest.raises(UnsupportedError, match="vLLM does not run JetNemotronForCausalLM"):
         plan(JET_NEMOTRON, seq=8, engine="vllm")
+
+
+def test_hymba() -> None:
+    """Hymba-1.5B: 3 full layers and 14 with a window make keys of 5 x 64 and values of 5 x 128; 15 read them; all have Mamba-1.
+
+    128 meta tokens stand before each sequence: 8,192 tokens are 8,320 on a full layer, and 1,152 on one with a window.
+    """
+    mamba = 32 * (3200 * 16 * FP32 + 3200 * 3 * BF16)
+    planned = plan(HYMBA_1_5B, seq=8192).cache
+    assert planned.total_bytes == mamba + 5 * (64 + 128) * BF16 * (3 * (8192 + 128) + 14 * (1024 + 128))
+    assert plan(HYMBA_1_5B, seq=100).cache.total_bytes == mamba + 17 * 5 * (64 + 128) * BF16 * (100 + 128)
+    # In its own code states are in the model's dtype, convolutions keep all four columns, and windows are whole between two steps.
+    own = 32 * (3200 * 16 + 3200 * 4) * BF16
+    assert plan(HYMBA_1_5B, seq=8192, engine="transformers").cache.total_bytes == own + planned.total_bytes - mamba
+
+
+def test_hymba_meets_its_class() -> None:
+    """1,522,797,824 is the sum of the parameters of the class built on the meta device, as are the numbers of the changed files."""
+    keys_values = 1600 * 5 * (64 + 128)
+    shared = (
+        1600 * (2 * 3200 + 1600) + 3200 * 5 + 3200 * (100 + 32) + 100 * 3200 + 3200 + 3200 * 16 + 3200 + 100 + 2 * 16 + 2 * 3200
+    )
+    layer = shared + 3200 * 1600 + 3 * 1600 * 5504 + 2 * 1600
+    assert weigh(HYMBA_1_5B).total == 32 * layer + 17 * keys_values + 32001 * 1600 + 1600 + 128 * 1600 == 1_522_797_824
+    every = HYMBA_1_5B | {"kv_reuse_group": None, "kv_reuse_every_i_layer": 4}
+    assert weigh(HYMBA_1_5B).total - weigh(every).total == (17 - 8) * keys_values
+    assert weigh(HYMBA_1_5B | {"kq_norm": "perhead-rms"}).total - weigh(HYMBA_1_5B).total == 32 * (5 + 25) * 64
+    assert weigh(HYMBA_1_5B | {"kq_norm": "rms"}).total - weigh(HYMBA_1_5B).total == 32 * 2 * 64
+    assert weigh(HYMBA_1_5B).total - weigh(HYMBA_1_5B | {"mlp_hidden_act": "relu2"}).total == 32 * 1600 * 5504
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("memory_tokens_interspersed_every", 256),
+        ("kq_head_dim", 32),
+        ("kv_reuse_group", [7]),
+        ("kv_reuse_group", [[1, "2"]]),
+        ("num_key_value_heads", 4),
+        ("mamba_expand", 0.3),
+        ("global_attn_idx", None),
+    ],
+)
+def test_hymba_refuses_what_its_class_cannot_build(key: str, value: object) -> None:
+    """The message names the key."""
+    with pytest.raises(ConfigError, match=key):
+        load_model(HYMBA_1_5B | {key: value})
+
+
+def test_minicpm_sala() -> None:
+    """Eight layers of 2 heads keep keys and values, and from 8,192 tokens on means of 32 and of 128 keys; 24 keep 32 x 128 x 128."""
+    states, row = 24 * 32 * 128 * 128 * FP32, 2 * 128 * BF16
+    assert plan(MINICPM_SALA, seq=8191).cache.total_bytes == states + 8 * row * 2 * 8191
+    means = (65_536 - 32) // 16 + 1 + (65_536 - 128) // 64 + 1
+    planned = plan(MINICPM_SALA, seq=65_536).cache
+    assert planned.total_bytes == states + 8 * row * (2 * 65_536 + means + 31 + 127)
+    # Its own code keeps the means of a batch beside those of each sequence.
+    own = plan(MINICPM_SALA, seq=65_536, engine="transformers").cache
+    assert own.total_bytes - planned.total_bytes == 8 * row * means
+    plain = {key: value for key, value in MINICPM_SALA.items() if key != "sparse_config"}
+    assert plan(plain, seq=65_536).cache.total_bytes == states + 8 * row * 2 * 65_536
+
+
+def test_minicpm_sala_meets_its_published_size() -> None:
+    """18.95 GB of bf16 weights: four matrices and a gate on every layer, and norms on those of lightning attention."""
+    square, narrow = 4096 * 4096, 4096 * 256
+    rest = 3 * 4096 * 16384 + 2 * 4096
+    sparse, lightning = 3 * square + 2 * narrow, 5 * square + 2 * 128 + 4096
+    weights = weigh(MINICPM_SALA)
+    assert weights.total == 8 * sparse + 24 * lightning + 32 * rest + 2 * 73448 * 4096 + 4096
+    assert round(weights.total * BF16 / 1e9, 2) == 18.95
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mixer_types", ["minicpm4"]),
+        ("mixer_types", ["swa"] * 32),
+        ("lightning_nh", 16),
+        ("lightning_head_dim", 64),
+        ("sparse_config", {"kernel_stride": 24}),
+        ("sparse_config", {"use_nope": True}),
+    ],
+)
+def test_minicpm_sala_refuses_what_its_class_does_not_do(key: str, value: object) -> None:
+    """The message names the key."""
+    with pytest.raises(ConfigError, match=key):
+        load_model(MINICPM_SALA | {key: value})

@@ -14,10 +14,12 @@ from hwcalc.engines.pool import Allocation
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,
+    BlockSparseAttention,
     ExpandedLatentAttention,
     GatedLinearAttention,
     LayerKind,
     MatrixLSTM,
+    MetaTokens,
     RealGatedLRU,
     Rwkv4,
     SinkAttention,
@@ -115,6 +117,10 @@ RARE: tuple[LayerKind, ...] = (
     MatrixLSTM(num_heads=4, qk_head_dim=8, v_head_dim=16),
     RealGatedLRU(lru_width=96, d_conv=4),
     GatedLinearAttention(num_heads=4, key_head_dim=8, value_head_dim=16),
+    MetaTokens(num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=32, num_memory_tokens=5),
+    BlockSparseAttention(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=16, kernel_size=8, kernel_stride=4, dense_len=64
+    ),
     ExpandedLatentAttention(num_attention_heads=4, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16),
 )
 """Kinds that no model of the catalogue has."""
