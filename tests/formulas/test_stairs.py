@@ -11,8 +11,20 @@ from hypothesis import strategies as st
 from hwcalc.formulas import Span
 from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.tensor import (
-    Chunk, Encoder, Fixed, Full, Kept, Later, Latest, Once, Pooled, Remainder, Sink, Strided, Window,
-)  # fmt: skip
+    Chunk,
+    Encoder,
+    Fixed,
+    Full,
+    Kept,
+    Later,
+    Latest,
+    Once,
+    Pooled,
+    Remainder,
+    Sink,
+    Strided,
+    Window,
+)
 
 
 class EveryOther(Span):

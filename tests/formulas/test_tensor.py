@@ -9,8 +9,21 @@ from hypothesis import strategies as st
 from hwcalc.formulas import CacheTensor, DType, Role, Span
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.formulas.tensor import (
-    Chunk, Encoder, Fixed, Full, Kept, Later, Latest, Limited, Once, Pooled, Remainder, Sink, Strided, Window,
-)  # fmt: skip
+    Chunk,
+    Encoder,
+    Fixed,
+    Full,
+    Kept,
+    Later,
+    Latest,
+    Limited,
+    Once,
+    Pooled,
+    Remainder,
+    Sink,
+    Strided,
+    Window,
+)
 from hwcalc.profiles.dtypes import dtype_names, find_dtype
 
 SPANS = (
