@@ -241,6 +241,11 @@ def plot_kinds(incomplete: str) -> list[str]:
     return [kind for kind in ("memory", "frontier", "layers") if kind.startswith(incomplete.lower())]
 
 
+def plot_scales(incomplete: str) -> list[str]:
+    """The scales of a picture's axes."""
+    return [scale for scale in ("linear", "log") if scale.startswith(incomplete.lower())]
+
+
 def paths(incomplete: str) -> list[str]:
     """Files and folders, starting in the current one."""
     return _paths(incomplete) if "/" in incomplete else [name.removeprefix("./") for name in _paths(f"./{incomplete}")]

@@ -22,7 +22,7 @@ from hwcalc.cli.options import (
     say_unreachable,
     typed_again,
 )
-from hwcalc.cli.output import WIDTH, Answer, answer, output_width, view_of, why_not
+from hwcalc.cli.output import WIDTH, Answer, answer, colored, output_width, view_of, why_not
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
@@ -109,7 +109,7 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
     if plot:
         from hwcalc.plot.build import picture_of
 
-        text += "\n" + characters(picture_of(model or (), "memory", {**given, "seq": None} if model else given))
+        text += "\n" + characters(picture_of(model or (), "memory", {**given, "seq": None} if model else given), color=view.color)
     remarks = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return Answer(text=text, json=view.format == "json", status=status, remarks=remarks)
 
@@ -120,7 +120,7 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
             "models",
             (),
             "MODEL...",
-            "Ids, folders or config.json files, GGUF files, patterns of catalog ids ('Qwen/*'), or @FILE.",
+            "Ids, folders or config.json files, GGUF files, patterns of catalog ids ('Qwen/*'), or @FILE. A kind may stand before them: layers MODEL.",
             "list",
             complete="models",
         ),
@@ -132,6 +132,7 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
             "memory (bytes against length), frontier (most sequences against length) or layers. Default: memory.",
             complete="plot_kinds",
         ),
+        Option("scale", ("--scale",), "S", "Axes: linear or log. Default: linear; log for a frontier.", complete="plot_scales"),
         Option("output", ("--output", "-o"), "FILE", "Write to this file: .png, .svg or .pdf. Default: the terminal."),
         *(option for option in OUTPUT if option.name == "quiet"),
     ),
@@ -141,27 +142,32 @@ def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> 
         "How many users at which length?": "kvplan plot Qwen/Qwen3-8B --kind frontier --engine vllm --gpu h100 -o users.pdf",
     },
 )
-def plot(*, models: Sequence[str] | None, kind: str | None, output: str | None, quiet: bool, **options: Any) -> Answer:
+def plot(
+    *, models: Sequence[str] | None, kind: str | None, scale: str | None, output: str | None, quiet: bool, **options: Any
+) -> Answer:
     """Draw memory against length, how many fit, or each layer.
 
     To a file, or in the terminal.
     """
     given = given_options("plot", options)
-    with progress():
-        from hwcalc.plot.build import format_of, picture_of
+    from hwcalc.plot.build import format_of, picture_of
+    from hwcalc.plot.series import KINDS
 
+    if kind is None and models and models[0] in KINDS:
+        kind, *models = models
+    with progress():
         chosen = None if output is None else format_of(output)
-        picture = picture_of(tuple(models or ()), kind or "memory", given)
+        picture = picture_of(tuple(models or ()), kind or "memory", given, scale)
         data = None if chosen is None else picture.data(chosen)
     if output is None or data is None:
-        return Answer(text=characters(picture))
+        return Answer(text=characters(picture, color=colored()), color=colored())
     from hwcalc.files import write_file
 
     write_file(output, data, "--output", read=[name.removeprefix("@") for name in models or ()])
     return Answer(text="", remarks=() if quiet else (*picture.chart.remarks, f"{picture.chart.title}: {shown(output)}"))
 
 
-def characters(picture: Picture) -> str:
+def characters(picture: Picture, *, color: bool) -> str:
     """A picture for standard output: as wide as the terminal, or what fits everywhere where nothing limits it, in the characters that it has."""
     width = output_width()
     try:
@@ -170,4 +176,4 @@ def characters(picture: Picture) -> str:
         ascii_only = False
     except (UnicodeEncodeError, LookupError):
         ascii_only = True
-    return picture.text(WIDTH if width == PIPED_WIDTH else width, ascii_only=ascii_only)
+    return picture.text(WIDTH if width == PIPED_WIDTH else width, ascii_only=ascii_only, color=color)

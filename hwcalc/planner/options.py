@@ -112,18 +112,21 @@ def _hub(type_: str, metavar: str, words: str) -> PlanOption:
 # An entry is for the functions whose keywords, further below, have its class. Their order is that of the help and of written lines.
 
 
-class _Load(TypedDict, total=False):
+class _Seq(TypedDict, total=False):
     seq: Annotated[Count, PlanOption(
         "tokens", "N", "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
         helps={
             "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
             "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
-            "plot": "Longest sequence that is drawn: 32k; of layers the planned one. Default: each model's own maximum.",
+            "plot": "Longest sequence that is drawn: 32k, or both ends: 1k..128k; of layers the planned one. Default: each model's own maximum.",
             "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
             "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
         },
         lists=("compare", "sweep"), in_reconciliation=True, group="workload",
     )]  # fmt: skip
+
+
+class _BatchAndDtype(TypedDict, total=False):
     batch: Annotated[Number, PlanOption(
         "count", "N", "Sequences alive at once. Default: 1.", flags=("--batch", "--concurrency"), default=1,
         helps={
@@ -144,6 +147,10 @@ class _Load(TypedDict, total=False):
         lists=("compare", "sweep"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
         group="engine",
     )]  # fmt: skip
+
+
+class _Load(_Seq, _BatchAndDtype, total=False):
+    pass
 
 
 class _Weights(TypedDict, total=False):
@@ -347,10 +354,14 @@ class _Hub(TypedDict, total=False):
     endpoint: Annotated[str | None, _hub("text", "URL", "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co.")]
 
 
-class PlanOptions(
-    _Load, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
+class PlotOptions(
+    _BatchAndDtype, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
     _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
+    """All options of a plan but the length, of which a picture has many."""
+
+
+class PlanOptions(_Seq, PlotOptions, total=False):
     """All options of a plan."""
 
 

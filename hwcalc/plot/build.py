@@ -9,13 +9,13 @@ from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.lists import models_or_equation
+from hwcalc.library.lists import Numbers, models_or_equation, numbers
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
-from hwcalc.planner.options import PlanOptions, take_options, takes
+from hwcalc.planner.options import PlotOptions, take_options, takes
 from hwcalc.planner.values import refuse_auto
-from hwcalc.plot.series import KINDS, Chart, chart_of
-from hwcalc.text import brief, quoted, shown
+from hwcalc.plot.series import KINDS, SCALES, Chart, chart_of
+from hwcalc.text import brief, clean, quoted, shown
 
 SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 MOST_MODELS: Final = 12
@@ -40,36 +40,63 @@ class Picture(Record):
         name = os.fspath(path)
         write_file(name, self.data(format_of(name)), "output")
 
-    def text(self, width: int = 80, *, ascii_only: bool = False) -> str:
-        """The picture in characters, without colours. Needs plotext."""
+    def text(self, width: int = 80, *, ascii_only: bool = False, color: bool = False) -> str:
+        """The picture in characters; with ``color`` in fine dots and colours, as a terminal has them. Needs plotext."""
         from hwcalc.plot.terminal import in_characters
 
-        return in_characters(self.chart, width, ascii_only=ascii_only)
+        return in_characters(self.chart, width, ascii_only=ascii_only, color=color)
+
+    def __repr__(self) -> str:
+        return f"<Picture: {clean(self.chart.title)}>"
+
+    def _repr_svg_(self) -> str | None:
+        """The picture of a notebook; nothing where matplotlib is not installed, and the notebook shows the text."""
+        from importlib.util import find_spec
+
+        return self.data("svg").decode() if find_spec("matplotlib") else None
 
 
-@takes(PlanOptions)
-def plot(models: ModelLike | Sequence[ModelLike], *, kind: str = "memory", **options: Unpack[PlanOptions]) -> Picture:
+@takes(PlotOptions)
+def plot(
+    models: ModelLike | Sequence[ModelLike],
+    *,
+    kind: str = "memory",
+    seq: Numbers | None = None,
+    scale: str | None = None,
+    **options: Unpack[PlotOptions],
+) -> Picture:
     """A picture of one model or several; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     ``kind`` is ``memory`` (bytes against length), ``frontier`` (most sequences at once against length; needs a GPU) or ``layers`` (the
-    cache of each layer). Lengths go to ``seq``, by default to each model's own maximum. ``plot(...).save("memory.svg")`` writes a file.
-    Raises a :class:`~hwcalc.errors.KvplanError` subclass.
+    cache of each layer). Lengths go to ``seq``, by default to each model's own maximum; ``seq="1k..128k"`` begins at the first. ``scale``
+    is ``linear`` or ``log``; a frontier is logarithmic by default. ``plot(...).save("memory.svg")`` writes a file, and a notebook shows
+    the picture. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
-    return picture_of(models, kind, options)
+    return picture_of(models, kind, {**options, "seq": seq}, scale)
 
 
-def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any]) -> Picture:
+def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any], scale: str | None = None) -> Picture:
     """As :func:`plot`, from a dict of all keywords."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        given_kind = shown(kind, 40) if isinstance(kind, str) else quoted(kind, 40)
-        raise UsageError(f"--kind {given_kind} is not known.", hint=f"Allowed: {', '.join(KINDS)}.")
-    _, asked = take_options("plot", given)
+    for name, word, allowed in (("kind", kind, KINDS), ("scale", scale, (*SCALES, None))):
+        if word not in allowed:
+            said = shown(word, 40) if isinstance(word, str) else quoted(word, 40)
+            raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(filter(None, allowed))}.")
+    lengths = _ends(given.get("seq"))
+    _, asked = take_options("plot", {**given, "seq": None if lengths is None else max(lengths)})
     refuse_auto(asked.weights, "plot")
     named = models_or_equation(models, asked.dimensions)
     if len(named) > MOST_MODELS:
         raise UsageError(f"a picture holds at most {MOST_MODELS} models (got {len(named):,}).", hint="Name fewer.")
     requests: list[tuple[ModelSpec, Mapping[str, Any]]] = [load_request(model, asked) for model in named]
-    return Picture(chart=chart_of(kind, requests, whole=asked.seq is None))
+    least = None if lengths is None or len(lengths) == 1 else min(lengths)
+    return Picture(chart=chart_of(kind, requests, least, scale, whole=lengths is None))
+
+
+def _ends(seq: Any) -> tuple[int, ...] | None:
+    """The lengths that a picture must reach: of a range both ends, as what lies between them is drawn anyway."""
+    if isinstance(seq, str):
+        seq = ",".join(part.partition(":")[0].replace("..", ",") for part in seq.split(","))
+    return None if seq is None else numbers(seq, "seq")
 
 
 def format_of(name: str) -> str:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hwcalc.plot.series import Chart, Line, Profile, byte_ticks, decade_ticks, drawing, even_byte_ticks, token_ticks
+from hwcalc.plot.series import Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -18,9 +18,15 @@ _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES: Final = ("", "///", "...", "xxx", "---", "\\\\\\", "++")
 _INK: Final = "#222222"
 _QUIET: Final = "#595959"
-_PAPER: Final = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
-"""Behind words that may lie on a line."""
 _WIDTH: Final = 9.0
+_ROW: Final = 0.18
+"""Inches of a line of words at the right edge."""
+_PARTS: Final = {"weights": "#9DB4C0", "overhead": "#CFCFCF", "activations": "#F0C987", "cache": "#0072B2"}
+"""Colours of the areas of one model: the cache stands out."""
+_SHOWN: Final = 2.5
+"""How far a picture goes beyond the memory that may be used. What needs more leaves it at the top."""
+_LEAST_BAR: Final = 0.008
+"""The share of the axis that a bar has at least, so that a layer with a small window can be seen."""
 _NAME: Final = 60
 """Characters of a name."""
 _SETTINGS: Final = {
@@ -47,7 +53,8 @@ def drawn(chart: Chart, format_: str) -> bytes:
     matplotlib = drawing("matplotlib", what="A picture in a file")
     from matplotlib.figure import Figure
 
-    height = 1.2 + 2.2 * len(chart.profiles) if chart.profiles else 5.6
+    words = sum(len(_words_of(line)) for line in chart.lines) + 2 * len(chart.levels)
+    height = 1.2 + 2.4 * len(chart.profiles) if chart.profiles else max(5.2, 1.4 + 1.15 * _ROW * words)
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}), warnings.catch_warnings():
         # A character that the font lacks is drawn as a box; it is no message for the user.
         warnings.simplefilter("ignore")
@@ -73,50 +80,102 @@ def _named(text: str, most: int = _NAME) -> str:
 
 
 def _draw_lines(axes: Any, chart: Chart) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=10 if chart.kind == "frontier" else 2)
-    number, handles = -1, []
-    for line in chart.lines:
-        number += not line.minor
-        handles.append(_draw_line(axes, line, number, len(chart.lines)))
-    labels = [line.label for line in chart.lines]
-    for level in chart.levels:
-        # Its words stand in the legend: beside the line they would cover the lines of models that nearly fit.
-        handles.append(axes.axhline(level.bytes, color=_INK, linewidth=1.2, linestyle=(0, (8, 3))))
-        labels.append(f"{level.label}: {human_bytes(level.bytes)}")
+    if chart.scale == "log":
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=10 if chart.kind == "frontier" else 2)
     _set_ticks(axes, chart)
+    # The place of each name at the right edge: where its line leaves the picture.
+    named: list[tuple[float, list[str], str]] = []
+    for number, line in enumerate(chart.lines):
+        alone = len(chart.lines) == 1 and bool(line.areas)
+        _draw_line(axes, line, number, len(chart.lines), areas=alone)
+        if line.xs and not alone:
+            color = _COLORS[number % len(_COLORS)]
+            named.append((line.ys[-1], _words_of(line), color))
+            # From a line that ends early to its name at the right edge.
+            axes.plot([line.xs[-1], axes.get_xlim()[1]], [line.ys[-1]] * 2, color=color, linewidth=0.7, alpha=0.6)
+        elif line.xs:
+            named += _named_areas(line)
+    for level in chart.levels:
+        axes.axhline(level.bytes, color=_INK, linewidth=1.4, linestyle=(0, (8, 3)))
+        named.append((level.bytes, [human_bytes(level.bytes), level.label], _INK))
+    _write_names(axes, named)
     axes.set_xlabel("tokens of a sequence")
     axes.set_ylabel(chart.y_label)
     axes.grid(visible=True, color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if handles:
-        # matplotlib leaves out what begins with an underscore.
-        names = [f" {_named(label)}" for label in labels]
-        axes.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, handlelength=3.6)
     for place, remark in enumerate(chart.remarks):
         axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=_INK)
 
 
-def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
+def _words_of(line: Line) -> list[str]:
+    """What stands at the end of a line: its name, and the point that is named on it."""
+    return [_named(line.label, 34), *([line.mark.label] if line.mark is not None else [])]
+
+
+def _named_areas(line: Line) -> list[tuple[float, list[str], str]]:
+    """The names of the areas of one model, each at the middle of its right end, with its bytes there."""
+    names, below = [], 0
+    for area in line.areas:
+        size = area.ys[-1]
+        names.append((below + size / 2, [f"{area.label} {human_bytes(size)}"], _INK))
+        below += size
+    return [*names, *([(below, [line.mark.label], _COLORS[1])] if line.mark is not None else [])]
+
+
+def _write_names(axes: Any, named: Sequence[tuple[float, Sequence[str], str]]) -> None:
+    """Write names to the right of the axes, each as near to its height as the others allow, with a thin line to where it belongs."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    right = axes.get_xlim()[1]
+    row = _ROW / (axes.figure.get_figheight() - 1.4)
+    wanted = sorted(
+        ((min(1.0, max(0.0, to_axes.transform((right, max(height, 1e-9)))[1])), words, color) for height, words, color in named),
+        key=lambda name: name[0],
+    )
+    tops: list[float] = []
+    for height, words, _ in wanted:
+        least = tops[-1] + row * len(words) if tops else row * len(words) / 2
+        tops.append(max(height + row * (len(words) - 1) / 2, least))
+    # What went too far up comes down again, each as far as the name above it asks.
+    limit = 1.0
+    for place in range(len(tops) - 1, -1, -1):
+        tops[place] = min(tops[place], limit)
+        limit = tops[place] - row * len(wanted[place][1])
+    for top, (height, words, color) in zip(tops, wanted, strict=True):
+        middle = top - row * (len(words) - 1) / 2
+        axes.plot(
+            [1.0, 1.015, 1.03], [height, middle, middle], transform=axes.transAxes, clip_on=False, color=color, linewidth=0.7
+        )
+        for place, text in enumerate(words):
+            style = {"color": color, "fontsize": 9 if place == 0 else 8, "va": "center"}
+            axes.text(1.037, top - row * place, text, transform=axes.transAxes, **style)
+
+
+def _draw_line(axes: Any, line: Line, number: int, lines: int, *, areas: bool) -> None:
     color, every = _COLORS[number % len(_COLORS)], max(1, len(line.xs) // 8)
-    if line.minor:
-        hollow = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "markerfacecolor": "white", "markevery": every}
-        return axes.plot(line.xs, line.ys, color=color, linewidth=1.1, linestyle=(0, (1, 1.2)), **hollow)[0]
-    dashes = _DASHES[(number // len(_COLORS) + number) % len(_DASHES)]
+    if areas:
+        colors = [_PARTS[area.label] for area in line.areas]
+        axes.stackplot(line.xs, *(area.ys for area in line.areas), colors=colors, edgecolor="white", linewidth=0.5)
+        color = _INK
+    dashes = "-" if areas else _DASHES[(number // len(_COLORS) + number) % len(_DASHES)]
     # Markers of different lines stand side by side where the lines lie upon each other.
     marked = (number * every // max(1, lines), every)
-    style = {"color": color, "linewidth": 1.9, "linestyle": dashes, "marker": _MARKERS[number % len(_MARKERS)]}
-    (handle,) = axes.plot(line.xs, line.ys, markersize=5, markevery=marked, markeredgecolor="white", markeredgewidth=0.6, **style)
-    if line.low:
-        axes.fill_between(line.xs, [max(1, size) for size in line.low], line.high, color=color, alpha=0.15, linewidth=0)
+    style = {
+        "color": color,
+        "linewidth": 1.2 if areas else 1.9,
+        "linestyle": dashes,
+        "marker": None if areas else _MARKERS[number % len(_MARKERS)],
+    }
+    axes.plot(line.xs, line.ys, markersize=5, markevery=marked, markeredgecolor="white", markeredgewidth=0.6, **style)
+    if line.low and areas:
+        for ends in (line.low, line.high):
+            axes.plot(line.xs, ends, color=color, linewidth=0.9, linestyle=(0, (1, 2)))
+    elif line.low:
+        axes.fill_between(line.xs, [max(1, size) for size in line.low], line.high, color=color, alpha=0.2, linewidth=0)
     if line.mark is not None:
-        mark = line.mark
-        axes.plot([mark.x], [mark.y], marker="X", markersize=10, color=color, markeredgecolor="white", zorder=5)
-        # Below: what is near above it are lines of models that do not fit.
-        place = {"xytext": (-8, -20 - 13 * (number % 2)), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(mark.label, (mark.x, mark.y), **place, fontsize=8.5, color=color, bbox=_PAPER)
-    return handle
+        cross = {"marker": "X", "markersize": 10, "markeredgecolor": "white", "zorder": 5}
+        axes.plot([line.mark.x], [line.mark.y], color=_COLORS[1] if areas else color, **cross)
 
 
 def _set_ticks(axes: Any, chart: Chart) -> None:
@@ -125,33 +184,42 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
     if not xs or not ys:
         return
     low, high = min(ys), max(ys)
-    # Whole markers at both ends.
-    axes.set_xlim(min(xs) / 1.08, max(xs) * 1.08)
-    axes.set_ylim(low / 1.5, high * 1.8)
-    ticks = decade_ticks(low, high) if chart.kind == "frontier" else byte_ticks(low // 2, high * 2)
-    for axis, found in ((axes.xaxis, token_ticks(min(xs), max(xs))), (axes.yaxis, ticks)):
-        axis.set_ticks([value for value, _ in found], labels=[text for _, text in found])
+    if chart.levels:
+        high = min(high, round(_SHOWN * max(level.bytes for level in chart.levels)))
+    if chart.scale == "log":
+        # Whole markers at both ends.
+        axes.set_xlim(min(xs) / 1.08, max(xs) * 1.08)
+        axes.set_ylim(low / 1.5, high * 1.8)
+        low, high = low // 2, high * 2
+    else:
+        low = 0
+        axes.set_xlim(0 if min(xs) <= max(xs) // 8 else min(xs), max(*xs, min(xs) + 1))
+        axes.set_ylim(0, high * 1.04)
+    lengths = token_ticks(round(axes.get_xlim()[0]), max(xs), chart.scale)
+    for axis, ticks in ((axes.xaxis, lengths), (axes.yaxis, size_ticks(chart.kind, low, high, chart.scale))):
+        axis.set_ticks([value for value, _ in ticks], labels=[text for _, text in ticks])
         axis.set_ticks([], minor=True)
 
 
 def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: bool) -> None:
-    handles = {}
-    for number, title in enumerate(titles):
-        layers = [layer for layer in profile.layers if layer.title == title]
-        if layers:
-            numbers, sizes = [layer.number for layer in layers], [layer.bytes for layer in layers]
-            style = {"color": _COLORS[number % len(_COLORS)], "hatch": _HATCHES[number % len(_HATCHES)]}
-            handles[title] = axes.bar(numbers, sizes, width=0.8, edgecolor="white", linewidth=0, **style)
     most = max((layer.bytes for layer in profile.layers), default=0)
-    found = even_byte_ticks(most)
+    handles = {}
+    for title, sizes in profile.kinds():
+        layers = [layer for layer in profile.layers if layer.title == title]
+        number = titles.index(title)
+        heights = [max(layer.bytes, round(most * _LEAST_BAR)) if layer.bytes else 0 for layer in layers]
+        style = {"color": _COLORS[number % len(_COLORS)], "hatch": _HATCHES[number % len(_HATCHES)]}
+        bars = axes.bar([layer.number for layer in layers], heights, width=0.8, edgecolor="white", linewidth=0, **style)
+        handles[f" {kind_words(title, sizes)}"] = bars
+    ticks = size_ticks("layers", 0, most, "linear")
     axes.set_ylim(0, max(1, most) * 1.08)
-    axes.yaxis.set_ticks([value for value, _ in found], labels=[text for _, text in found])
+    axes.yaxis.set_ticks([value for value, _ in ticks], labels=[text for _, text in ticks])
     axes.set_xlim(-0.6, max((layer.number for layer in profile.layers), default=0) + 0.6)
     axes.set_ylabel("cache of a layer")
     axes.grid(visible=True, axis="y", color="#DDDDDD", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if named:
-        axes.set_title(_named(profile.label), loc="left", fontsize=9.5)
-    place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": 3, "borderaxespad": 0.1}
-    axes.legend(list(handles.values()), [f" {title}" for title in handles], frameon=False, fontsize=8.5, **place)
+    name = f"{_named(profile.label)}: " if named else ""
+    axes.set_title(f"{name}{len(profile.layers)} layers, {human_bytes(profile.total_bytes)}", loc="left", fontsize=9.5, pad=20)
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "borderaxespad": 0.1}
+    axes.legend(list(handles.values()), list(handles), frameon=False, fontsize=8.5, **place)

@@ -23,7 +23,9 @@ from hwcalc.units import human_bytes
 _LEAST: Final = 32
 """Tokens at the left edge."""
 _STEPS: Final = 8
-"""Points for each doubling of the length."""
+"""Points for each doubling of the length, on a logarithmic axis."""
+_PARTS: Final = 96
+"""Equal distances between points, on a linear axis."""
 _LONGEST: Final = 1 << 20
 """Tokens at the right edge for models without a maximum of their own."""
 
@@ -43,32 +45,63 @@ class Mark(NamedTuple):
     y: int
 
 
+class Area(Record):
+    """A part of what a line shows, such as the weights: its bytes at each length of the line."""
+
+    label: str
+    ys: tuple[int, ...]
+
+
 class Line(Record):
-    """Values over sequence lengths. ``low`` and ``high`` are the ends of an estimate; ``minor`` is a part of the line before it."""
+    """Values over sequence lengths. ``low`` and ``high`` are the ends of an estimate; ``areas`` are the parts of ``ys``, the lowest first."""
 
     label: str
     xs: tuple[int, ...]
     ys: tuple[int, ...]
     low: tuple[int, ...] = ()
     high: tuple[int, ...] = ()
-    minor: bool = False
+    areas: tuple[Area, ...] = ()
     mark: Mark | None = None
 
 
 class Profile(Record):
-    """The cache of each layer of one model, for all planned sequences."""
+    """The cache of each layer of one model, for all planned sequences. ``total_bytes`` is the whole cache, with what lies beside the layers."""
 
     label: str
     layers: tuple[LayerBytes, ...]
+    total_bytes: int
+
+    def kinds(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Each kind of layer by its title, with the bytes of its layers."""
+        sizes: dict[str, list[int]] = {}
+        for layer in self.layers:
+            sizes.setdefault(layer.title, []).append(layer.bytes)
+        return tuple((title, tuple(each)) for title, each in sizes.items())
+
+
+def kind_words(title: str, sizes: Sequence[int]) -> str:
+    """A kind of layer with what it takes.
+
+    >>> kind_words("full attention", (64 << 20,) * 12)
+    'full attention: 12 x 64.00 MiB = 768.00 MiB'
+    """
+    total = human_bytes(sum(sizes))
+    if len(set(sizes)) == 1:
+        return f"{title}: {len(sizes)} x {human_bytes(sizes[0])} = {total}"
+    return f"{title}: {len(sizes)} layers, {total}"
 
 
 class Chart(Record):
-    """One picture. ``caption`` says by which rules, in which format and for what; ``remarks`` what it leaves out."""
+    """One picture. ``caption`` says by which rules, in which format and for what; ``remarks`` what it leaves out.
+
+    ``scale`` is that of both axes: ``linear`` or ``log``.
+    """
 
     kind: str
     title: str
     caption: str
     y_label: str
+    scale: str = "linear"
     lines: tuple[Line, ...] = ()
     levels: tuple[Level, ...] = ()
     profiles: tuple[Profile, ...] = ()
@@ -84,32 +117,42 @@ class _Asked(NamedTuple):
     lengths: tuple[int, ...]
 
 
-def chart_of(kind: str, models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *, whole: bool) -> Chart:
+SCALES: Final = ("linear", "log")
+
+
+def chart_of(
+    kind: str, models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], least: int | None, scale: str | None, *, whole: bool
+) -> Chart:
     """The picture of these models, each with the keywords of :func:`~hwcalc.planner.context.open_request`.
 
-    ``whole`` draws to each model's own maximum, else to the planned length. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
+    It begins at ``least`` tokens and ends at the planned length, or with ``whole`` at each model's own maximum. Without a ``scale``
+    axes are linear, and those of a frontier logarithmic. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
+    scale = scale or ("log" if kind == "frontier" else "linear")
     asked = []
     for model, request in models:
         opened = open_request(model, **request)
         longest = opened.tokens if not whole else model.max_position_embeddings or _LONGEST
-        asked.append(_Asked(opened, plan_opened(opened), model.id, _lengths(opened, longest)))
-    return _KINDS[kind](asked)
+        asked.append(_Asked(opened, plan_opened(opened), model.id, _lengths(opened, least, longest, scale)))
+    return _KINDS[kind](asked, scale)
 
 
-def _lengths(opened: Occupancy, longest: int) -> tuple[int, ...]:
-    """Lengths of equal ratios, both ends, and where a window is full."""
-    least = _LEAST if longest > _LEAST else 1
-    steps = max(1, (longest // least).bit_length() * _STEPS)
-    spread = {least, longest, *(round(least * (longest / least) ** (step / steps)) for step in range(steps + 1))}
+def _lengths(opened: Occupancy, least: int | None, longest: int, scale: str) -> tuple[int, ...]:
+    """Both ends, where a window is full, and lengths at equal distances, or of equal ratios on a logarithmic axis."""
+    least = min(longest, least or (_LEAST if longest > _LEAST else 1))
+    if scale == "log":
+        steps = max(1, (longest // least).bit_length() * _STEPS)
+        between = {round(least * (longest / least) ** (step / steps)) for step in range(steps + 1)}
+    else:
+        between = {least + (longest - least) * step // _PARTS for step in range(_PARTS)}
     windows = {
         size for group in opened.stack.groups for name, size in group.kind.dims().items() if name in ("window", "chunk") and size
     }
     full = {length for window in windows for length in (window, window + 1) if least <= length <= longest}
-    return tuple(sorted(spread | full))
+    return tuple(sorted({least, longest} | between | full))
 
 
-def _memory(asked: Sequence[_Asked]) -> Chart:
+def _memory(asked: Sequence[_Asked], scale: str) -> Chart:
     """Bytes of the cache, and with a GPU of everything on the fullest one, against length."""
     lines: list[Line] = []
     levels: dict[str, Level] = {}
@@ -119,16 +162,12 @@ def _memory(asked: Sequence[_Asked]) -> Chart:
         if one.plan.fit is None:
             lines.append(Line(label=one.label, xs=xs, ys=tuple(opened.stored_bytes for opened, _ in sized)))
             continue
-        cache = tuple(size for _, size in sized)
         if one.plan.fit.budget is None:
-            lines.append(Line(label=one.label, xs=xs, ys=cache, mark=_longest(one)))
+            lines.append(Line(label=one.label, xs=xs, ys=tuple(size for _, size in sized), mark=_longest(one)))
         else:
             ends = [_needed(opened, size) for opened, size in sized]
             low, ys, high = (tuple(end[place] for end in ends) for place in range(3))
-            lines += [
-                Line(label=one.label, xs=xs, ys=ys, low=low, high=high, mark=_longest(one)),
-                Line(label=f"{one.label}, cache alone", xs=xs, ys=cache, minor=True),
-            ]
+            lines.append(Line(label=one.label, xs=xs, ys=ys, low=low, high=high, areas=_areas(sized), mark=_longest(one)))
         fit = one.plan.fit
         label = f"usable of {'each of ' if fit.gpus > 1 else ''}{fit.gpus} x {fit.gpu}"
         label = "the given budget" if fit.budget is None else label
@@ -139,9 +178,20 @@ def _memory(asked: Sequence[_Asked]) -> Chart:
         title=_title(asked, "memory of the fullest GPU" if on_gpu else "cache", "against sequence length"),
         caption=_caption(asked),
         y_label="bytes on the fullest GPU" if on_gpu else "bytes of the cache",
+        scale=scale,
         lines=tuple(lines),
         levels=tuple(levels.values()),
     )
+
+
+def _areas(sized: Sequence[tuple[Occupancy, int]]) -> tuple[Area, ...]:
+    """The parts of the memory equation by their expected values, and the cache on top of them."""
+    sizes: dict[str, list[int]] = {name: [] for name in ("weights", "overhead", "activations", "cache")}
+    for opened, cache in sized:
+        parts = () if opened.budget is None else opened.budget.parts
+        for name, each in sizes.items():
+            each.append(cache if name == "cache" else sum(part.expected for part in parts if part.section == name))
+    return tuple(Area(label=name, ys=tuple(each)) for name, each in sizes.items() if any(each))
 
 
 def _answered(one: _Asked, ask: Callable[[Occupancy], int]) -> Iterator[tuple[Occupancy, int]]:
@@ -177,7 +227,7 @@ def _longest(one: _Asked) -> Mark | None:
     return Mark(f"fits up to {fit.expected_max_seq:,} tokens", fit.expected_max_seq, height)
 
 
-def _frontier(asked: Sequence[_Asked]) -> Chart:
+def _frontier(asked: Sequence[_Asked], scale: str) -> Chart:
     """The most sequences that fit at once, against length: for certain, and by the expected value."""
     lines, remarks = [], []
     for one in asked:
@@ -210,12 +260,13 @@ def _frontier(asked: Sequence[_Asked]) -> Chart:
         title=_title(asked, "most sequences at once", "against sequence length"),
         caption=_caption(asked, batch=False),
         y_label="sequences at once",
+        scale=scale,
         lines=tuple(lines),
         remarks=tuple(remarks),
     )
 
 
-def _layers(asked: Sequence[_Asked]) -> Chart:
+def _layers(asked: Sequence[_Asked], scale: str) -> Chart:
     """The cache of each layer, model by model."""
     tokens = {one.plan.request.seq for one in asked}
     length = f"at {tokens.pop():,} tokens" if len(tokens) == 1 else "at each model's own length"
@@ -224,11 +275,14 @@ def _layers(asked: Sequence[_Asked]) -> Chart:
         title=_title(asked, "cache of each layer", length),
         caption=_caption(asked),
         y_label="bytes of a layer",
-        profiles=tuple(Profile(label=one.label, layers=layer_bytes(one.plan)) for one in asked),
+        scale=scale,
+        profiles=tuple(
+            Profile(label=one.label, layers=layer_bytes(one.plan), total_bytes=one.plan.cache.total_bytes) for one in asked
+        ),
     )
 
 
-_KINDS: Final[Mapping[str, Callable[[Sequence[_Asked]], Chart]]] = {
+_KINDS: Final[Mapping[str, Callable[[Sequence[_Asked], str], Chart]]] = {
     "memory": _memory,
     "frontier": _frontier,
     "layers": _layers,
@@ -265,7 +319,8 @@ def drawing(package: str, *, what: str) -> Any:
         raise UsageError(message, hint="Install it: pip install 'hwcalc[plot]'") from error
 
 
-_MOST = 9
+_MOST: Final = 9
+"""Ticks of an axis."""
 
 
 def tokens_text(tokens: int) -> str:
@@ -280,19 +335,30 @@ def tokens_text(tokens: int) -> str:
     return f"{tokens:,}"
 
 
-def token_ticks(low: int, high: int) -> list[tuple[int, str]]:
-    """Powers of two between two lengths, each with its text; fewer where there are many."""
+def token_ticks(low: int, high: int, scale: str = "log") -> list[tuple[int, str]]:
+    """Lengths for an axis, each with its text: powers of two on a logarithmic one, multiples of a power of two on a linear one.
+
+    >>> token_ticks(1024, 4096), token_ticks(0, 4096, "linear")[:3]
+    ([(1024, '1k'), (2048, '2k'), (4096, '4k')], [(0, '0'), (512, '512'), (1024, '1k')])
+    """
+    if scale == "linear":
+        return [(value, tokens_text(value)) for value in _multiples(low, high)]
     return [(1 << power, tokens_text(1 << power)) for power in _powers(low, high)]
 
 
-def byte_ticks(low: int, high: int) -> list[tuple[int, str]]:
-    """Powers of two between two sizes, each with its text; the larger size if there are none.
+def size_ticks(kind: str, low: int, high: int, scale: str) -> list[tuple[int, str]]:
+    """Ticks of the upright axis: of numbers of sequences for a frontier, else of bytes.
 
-    >>> byte_ticks(1 << 20, 3 << 20)
-    [(1048576, '1 MiB'), (2097152, '2 MiB')]
+    >>> size_ticks("memory", 1 << 20, 3 << 20, "log"), size_ticks("memory", 0, 3 << 20, "linear")[1]
+    ([(1048576, '1 MiB'), (2097152, '2 MiB')], (524288, '512 KiB'))
+    >>> size_ticks("frontier", 1, 30, "log")
+    [(1, '1'), (2, '2'), (5, '5'), (10, '10'), (20, '20')]
     """
-    found = [1 << power for power in _powers(low, high)] or [high]
-    return [(size, human_bytes(size).replace(".00", "")) for size in found]
+    if kind == "frontier":
+        values = _decades(low, high) if scale == "log" else list(_multiples(low, high))
+        return [(value, f"{value:,}") for value in values]
+    values = list(_multiples(low, high)) if scale == "linear" else [1 << power for power in _powers(low, high)] or [high]
+    return [(size, human_bytes(size).replace(".00", "") if size else "0") for size in values]
 
 
 def _powers(low: int, high: int) -> range:
@@ -300,22 +366,12 @@ def _powers(low: int, high: int) -> range:
     return range(first, last + 1, max(1, -(-(last - first + 1) // _MOST)))
 
 
-def decade_ticks(low: int, high: int) -> list[tuple[int, str]]:
-    """Round numbers between two counts; the larger one if there are none.
+def _multiples(low: int, high: int) -> range:
+    """Multiples of the smallest power of two of which at most eight steps reach from ``low`` to ``high``."""
+    step = 1 << max(0, (max(1, high - low) - 1).bit_length() - 3)
+    return range(-(-low // step) * step, high + 1, step)
 
-    >>> decade_ticks(1, 30)
-    [(1, '1'), (2, '2'), (5, '5'), (10, '10'), (20, '20')]
-    """
+
+def _decades(low: int, high: int) -> list[int]:
     digits = range(len(str(max(1, high))))
-    found = [one for digit in digits for step in (1, 2, 5) if low <= (one := step * 10**digit) <= high] or [high]
-    return [(one, f"{one:,}") for one in found]
-
-
-def even_byte_ticks(high: int) -> list[tuple[int, str]]:
-    """Sizes from 0 at equal distances, which are powers of two.
-
-    >>> even_byte_ticks(3 << 20)
-    [(0, '0'), (1048576, '1 MiB'), (2097152, '2 MiB'), (3145728, '3 MiB')]
-    """
-    step = 1 << max(0, (max(1, high) - 1).bit_length() - 2)
-    return [(0, "0"), *((size, human_bytes(size).replace(".00", "")) for size in range(step, high + 1, step))]
+    return [value for digit in digits for step in (1, 2, 5) if low <= (value := step * 10**digit) <= high] or [high]

@@ -1,88 +1,151 @@
-"""Pictures in characters, with plotext: without colours, each line by a letter of its own."""
+"""Pictures in characters, with plotext: letters where text is read, and fine dots in colours on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from hwcalc.plot.series import Chart, Profile, byte_ticks, decade_ticks, drawing, even_byte_ticks, token_ticks
+from hwcalc.plot.series import Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
 
 class _Drawn(NamedTuple):
-    """A line of one letter through points."""
+    """Points that one letter, or one colour, joins. ``filled`` is drawn from the points down to the lower axis."""
 
-    marker: str
+    letter: str
+    color: str
     points: tuple[tuple[int, int], ...]
+    filled: bool = False
 
 
-_CROSSES: Final = _Drawn("X", ())
-"""The named points, which lie above all lines."""
-
+_CROSS: Final = "X"
+_LIMIT: Final = "-"
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_COLORS: Final = ("blue+", "orange", "green+", "magenta+", "cyan+", "yellow", "white")
+_PARTS: Final = {"weights": "gray", "overhead": "gray+", "activations": "orange", "cache": "blue+"}
+"""Colours of the areas of one model, as in a file."""
 _WIDEST: Final = 120
 _NARROWEST: Final = 40
-_HEIGHT: Final = 20
+_HEIGHT: Final = 18
 _TICK: Final = 12
 """Columns for a tick of the lower axis."""
 _FEWEST_TICKS: Final = 2
 """A state that never grows is level: the axis then reaches further, so that its size can be read."""
+_SHOWN: Final = 2
+"""How far a picture goes beyond the memory that may be used."""
 _ASCII: Final = str.maketrans(
     {"─": "-", "│": "|", "┌": "+", "┐": "+", "└": "+", "┘": "+", "┤": "|", "┬": "-", "├": "|", "┴": "-", "┼": "+", "·": "|"}
 )
 
 
-def in_characters(chart: Chart, width: int, *, ascii_only: bool = False) -> str:
-    """The chart as text of at most ``width`` columns, and below it what its letters mean."""
+def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: bool = False) -> str:
+    """The chart as text of at most ``width`` columns, and below it what its letters or colours mean."""
     plotext = drawing("plotext", what="A picture in the terminal")
     width = max(_NARROWEST, min(width, _WIDEST))
-    drawn = [_profile(plotext, one, width) for one in chart.profiles] if chart.profiles else [_lines(plotext, chart, width)]
-    remarks = [clean(one) for one in chart.remarks]
-    text = "\n".join([clean(cut(chart.title, width)), *drawn, *remarks, clean(cut(chart.caption, width))])
+    color = color and not ascii_only
+    drawn = [_profile(plotext, each, width, color=color) for each in chart.profiles]
+    drawn = drawn or [_lines(plotext, chart, width, color=color)]
+    remarks = [clean(remark) for remark in chart.remarks]
+    caption = _wrapped(clean(chart.caption), width)
+    text = "\n".join([*_wrapped(clean(cut(chart.title, 2 * width)), width), *drawn, *remarks, *caption])
     lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
     return lines.translate(_ASCII) if ascii_only else lines
 
 
-def _lines(plotext: Any, chart: Chart, width: int) -> str:
+def _wrapped(text: str, width: int) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, width, break_on_hyphens=False) or [""]
+
+
+def _lines(plotext: Any, chart: Chart, width: int, *, color: bool) -> str:
     xs = [length for line in chart.lines for length in line.xs]
     ys = [size for line in chart.lines for size in line.ys if size] + [level.bytes for level in chart.levels]
     if not xs or not ys:
         return ""
-    marks = [line.mark for line in chart.lines if line.mark is not None]
-    drawn = [_Drawn("-", ((min(xs), level.bytes), (max(xs), level.bytes))) for level in chart.levels]
-    legend, number = [], -1
-    for line in chart.lines:
-        number += not line.minor
-        letter = _LETTERS[number % len(_LETTERS)]
-        letter = letter.lower() if line.minor else letter
-        drawn.append(_Drawn(letter, tuple((x, y) for x, y in zip(line.xs, line.ys, strict=True) if y)))
-        mark = "" if line.mark is None else f", {line.mark.label} (X)"
-        legend.append(f"  {letter}  {clean(cut(line.label, 60))}{mark}")
-    legend += [f"  -  {clean(level.label)}: {human_bytes(level.bytes)}" for level in chart.levels]
-    scale = decade_ticks if chart.kind == "frontier" else byte_ticks
+    log = chart.scale == "log"
     low, high = min(ys), max(ys)
-    if len(scale(low, high)) < _FEWEST_TICKS:
-        low, high = low // 2, high * 2
-    ticks = scale(max(1, low), high)
+    if chart.levels:
+        high = min(high, _SHOWN * max(level.bytes for level in chart.levels))
+    if not log:
+        low = 0
+    elif len(size_ticks(chart.kind, low, high, chart.scale)) < _FEWEST_TICKS:
+        low, high = max(1, low // 2), high * 2
+    drawn, legend = _drawn(chart, min(xs), max(xs), high)
+    marks = [line.mark for line in chart.lines if line.mark is not None and line.mark.y <= high]
+    scale = _log if log else float
+    ticks = size_ticks(chart.kind, low, high, chart.scale)
+    lengths = token_ticks(min(xs), max(xs), chart.scale)
 
-    def rows(*some: _Drawn) -> list[str]:
+    def rows(some: Sequence[_Drawn], *, crosses: bool = False, colored: bool = False) -> list[str]:
         figure = _figure(plotext, width)
-        for one in some:
-            if one.points:
-                xs_of, ys_of = [_log(x) for x, _ in one.points], [_log(y) for _, y in one.points]
-                figure.draw(figure.signal(xs_of, ys_of, marker=one.marker).lines())
-        for mark in marks if _CROSSES in some else ():
-            figure.draw(figure.signal([_log(mark.x)], [_log(mark.y)], marker=_CROSSES.marker))
-        for axis, marked in (("x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))]), ("y", ticks)):
-            figure.ruler(axis).ticks([_log(value) for value, _ in marked], [text for _, text in marked])
+        for each in some:
+            if each.points:
+                marker = plotext.marker("hd" if each.filled else "braille", pixel=each.color) if colored else each.letter
+                signal = figure.signal([scale(x) for x, _ in each.points], [scale(y) for _, y in each.points], marker=marker)
+                figure.draw(signal.lines().fillx() if each.filled else signal.lines())
+        for mark in marks if crosses else ():
+            cross = plotext.marker(_CROSS, pixel="red+") if colored else _CROSS
+            figure.draw(figure.signal([scale(mark.x)], [scale(mark.y)], marker=cross))
+        for axis, marked in (("x", lengths[:: max(1, -(-len(lengths) * _TICK // width))]), ("y", ticks)):
+            figure.ruler(axis).ticks([scale(value) for value, _ in marked], [text for _, text in marked])
         # Without limits plotext begins at zero.
-        figure.ruler("x").lim(_log(min(xs)), _log(max(*xs, min(xs) + 1)))
-        figure.ruler("y").lim(_log(low), _log(high))
-        built: str = figure.build().string(colorless=True)
-        return built.splitlines()
+        figure.ruler("x").lim(scale(min(xs)), scale(max(*xs, min(xs) + 1)))
+        figure.ruler("y").lim(scale(low), scale(high))
+        text: str = figure.build().string(colorless=not colored)
+        return text.splitlines()
 
-    return "\n".join([*_together(rows(*drawn, _CROSSES), [(one.marker, rows(one)) for one in drawn]), "", *legend])
+    if color:
+        picture: Sequence[str] = rows(drawn, crosses=True, colored=True)
+    else:
+        upon = [each for each in drawn if not each.filled]
+        picture = [*_together(rows(drawn, crosses=True), [(each.letter, rows([each])) for each in upon] if len(upon) > 1 else [])]
+    about = f"  {clean(chart.y_label)}, against tokens of a sequence"
+    return "\n".join([*picture, about, *(_key(plotext, each, text, color=color) for each, text in legend)])
+
+
+def _drawn(chart: Chart, first: int, last: int, high: int) -> tuple[list[_Drawn], list[tuple[_Drawn, str]]]:
+    """What is drawn, the lowest layer of paint first, and what it means."""
+    drawn: list[_Drawn] = []
+    legend: list[tuple[_Drawn, str]] = []
+    if len(chart.lines) == 1 and chart.lines[0].areas and chart.scale == "linear":
+        areas = _areas(chart.lines[0], high)
+        drawn += [area for area, _ in areas]
+        legend += areas
+    else:
+        for number, line in enumerate(chart.lines):
+            points = tuple((x, y) for x, y in zip(line.xs, line.ys, strict=True) if y and y <= high)
+            drawn.append(_Drawn(_LETTERS[number % len(_LETTERS)], _COLORS[number % len(_COLORS)], points))
+            mark = "" if line.mark is None else f", {line.mark.label} ({_CROSS})"
+            legend.append((drawn[-1], f"{clean(cut(line.label, 60))}{mark}"))
+    for level in chart.levels:
+        drawn.append(_Drawn(_LIMIT, "red+", ((first, level.bytes), (last, level.bytes))))
+        legend.append((drawn[-1], f"{clean(level.label)}: {human_bytes(level.bytes)}"))
+    return drawn, legend
+
+
+def _areas(line: Line, high: int) -> list[tuple[_Drawn, str]]:
+    """The areas of a line, the highest first: each covers the lower end of the area before it. Letters are their initials."""
+    sums, areas = [0] * len(line.xs), []
+    for area in line.areas:
+        sums = [below + size for below, size in zip(sums, area.ys, strict=True)]
+        points = tuple((x, min(y, high)) for x, y in zip(line.xs, sums, strict=True))
+        words = f"{area.label} {human_bytes(area.ys[0])}"
+        if area.ys[-1] != area.ys[0]:
+            words = f"{words} to {human_bytes(area.ys[-1])}"
+        if area is line.areas[-1] and line.mark is not None:
+            words = f"{words}, {line.mark.label} ({_CROSS})"
+        areas.append((_Drawn(area.label[0], _PARTS[area.label], points, filled=True), words))
+    return areas[::-1]
+
+
+def _key(plotext: Any, drawn: _Drawn, text: str, *, color: bool) -> str:
+    """A line of the legend."""
+    if not color:
+        return f"  {drawn.letter}  {text}"
+    sample = plotext.colorize("██" if drawn.filled else "⠒⠒", drawn.color)
+    return f"  {sample}  {text}"
 
 
 def _together(whole: Sequence[str], alone: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
@@ -90,7 +153,7 @@ def _together(whole: Sequence[str], alone: Sequence[tuple[str, Sequence[str]]]) 
     for row, text in enumerate(whole):
         cells = list(text)
         for place, cell in enumerate(text):
-            found = [marker for marker, rows in alone if rows[row][place : place + 1] == marker]
+            found = [letter for letter, rows in alone if rows[row][place : place + 1] == letter]
             if len(found) > 1 and cell in found:
                 cells[place] = found[place % len(found)]
         yield "".join(cells)
@@ -105,22 +168,27 @@ def _log(number: int) -> float:
 def _figure(plotext: Any, width: int) -> Any:
     figure = plotext.figure
     figure.clear()
+    # What the terminal shows stays behind the picture, and its text has the terminal's own colour.
+    figure.theme("colorless")
     figure.plot_size(width, _HEIGHT)
     return figure
 
 
-def _profile(plotext: Any, profile: Profile, width: int) -> str:
+def _profile(plotext: Any, profile: Profile, width: int, *, color: bool) -> str:
     figure = _figure(plotext, width)
-    titles = list(dict.fromkeys(layer.title for layer in profile.layers))
+    most = max((layer.bytes for layer in profile.layers), default=0)
     legend = []
-    for letter, title in zip(_LETTERS, titles, strict=False):
-        own = [layer for layer in profile.layers if layer.title == title and layer.bytes]
-        legend.append(f"  {letter}  {title}")
-        for layer in own:
-            figure.draw(figure.signal([layer.number] * 2, [0, layer.bytes], marker=letter).lines())
+    for number, (letter, (title, sizes)) in enumerate(zip(_LETTERS, profile.kinds(), strict=False)):
+        drawn = _Drawn(letter, _COLORS[number % len(_COLORS)], ())
+        legend.append(_key(plotext, drawn._replace(filled=True), kind_words(title, sizes), color=color))
+        for layer in profile.layers:
+            if layer.title == title and layer.bytes:
+                marker = plotext.marker("full", pixel=drawn.color) if color else letter
+                figure.draw(figure.signal([layer.number] * 2, [0, layer.bytes], marker=marker).lines())
     last = max((layer.number for layer in profile.layers), default=0)
     numbers = list(range(0, last + 1, max(1, -(-(last + 1) // 8))))
     figure.ruler("x").ticks(numbers, [str(number) for number in numbers])
-    ticks = even_byte_ticks(max((layer.bytes for layer in profile.layers), default=0))
+    ticks = size_ticks("layers", 0, most, "linear")
     figure.ruler("y").ticks([value for value, _ in ticks], [text for _, text in ticks])
-    return "\n".join([clean(cut(profile.label, width)), figure.build().string(colorless=True), *legend])
+    title = f"{clean(cut(profile.label, width - 30))}: {len(profile.layers)} layers, {human_bytes(profile.total_bytes)}"
+    return "\n".join([title, figure.build().string(colorless=not color), *legend])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 import warnings
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,11 +82,13 @@ def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("scale", ["linear", "log"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_characters(kind: str, width: int) -> None:
+def test_characters(kind: str, width: int, scale: str) -> None:
     """No line is wider than the terminal, none has a colour, and ASCII is enough."""
-    text = picture(kind).text(width, ascii_only=True)
+    drawn = hwcalc.plot(MODELS, kind=kind, engine="vllm", gpu="h100", seq="8k", scale=scale)
+    text = drawn.text(width, ascii_only=True)
 
     assert text.isascii()
     assert "\x1b" not in text
@@ -92,14 +96,66 @@ def test_characters(kind: str, width: int) -> None:
     assert "A  " in text
 
 
+def test_colours_are_for_terminals() -> None:
+    """In colours lines are fine dots, and without them letters; what the terminal has behind the picture stays."""
+    colored = picture("memory").text(80, color=True)
+    columns = [len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in colored.splitlines()]
+
+    assert "\x1b[38;5;" in colored
+    assert "\x1b[48;5;" not in colored
+    assert any("\u2801" <= character <= "\u28ff" for character in colored)
+    assert max(columns) <= 80
+
+
 def test_no_line_hides_another() -> None:
-    """Lines that lie in the same cells take turns; the line of the GPU is seen beside a model that nearly fills it."""
+    """Lines that lie in the same cells take turns; the line of the GPU is seen above the areas of a model that needs more."""
     twins = hwcalc.plot([QWEN, "Qwen/Qwen3-8B-Base"], seq="8k").text(80)
     full = hwcalc.plot("google/gemma-3-27b-it", engine="vllm", gpu="h100").text(80)
 
     assert "ABAB" in twins
-    assert "A-A-A-" in full
-    assert "X" in full.split("  A  ")[0]
+    assert re.search("-----X-----|-{20}", full)
+    assert "cccc" in full
+
+
+def test_labels_cover_no_line() -> None:
+    """Every name in a file stands right of the axes, and no two names lie upon each other."""
+    from matplotlib.figure import Figure
+
+    from hwcalc.plot import figures
+
+    models = [
+        "Qwen/Qwen3-8B",
+        "google/gemma-3-27b-it",
+        "openai/gpt-oss-20b",
+        "Qwen/Qwen3-4B",
+        "Qwen/Qwen3-8B-Base",
+        "Qwen/Qwen3-14B",
+    ]
+    for chart in (
+        hwcalc.plot(models, engine="vllm", gpu="h100").chart,
+        hwcalc.plot(QWEN, engine="vllm", gpu="l4").chart,
+        hwcalc.plot(models, kind="frontier", engine="vllm", gpu="h100").chart,
+    ):
+        figure = Figure(figsize=(9, 6))
+        axes = figure.subplots()
+        figures._draw_lines(axes, chart)
+        figure.canvas.draw()
+        edges = sorted((text.get_window_extent().y0, text.get_window_extent().y1) for text in axes.texts)
+        assert len(axes.texts) >= len(chart.lines)
+        assert min(text.get_window_extent().x0 for text in axes.texts) > axes.get_window_extent().x1
+        assert all(below[1] <= above[0] + 1 for below, above in pairwise(edges))
+
+
+def test_a_notebook_shows_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line of a cell is the picture itself, and where nothing draws it one short line."""
+    drawn = picture("layers")
+
+    assert repr(drawn) == "<Picture: Cache of each layer at 8,192 tokens>"
+    svg = drawn._repr_svg_()
+    assert svg is not None
+    assert ET.fromstring(svg).tag.endswith("svg")  # noqa: S314 - our own file
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert drawn._repr_svg_() is None
 
 
 @pytest.mark.parametrize(("model", "seq"), [("state-spaces/mamba-1.4b-hf", "64k"), (QWEN, 1), (QWEN, 16), (QWEN, 32)])
@@ -108,7 +164,7 @@ def test_what_is_level_or_short_has_a_scale(capsys: Capture, model: str, seq: st
     text = hwcalc.plot(model, seq=seq).text(80)
 
     assert text.count("iB┤") >= 1
-    assert "A" in text.split("  A  ")[0].split("length", 1)[1]
+    assert "A" in text.split("  A  ")[0].split("length", 1)[1].split("bytes of")[0]
     assert capsys.readouterr() == ("", "")
 
 
@@ -129,6 +185,7 @@ def test_in_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> No
     status, alone, _ = run(capsys, "plot", QWEN, "--seq", "4k")
     assert status == 0
     assert "A  Qwen/Qwen3-8B" in alone
+    assert run(capsys, "plot", "layers", QWEN, "--seq", "4k")[1] == hwcalc.plot(QWEN, kind="layers", seq="4k").text(80)
 
     status, below, _ = run(capsys, QWEN, "--seq", "4k", "--plot")
     assert status == 0

@@ -27,7 +27,8 @@ def test_memory_is_that_of_the_plan(engine: str) -> None:
         {"weights": "q8_0"} if engine == "llamacpp" else {}
     )
     chart = hwcalc.plot(QWEN, **asked).chart
-    total, cache = chart.lines
+    (total,) = chart.lines
+    assert [area.label for area in total.areas][-1] == "cache"
 
     for place in some(total.xs):
         planned = hwcalc.plan(QWEN, seq=total.xs[place], **asked)
@@ -37,7 +38,8 @@ def test_memory_is_that_of_the_plan(engine: str) -> None:
             planned.fit.needed_bytes,
             planned.fit.needed_high_bytes,
         )
-        assert cache.ys[place] == planned.cache.per_gpu_bytes
+        assert total.areas[-1].ys[place] == planned.cache.per_gpu_bytes
+        assert sum(area.ys[place] for area in total.areas) == total.ys[place]
         assert [level.bytes for level in chart.levels] == [planned.fit.usable_bytes]
         if total.mark is not None:
             assert total.mark.x == planned.fit.expected_max_seq
@@ -53,6 +55,17 @@ def test_the_cache_of_several_models() -> None:
     for line, model in ((gemma, GEMMA), (qwen, QWEN)):
         for place in some(line.xs):
             assert line.ys[place] == hwcalc.plan(model, seq=line.xs[place], batch=3).cache.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("seq", "ends"),
+    [("1k..100k", (1_024, 102_400)), ("4k,16k", (4_096, 16_384)), ([2_000, "8k"], (2_000, 8_192)), ("8k", (32, 8_192))],
+)
+def test_lengths_have_two_ends(seq: Any, ends: tuple[int, int]) -> None:
+    """A range or a list begins at its least length; one length is the end."""
+    (line,) = hwcalc.plot(GEMMA, seq=seq).chart.lines
+
+    assert (line.xs[0], line.xs[-1]) == ends
 
 
 def test_the_frontier_is_that_of_the_plan() -> None:
@@ -83,7 +96,7 @@ def test_a_given_budget_is_the_line() -> None:
     """With ``kv_memory`` the picture is of the cache alone."""
     chart = hwcalc.plot(QWEN, kv_memory="2GiB").chart
 
-    assert [line.minor for line in chart.lines] == [False]
+    assert [line.areas for line in chart.lines] == [()]
     assert [level.bytes for level in chart.levels] == [2 << 30]
     assert chart.lines[0].mark is not None
     assert chart.lines[0].mark.x == (2 << 30) // 147_456
@@ -93,6 +106,8 @@ def test_a_given_budget_is_the_line() -> None:
     ("options", "words"),
     [
         ({"kind": "pie"}, "--kind 'pie' is not known"),
+        ({"scale": "cubic"}, "--scale 'cubic' is not known"),
+        ({"seq": "1k..x"}, "seq is not a number"),
         ({"kind": "frontier"}, "needs the memory of a GPU"),
         ({"weights": "auto"}, "auto"),
         ({"models": ["Qwen/*"]}, f"at most {MOST_MODELS} models"),
