@@ -30,7 +30,7 @@ WIDTH: Final = 100
 _NARROWEST: Final = 20
 
 # The nearest ASCII, for an output that cannot show these characters.
-_ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
+_ASCII = str.maketrans({"█": "#", "▓": "=", "▒": "-", "░": ".", "│": "|", "·": "|", "…": "...", chr(0xD7): "x"})
 
 
 class Answer(Record):
@@ -99,10 +99,11 @@ def colored(color: str | None = None, *, no_color: bool = False) -> bool:
         return False
     if forced := os.environ.get("FORCE_COLOR"):
         return forced != "0"
-    return _on_terminal() and os.environ.get("TERM") != "dumb"
+    return on_terminal() and os.environ.get("TERM") != "dumb"
 
 
-def _on_terminal() -> bool:
+def on_terminal() -> bool:
+    """Whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -111,7 +112,7 @@ def output_width() -> int:
     text = os.environ.get("COLUMNS", "")
     if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(PIPED_WIDTH)) and int(text):
         return max(_NARROWEST, min(int(text), PIPED_WIDTH))
-    if not _on_terminal():
+    if not on_terminal():
         return PIPED_WIDTH
     try:
         return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH)

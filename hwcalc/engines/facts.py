@@ -70,8 +70,6 @@ class Command:
 
     known: ClassVar[bool] = False
     """Whether :meth:`words` can write a plan as the engine's command line."""
-    file_remark: ClassVar[str] = ""
-    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
 
     def flag(self, name: str, value: object) -> str:
         """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
@@ -87,6 +85,10 @@ class Command:
     def words(self, planned: CommandInput) -> list[str]:
         """The words of the engine's command line for a plan. Raises an error for what the engine cannot be told."""
         raise NotImplementedError
+
+    def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
+        """A command that has to run before, such as one that converts the model, and a sentence; both empty if nothing is to be done."""
+        return (), ""
 
     def file(self, planned: CommandInput) -> EmittedFile | None:
         """The file that starts a plan, for an engine that has one in place of a command line."""

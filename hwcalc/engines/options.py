@@ -234,11 +234,14 @@ def check_one_replica(planned: CommandInput, label: str) -> None:
 class EmittedFile(Record):
     """A file for an engine that is not told all on its command line, with the variables that its server needs.
 
-    ``command`` is what the user types once the file is there, and ``as_is`` what does without it, if the engine's own context is planned.
+    ``command`` is what the user types once the file is there, then ``run``; ``as_is`` is what does without it, if the server has the planned
+    context, by the variable ``context`` where it is not the engine's own.
     """
 
     name: str
     text: str
     environment: tuple[str, ...]
     command: tuple[str, ...]
+    run: tuple[str, ...] = ()
     as_is: tuple[str, ...] | None = None
+    context: str = ""

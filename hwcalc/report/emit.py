@@ -74,30 +74,34 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     )
 
 
-def start_pair(plan: Plan) -> tuple[str, str] | None:
-    """What starts a plan, and a remark; ``None`` if there is nothing to type."""
+def commands_to_start(plan: Plan) -> list[tuple[str, str, str]]:
+    """What to type to start a plan: of each command its label (``first``, ``start``), the command, and a remark; none if nothing can be."""
     engine = plan.request.engine
     try:
         rules, given = _planned(plan, engine)
         file = rules.command.file(given)
         words = rules.command.words(given) if file is None else file.command
     except UsageError:
-        return None
-    # What to know about a file that has to be made first.
-    made = rules.command.file_remark if given.made else ""
+        return []
+    before, remark = rules.command.first(given)
+    lines = [("first", _quoted(before), "")] if before else []
     if file is None:
-        return _quoted((*_environment(plan), *words)), made
-    server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
-    if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
-        return _quoted(file.as_is), f"{server} {made}".strip()
-    first = f"First write the {file.name}: add --emit {engine} > {file.name} to this command."
-    return _quoted(words), f"{first}{server} {made}".strip()
+        return [*lines, ("start", _quoted((*_environment(plan), *words)), remark)]
+    if file.as_is is not None:
+        own = any(note.code == "ollama-context" for note in plan.notes)
+        variables = file.environment if own or not file.context else (file.context, *file.environment)
+        served = f"with the server started so: {_quoted(variables)} ollama serve" if variables else ""
+        return [*lines, ("start", _quoted(file.as_is), " ".join(filter(None, (served, remark))))]
+    write = f"--emit {engine} > {file.name} writes the {file.name}; then {_quoted(file.run)}."
+    served = f"The server needs {_quoted(file.environment)}." if file.environment else ""
+    return [*lines, ("start", _quoted(words), " ".join(filter(None, (write, remark, served))))]
 
 
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
-    """What to know about the file that a command names, if it has to be made first."""
+    """What has to be there before a command runs, such as a file that must be made."""
     rules, given = _planned(plan, engine)
-    return (rules.command.file_remark,) if given.made and rules.command.file_remark else ()
+    before, remark = rules.command.first(given)
+    return tuple(filter(None, (f"First: {_quoted(before)}" if before else "", remark)))
 
 
 def _quoted(words: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from hwcalc.report.summary import (
     notes_of,
     request_line,
     shares,
-    start_line,
+    start_lines,
     verdict,
 )
 from hwcalc.report.text import csv_text, escaped, exact, markdown_table, percent, plural
@@ -31,8 +31,8 @@ def plan_markdown(plan: Plan, *, quiet: bool = False, detail: str = "usual", **_
     if plan.fit is not None:
         # Whether the plan fits, why, and what would help.
         lines = [f"- {label}: {escaped(text)}\n" for several in first_lines(plan, full=full) for label, text in several]
-        start = start_line(plan)
-        lines += [] if start is None else [f"- start: {code(start[0])}{' ' if start[1] else ''}{escaped(start[1])}\n"]
+        for label, words, remark in start_lines(plan):
+            lines.append(f"- {label}: {code(words)}{' ' if remark else ''}{escaped(remark)}\n")
         advice = advice_items(plan.fit.suggestions, plan.request.engine)
         parts += [f"**{escaped(verdict(plan))}**\n", "".join(lines) + advice]
     if detail == "brief":

@@ -453,13 +453,13 @@ def kept_lines(plan: Plan) -> list[tuple[str, str]]:
     return [(label, line) for label, line in (("policy", policy_line(plan)), ("shared", sharing_line(plan))) if line]
 
 
-def start_line(plan: Plan) -> tuple[str, str] | None:
-    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
-    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
-        return None
-    from hwcalc.report.emit import start_pair
+def start_lines(plan: Plan) -> list[tuple[str, str, str]]:
+    """What to type to start a plan that fits: of each command its label, the command, and a remark; none if there is nothing to type."""
+    if plan.fit is None or plan.fit.gpu is None or not plan.fit.fits or not find_engine(plan.request.engine)[0].command.known:
+        return []
+    from hwcalc.report.emit import commands_to_start
 
-    return start_pair(plan)
+    return commands_to_start(plan)
 
 
 def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:

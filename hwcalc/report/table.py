@@ -27,10 +27,10 @@ from hwcalc.report.summary import (
     notes_of,
     request_line,
     shares,
-    start_line,
+    start_lines,
     verdict,
 )
-from hwcalc.report.text import PIPED_WIDTH, abbreviated, exact, layer_words, percent, plural
+from hwcalc.report.text import PIPED_WIDTH, abbreviated, exact, filled, layer_words, percent, plural
 from hwcalc.report.view import Detail
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
@@ -39,6 +39,9 @@ _USUAL_WIDTH: Final = 100
 """Columns by which the lines of a screen are counted where there is no narrower terminal."""
 _BAR: Final = 40
 _SHORTEST_BAR: Final = 10
+_LABEL: Final = 7
+"""Characters of the longest label of the first screen."""
+_SHORT: Final = frozenset({"brief", "screen"})
 
 
 def plan_table(
@@ -52,12 +55,13 @@ def plan_table(
 ) -> str:
     """The answer on the first screen, then where it comes from: figures, a bar for each group of layers, and notes.
 
-    ``detail`` is ``brief`` for the answer alone, ``full`` for all notes, groups and tensors. ``quiet`` leaves out notes and hints;
-    warnings are always shown. ``command`` is the command line of this plan, for the line that says how to go on.
+    ``detail`` is ``brief`` for the answer alone, ``screen`` for the same where nobody asked to be brief, ``full`` for all notes, groups
+    and tensors. ``quiet`` leaves out notes and hints; warnings are always shown. ``command`` is the command line of this plan, for the
+    line that says how to go on.
     """
     full = detail == "full"
-    parts = _first_screen(plan, width, "" if quiet else command, detail)
-    if detail != "brief":
+    parts = _first_screen(plan, width, command, detail, quiet=quiet)
+    if detail not in _SHORT:
         parts += _figures(plan, width) if plan.fit is not None else []
         parts += _dropped_and_shared(plan, full=full)
         if details := first_lines(plan, full=full)[1]:
@@ -75,39 +79,62 @@ def plan_table(
     return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
 
 
-def _first_screen(plan: Plan, width: int, command: str, detail: Detail) -> list[Piece]:
+def _first_screen(plan: Plan, width: int, command: str, detail: Detail, *, quiet: bool) -> list[Piece]:
     """Model, request and answer, and what to change. ``command`` is empty where no line says how to go on."""
     name, about, _ = model_lines(plan)
-    parts: list[Piece] = [Text((name, "bold"), ("  " + about, "dim")), Text(request_line(plan)), Text()]
+    head = filled(f"{name}  {about}", width)
+    titled = Text((head[: len(name)], "bold"), (head[len(name) :], "dim"))
+    parts: list[Piece] = [titled, Text(filled(request_line(plan), width)), Text()]
+    more = 0
     if plan.fit is None:
         parts += _figures(plan, width)
-        if detail == "brief":
+        if detail in _SHORT:
             parts += hanging([(label, text, "") for label, text in kept_lines(plan)])
-        ask = ask_line(plan, command)
+        ask = ask_line(plan, "" if quiet else command)
         parts += [] if ask is None else [*_command("ask", *ask), Text()]
     else:
-        parts.append(Text(verdict(plan), style=f"bold {VERDICT_COLORS[plan.fit.verdict.text]}"))
-        parts += hanging([(label, text, "") for label, text in first_lines(plan)[0]])
-        start = start_line(plan)
-        parts += [] if start is None else _command("start", *start)
-        parts += [*_tries(plan, parts, width, detail), Text()]
-    if plan.warnings:
-        parts += [*hanging([("warning", clean(note.message), "yellow") for note in plan.warnings]), Text()]
+        parts.append(Text(filled(verdict(plan), width), style=f"bold {VERDICT_COLORS[plan.fit.verdict.text]}"))
+        for label, text in first_lines(plan)[0]:
+            parts += hanging([(label.ljust(_LABEL), text, "")])
+            parts += _stack(plan, width) if label == "needs" else []
+        for label, words, remark in start_lines(plan):
+            parts += _command(label, words, remark)
+        tries, more = _tries(plan, parts, width, detail)
+        parts += [*tries, Text()]
+    parts += _warnings(plan)
+    if detail == "screen" and not quiet:
+        parts.append(Text(_rest(more), style="dim"))
     return parts
 
 
-def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
-    """What would help: as many as the first screen has room for, at least one; all of them in full."""
+def _rest(more: int) -> str:
+    """How to see what a terminal does not show at once, with so many more changes that help."""
+    return f"-v: {f'{more:,} more to try, ' if more else ''}the pool, every layer, all notes"
+
+
+def _warnings(plan: Plan) -> list[Piece]:
+    lines = [("warning", clean(note.message), "yellow") for note in plan.warnings]
+    return [*hanging(lines), Text()] if lines else []
+
+
+def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> tuple[list[Piece], int]:
+    """What would help, as many as the first screen has room for, and how many more there are. In full there is room for all.
+
+    At least one is shown where the plan does not fit.
+    """
     assert plan.fit is not None
     tries = plan.fit.suggestions
     counted = min(width, _USUAL_WIDTH)
-    room = SCREEN[0] - height(before, counted) if tries else 0
+    # On a terminal the line that was typed, a blank line, what is said below, and the next line to type have their places.
+    below = 4 + height(_warnings(plan), counted) if detail == "screen" else 0
+    room = SCREEN[0] - below - height(before, counted) if tries else 0
+    always = not plan.fit.fits
     out: list[Piece] = []
     for place, one in enumerate(tries):
         left = len(tries) - place
         # The first has no limit, nor has any in full; a later one leaves a line for how to see more, if it is not the last.
-        lines_for_more = 1 if left > 1 else 0
-        need = -inf if detail == "full" or place == 0 else lines_for_more
+        lines_for_more = 1 if left > 1 and detail != "screen" else 0
+        need = -inf if detail == "full" or (place == 0 and always) else lines_for_more
         # What a change gives takes long to find out: where the command alone has no room, nobody asks.
         lines = _command("try", advice_command(one), "")
         if room - height(lines, counted) >= need:
@@ -116,9 +143,9 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> l
         if room < need:
             # The two options exclude each other.
             how = "-v in place of --brief" if detail == "brief" else "-v"
-            return [*out, Text(f"           {left:,} more: {how}", style="dim")]
+            return out if detail == "screen" else [*out, Text(f"           {left:,} more: {how}", style="dim")], left
         out += lines
-    return out
+    return out, 0
 
 
 def _command(label: str, command: str, remark: str) -> list[Piece]:
@@ -140,9 +167,43 @@ def _figures(plan: Plan, width: int) -> list[Piece]:
         strong = "bold" if name == "total" else ""
         cells = [Text(cell, style=strong) for cell in ("  " + name, exact(size), human_bytes(size))]
         rows.append([*cells, Text(meaning, style="dim")])
-    whole = (human_bytes(total), "bold green")
+    whole = (human_bytes(total), "bold")
     headline = Text(("KV cache  ", "bold"), whole, f"  =  {exact(total)}", (f"  {definition(plan)}", "dim"))
     return [headline, columns(rows, width=width, right=(1, 2)), Text()]
+
+
+def _stack(plan: Plan, width: int) -> list[Piece]:
+    """One bar of what the fullest GPU holds, with the limit in it, and what its parts are; none where a line has no room for it."""
+    fit, parts = plan.fit, plan.memory.per_gpu
+    assert fit is not None
+    rest = (parts.activations or 0) + (parts.overhead or 0)
+    held = [("weights", parts.weights or 0), ("cache", parts.cache), ("rest", rest)]
+    if fit.budget is None:
+        # The budget is the cache's own, and what else the GPU holds is not known.
+        held = [("cache", parts.cache)]
+    pieces = [(*_MARKS[name], name, size) for name, size in held if size]
+    legend = "  ".join([*(f"{mark} {name}" for mark, _, name, _ in pieces), f"{_LIMIT} limit"])
+    bar = min(_BAR, width - _LABEL - len(legend) - 8)
+    whole = max(fit.usable_bytes, sum(size for *_, size in pieces))
+    if bar < _SHORTEST_BAR or whole <= 0:
+        return []
+    cells: list[tuple[str, str]] = []
+    below = 0
+    for mark, style, _, size in pieces:
+        below += size
+        # Ends are rounded, so that the parts come to the whole.
+        cells += [(mark, style)] * ((2 * below * bar + whole) // (2 * whole) - len(cells))
+    cells += [("░", "dim")] * (bar - len(cells))
+    cells.insert((2 * fit.usable_bytes * bar + whole) // (2 * whole), (_LIMIT, "bold"))
+    said: list[tuple[str, str]] = []
+    for mark, style, name, _ in pieces:
+        said += [("  ", ""), (mark, style), (f" {name}", "dim")]
+    return [Text(" " * (_LABEL + 4), *cells, *said, ("  ", ""), (_LIMIT, "bold"), (" limit", "dim"), whole=True)]
+
+
+_MARKS: Final = {"weights": ("█", "blue"), "cache": ("▓", "cyan"), "rest": ("▒", "magenta")}
+"""The character and the colour of each part of the bar. Green and red are for verdicts."""
+_LIMIT: Final = "│"
 
 
 def _dropped_and_shared(plan: Plan, *, full: bool) -> list[Piece]:
@@ -171,7 +232,9 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
     lines: list[Piece] = [Text(model_lines(plan)[2], style="bold")]
-    if (strip := layer_strip(plan, width - BETWEEN)) is not None:
+    strip = layer_strip(plan, width - BETWEEN)
+    # Letters that are all the same show no pattern.
+    if strip is not None and len(set(strip[0])) > 1:
         pattern, meanings = strip
         if BETWEEN + len(pattern) + BETWEEN + len(meanings) <= width:
             lines.append(indented(Text(pattern, (f"  {meanings}", "dim"))))
@@ -180,12 +243,12 @@ def _layers(plan: Plan, width: int) -> list[Piece]:
     for group in groups:
         which = layer_words(group.count, group.layers, abbreviated(group.layers.text)) if group.count else ""
         described = " · ".join(filter(None, (which, group.rule, group.dtypes)))
-        filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
+        share = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
         sizes = f"  {exact(group.bytes):>{exact_width}}  {human_bytes(group.bytes):>{human_width}}"
-        lines += [
-            indented(Text((group.title, "bold"), ("  " + described, "dim"))),
-            Text(("  " + "█" * filled, "cyan"), ("░" * (bar - filled), "dim"), f"  {percent(group.bytes, total):>7}{sizes}"),
-        ]
+        lines.append(indented(Text((group.title, "bold"), ("  " + described, "dim"))))
+        if len(groups) > 1:
+            bars = (("  " + "█" * share, "cyan"), ("░" * (bar - share), "dim"))
+            lines.append(Text(*bars, f"  {percent(group.bytes, total):>7}{sizes}"))
     return [*lines, Text()]
 
 

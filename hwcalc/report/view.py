@@ -9,8 +9,9 @@ from hwcalc.formulas.record import Record
 from hwcalc.report.text import PIPED_WIDTH, csv_text, escaped, filled, markdown_table
 from hwcalc.text import clean
 
-Detail = Literal["brief", "usual", "full"]
-"""How much of an answer is printed: its first lines, those and what they come from, or everything."""
+Detail = Literal["brief", "screen", "usual", "full"]
+"""How much of an answer is printed: its first lines, because that was asked for or because a terminal shows no more at once; those and
+what they come from; or everything."""
 
 
 class View(Record):

@@ -185,7 +185,8 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
     # A model of Ollama's own, a file here, or a repository of GGUF files on the Hub.
-    source = _made(planned) if planned.made else planned.library or planned.path or f"hf.co/{planned.model}"
+    as_is = planned.library or f"hf.co/{planned.model}"
+    source = _made(planned) if planned.made else planned.path if planned.path and not planned.library else as_is
     own = []
     layers, batch = options.get("n_gpu_layers", "auto"), options.get("n_ubatch", options.get("n_batch"))
     if layers not in ("auto", "-1"):
@@ -203,12 +204,15 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     variables += [f"OLLAMA_NUM_PARALLEL={slots}"] if slots > 1 else []
     name = planned.library or _last_name(planned.path or planned.model.partition(":")[0])
     name = re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
+    made = f"{name}-{context if context % 1024 else f'{context // 1024}k'}"
     return EmittedFile(
         name="Modelfile",
         text="".join(f"{line}\n" for line in (f"FROM {source}", f"PARAMETER num_ctx {context}", *own)),
         environment=tuple(variables),
-        command=("ollama", "create", f"{name}-{context if context % 1024 else f'{context // 1024}k'}", "-f", "Modelfile"),
-        as_is=None if own or planned.library is None or planned.made else ("ollama", "run", planned.library),
+        command=("ollama", "create", made, "-f", "Modelfile"),
+        run=("ollama", "run", made),
+        as_is=None if own or planned.made or (planned.path and not planned.library) else ("ollama", "run", as_is),
+        context=f"OLLAMA_CONTEXT_LENGTH={context}",
     )
 
 

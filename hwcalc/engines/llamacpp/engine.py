@@ -408,9 +408,6 @@ class LlamacppCommand(Command):
     """``llama-server`` for a plan."""
 
     known: ClassVar[bool] = True
-    file_remark: ClassVar[str] = (
-        "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name."
-    )
 
     def flag(self, name: str, value: object) -> str:
         from hwcalc.engines.llamacpp.command import flag_text
@@ -429,6 +426,16 @@ class LlamacppCommand(Command):
         from hwcalc.engines.llamacpp.command import serve
 
         return serve(planned)
+
+    def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
+        """Where a file comes from that the model's publisher does not have."""
+        if not planned.made:
+            return (), ""
+        weights = (planned.weights or "BF16").upper()
+        return (
+            (),
+            f"A published file in place of -m: -hf USER/NAME-GGUF:{weights}. To make it: convert_hf_to_gguf.py, llama-quantize.",
+        )
 
 
 class LlamacppRequests(RequestRules):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.facts import Command, Facts, Turns
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
-from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppCommand, LlamacppDeployment, LlamacppRequests
+from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
 from hwcalc.engines.llamacpp.settings import OPTIONS, ContextOptions
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
@@ -269,7 +269,6 @@ class OllamaCommand(Command):
     """A Modelfile for a plan."""
 
     known: ClassVar[bool] = True
-    file_remark: ClassVar[str] = LlamacppCommand.file_remark
 
     def flag(self, name: str, value: object) -> str:
         from hwcalc.engines.llamacpp.command import ollama_flag
@@ -280,6 +279,12 @@ class OllamaCommand(Command):
         from hwcalc.engines.llamacpp.command import modelfile
 
         return modelfile(planned)
+
+    def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
+        """What to write where a Modelfile names a file that the model's publisher does not have."""
+        if not planned.made:
+            return (), ""
+        return (), f"For a published file write FROM hf.co/USER/NAME-GGUF:{(planned.weights or 'BF16').upper()} in it."
 
 
 class OllamaRequests(LlamacppRequests):

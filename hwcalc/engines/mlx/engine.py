@@ -427,10 +427,9 @@ class MlxCommand(Command):
         check_one_replica(planned, "mlx-lm")
         if planned.revision is not None:
             raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
-        if planned.weights is not None:
-            bits = "".join(letter for letter in planned.weights if letter.isdigit()) or "4"
-            message = f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}."
-            raise UnsupportedError(message, hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}")
+        if planned.weights is not None and not _converted(planned):
+            message = f"mlx_lm.server runs a model as it is stored, and mlx_lm.convert makes none in {planned.weights}."
+            raise UnsupportedError(message, hint="Name a format of MLX's: --weights mlx_4bit")
         if planned.lora is not None:
             raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
         alone = "max_kv_size" in planned.options
@@ -439,7 +438,11 @@ class MlxCommand(Command):
             raise UnsupportedError(f"mlx_lm.generate has max_kv_size, and mlx_lm.server has {refused[0]}.", hint="Leave out one.")
         machines = planned.parallel.tp * planned.parallel.pp
         words = ["mlx.launch", "-n", str(machines)] if machines > 1 else []
-        words += ["mlx_lm.generate" if alone else "mlx_lm.server", "--model", planned.path or planned.model]
+        words += [
+            "mlx_lm.generate" if alone else "mlx_lm.server",
+            "--model",
+            _converted(planned) or planned.path or planned.model,
+        ]
         if planned.parallel.pp > 1:
             words.append("--pipeline")
         if planned.draft is not None:
@@ -449,6 +452,27 @@ class MlxCommand(Command):
         for name, value in planned.options.items():
             words += self.flag(name, value).split()
         return [*words, *planned.flags]
+
+    def first(self, planned: CommandInput) -> tuple[tuple[str, ...], str]:
+        """How a model comes into the planned format."""
+        folder = _converted(planned)
+        if not folder:
+            return (), ""
+        bits = folder.rpartition("-")[2].removesuffix("bit")
+        return ("mlx_lm.convert", "--hf-path", planned.path or planned.model, "--mlx-path", folder, "-q", "--q-bits", bits), ""
+
+
+def _converted(planned: CommandInput) -> str:
+    """The folder of a model that was converted to the planned format of MLX's; empty where none is planned."""
+    from hwcalc.quantization.planned import named_by_bits
+
+    weights = named_by_bits((planned.weights or "").lower().replace("-", "_")) or ""
+    name = planned.model.rstrip("/").rpartition("/")[2]
+    return f"./{name}-{weights.removeprefix(_QUANTIZED)}" if weights.startswith(_QUANTIZED) else ""
+
+
+_QUANTIZED: Final = "mlx_"
+"""How formats of MLX's begin: ``mlx_4bit``."""
 
 
 class MlxRequests(RequestRules):

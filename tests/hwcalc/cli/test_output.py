@@ -140,8 +140,8 @@ def test_no_word_is_cut(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: 
     for columns in ("40", "60", "80"):
         monkeypatch.setenv("COLUMNS", columns)
         narrow = set(run(capsys, *TABLES[name])[1].split())
-        # Bars are as long as there is room for.
-        assert {word for word in words - narrow if not set(word) <= set("█░")} == set()
+        # Bars are as long as there is room for, and the one of a GPU has its legend beside it or is not there.
+        assert {word for word in words - narrow - {"rest", "limit"} if not set(word) <= set("█▓▒░│")} == set()
 
 
 def test_a_pipe_has_no_width(capsys: Capture) -> None:
@@ -205,3 +205,18 @@ def test_verdicts_of_a_comparison_come_first(capsys: Capture) -> None:
     text = run(capsys, *TABLES["compare"])[1]
 
     assert text.index("verdict") < text.index("ratio")
+
+
+def test_a_terminal_gets_the_answer_and_a_pipe_all_of_it(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a verdict the answer alone; without one, with ``-v`` and into a pipe what it comes from too."""
+    line = (QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k")
+    piped = run(capsys, *line)[1]
+    brief = run(capsys, *line, "--brief")[1]
+    monkeypatch.setattr("hwcalc.cli.plan.on_terminal", lambda: True)
+    screen = run(capsys, *line)[1]
+
+    assert "\neach GPU\n" in piped
+    assert screen == f"{brief}\n-v: the pool, every layer, all notes\n"
+    assert "  start    vllm serve Qwen/Qwen3-8B --max-model-len 8192\n" in screen
+    assert "\neach GPU\n" in run(capsys, *line, "-v")[1]
+    assert "\n36 layers: " in run(capsys, QWEN, "--seq", "8k")[1]

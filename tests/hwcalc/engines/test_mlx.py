@@ -18,7 +18,7 @@ from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects.mlx import MlxLog
-from hwcalc.report.emit import emitted
+from hwcalc.report.emit import emitted, remarks_on
 from tests.hwcalc.form_answers import differences, form_of
 
 MAC: Final = "apple-m3-ultra"
@@ -211,9 +211,11 @@ def test_the_command_line() -> None:
     assert line(engine_options={"max_kv_size": 1024}) == "mlx_lm.generate --model Qwen/Qwen3-8B --max-kv-size 1024"
     assert line(tp=2).startswith("mlx.launch -n 2 mlx_lm.server ")
     assert line("Qwen/Qwen2.5-3B", pp=2).endswith("--pipeline")
-    with pytest.raises(UnsupportedError, match="as it is stored") as raised:
-        line(weights="mlx_4bit")
-    assert "mlx_lm.convert --hf-path Qwen/Qwen3-8B -q --q-bits 4" in str(raised.value.hint)
+    assert line(weights="mlx_4bit") == "mlx_lm.server --model ./Qwen3-8B-4bit"
+    first = "First: mlx_lm.convert --hf-path Qwen/Qwen3-8B --mlx-path ./Qwen3-8B-4bit -q --q-bits 4"
+    assert remarks_on(plan("Qwen/Qwen3-8B", seq=4096, engine="mlx", weights="mlx_4bit"), "mlx") == (first,)
+    with pytest.raises(UnsupportedError, match="as it is stored"):
+        line(weights="fp8")
     with pytest.raises(UnsupportedError, match="no adapter"):
         line(lora="rank=16")
 

@@ -83,9 +83,48 @@ def test_the_answer_is_on_the_first_screen() -> None:
         assert "\n  needs " in first
         assert one.fit is not None
         tries = [line for line in first.splitlines() if line.startswith("  try ")]
-        assert len(tries) >= min(1, len(one.fit.suggestions))
+        assert len(tries) >= min(1, len(one.fit.suggestions)) or one.fit.fits
         assert whole.startswith(answer(brief).replace(" in place of --brief", ""))
         assert len(brief.splitlines()) < len(whole.splitlines())
+
+
+def test_a_terminal_shows_the_answer_and_the_line_that_was_typed() -> None:
+    """What a terminal gets ends with how to see the rest, and leaves two lines of 24 for what was typed before and comes next."""
+    for one in plans():
+        text = plan_table(one, width=COLUMNS, detail="screen")
+        assert one.fit is not None
+        if not one.warnings:
+            assert len(screen(text)) <= LINES - 2, text
+        left = len(one.fit.suggestions) - text.count("\n  try ")
+        assert text.endswith(f"\n-v: {f'{left:,} more to try, ' if left else ''}the pool, every layer, all notes\n")
+        assert plan_table(one, width=COLUMNS, detail="screen", quiet=True) in text
+
+
+def test_one_bar_has_the_parts_and_the_limit() -> None:
+    """Qwen3-8B on an L4, a sequence of 16,384 tokens: weights and cache by their bytes, and where they end beside the limit."""
+    one = plan(QWEN, seq="16k", gpu="l4")
+    bar = next(line for line in plan_table(one, width=COLUMNS).splitlines() if "│ limit" in line)
+    cells, legend = bar.strip().split("  ", 1)
+    assert one.fit is not None
+    whole = max(one.fit.usable_bytes, one.fit.needed_bytes)
+    length = len(cells) - 1
+
+    assert legend == "█ weights  ▓ cache  ▒ rest  │ limit"
+    assert cells.count("█") == round(length * (one.memory.per_gpu.weights or 0) / whole)
+    assert abs(cells.count("▓") - length * one.memory.per_gpu.cache / whole) <= 1
+    assert cells.index("│") == round(length * one.fit.usable_bytes / whole)
+    assert len(bar) <= COLUMNS
+
+
+def test_green_and_red_are_for_verdicts() -> None:
+    """The sizes of a plan that does not fit are in no colour that says that something does."""
+    green = "\x1b[1;32m"
+    refused = plan(QWEN, seq="32k", batch=20, gpu="l4")
+    assert refused.fit is not None
+    assert not refused.fit.fits
+
+    assert green not in plan_table(refused, color=True, detail="full")
+    assert green in plan_table(plan(QWEN, seq="1k", gpu="h100"), color=True)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
@@ -93,7 +132,9 @@ def test_lines_fit_the_terminal(columns: int) -> None:
     """Only commands, which are copied whole, and rows of numbers are longer than a line; numbers are not cut."""
     for one in plans()[::7]:
         for line in plan_table(one, width=columns).splitlines():
-            assert len(line) <= columns or line.startswith(("  try ", " " * 40)) or re.match(r" +.+  +[\d,]+ B", line), line
+            assert (
+                len(line) <= columns or line.startswith(("  try ", "  start ", " " * 40)) or re.match(r" +.+  +[\d,]+ B", line)
+            ), line
 
 
 def test_many_long_commands_leave_room_for_the_verdict() -> None:

@@ -111,7 +111,9 @@ def test_table_of_a_plain_model() -> None:
     assert "36 layers: 36 full attention · 32 heads, 8 KV heads, head_dim 128" in lines
     assert f"{36 * 8 * 256:,} B" in text
     assert "full attention  36 layers 0-35 · every token · fp8" in text
-    assert f"{'█' * 40}  100.0 %  {total:,} B  2.25 GiB" in text
+    # One group of layers needs no bar, and letters that are all the same are left out.
+    assert "█" not in text
+    assert "FFF" not in text
 
 
 def test_every_figure_of_the_table_is_in_the_json(all_plans: list[Plan]) -> None:
