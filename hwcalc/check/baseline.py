@@ -6,14 +6,17 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hwcalc.check.file import BaselineError
-from hwcalc.check.result import Figures, Judged, count_of
+from msgspec import field
+
+from hwcalc.check.changes import changed_keys, planned_of
+from hwcalc.check.file import BaselineError, Check
+from hwcalc.check.result import Figures, Judged, KeyChange, count_of
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.options import ROWS
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
-from hwcalc.text import printable, quoted
+from hwcalc.text import brief, printable, quoted
 from hwcalc.units import human_bytes, parse_share
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
@@ -23,6 +26,8 @@ _DROPPED: Final[Mapping[str, object]] = {
 }
 """What is dropped and shared, with the values of documents that do not say it: those of an earlier kvplan."""
 
+BASELINE: Final = "baseline"
+"""What changes are told since."""
 _LONGEST_NAME: Final = 200
 """Characters of a file's name in a message."""
 
@@ -43,7 +48,8 @@ class Baseline(Record):
     """One earlier plan: the name and file of its check, its request, and its figures.
 
     A document of ``kvplan plan`` has no check: ``name`` and ``file`` are ``None``, and ``setup`` is what :func:`setup_of` returns.
-    ``exact`` says that a check of this run has the same setup.
+    ``exact`` says that a check of this run has the same setup. ``asked`` are the keys of the check with their values, where the document
+    has them, and ``planned`` what its plan says of the request. ``versions`` are those of the engine, the model and kvplan.
     """
 
     name: str | None
@@ -54,16 +60,29 @@ class Baseline(Record):
     figures: Mapping[str, int]
     setup: tuple[object, ...] = ()
     exact: bool = False
+    asked: Mapping[str, str] = field(default_factory=dict)
+    planned: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 class Subject(Record):
-    """A check that was planned: its name and file, the names its model may have, its setup, and the figures to compare."""
+    """A check that was planned, its file, the names its model may have, its setup, and the figures to compare.
 
-    name: str
+    ``asked`` and ``versions`` are as in :class:`Baseline`.
+    """
+
+    check: Check
     file: str
     models: tuple[str, ...]
     setup: tuple[object, ...]
     figures: Figures
+    asked: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the check."""
+        return self.check.name
 
 
 def setup_of(plan: Plan) -> tuple[object, ...]:
@@ -102,20 +121,41 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
     try:
         if "checks" not in document:
             return (_from_plan(document),)
-        return tuple(_from_check(item) for item in document["checks"] if item["plan"] is not None)
+        version = document.get("kvplan_version")
+        return tuple(_from_check(item, version) for item in document["checks"] if item["plan"] is not None)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = "is no document of kvplan check --json or kvplan plan --json"
         problem = "holds an error, not a plan" if "error" in document else problem
         raise BaselineError(f"{name} {problem}.", hint=hint) from error
 
 
-def _from_check(item: Mapping[str, Any]) -> Baseline:
+def versions_of(engine: object, model: object, kvplan: object) -> dict[str, str]:
+    """What changes bytes without a change of the check file; unknown ones are left out."""
+    known = {"engine version": engine, "model revision": model, "kvplan": kvplan}
+    return {name: brief(printable(value), _LONGEST_NAME) for name, value in known.items() if isinstance(value, str)}
+
+
+def _from_check(item: Mapping[str, Any], version: object) -> Baseline:
     plan, name = item["plan"], item["name"]
     if not isinstance(name, str):
         raise TypeError
     figures = {key: count_of(plan[key]) for key in _FIGURES if plan[key] is not None}
     seq, batch = count_of(plan["seq"]), count_of(plan["batch"])
-    return Baseline(name=name, file=str(item["file"]), model=str(item["model"]), seq=seq, batch=batch, figures=figures)
+    asked = item.get("asked") or {}
+    if not all(isinstance(text, str) for pair in asked.items() for text in pair):
+        raise TypeError
+    told = {"engine", "kv_dtype", "fit"} <= {*plan}
+    return Baseline(
+        name=name,
+        file=str(item["file"]),
+        model=str(item["model"]),
+        seq=seq,
+        batch=batch,
+        figures=figures,
+        asked={printable(key): printable(text) for key, text in asked.items()},
+        planned=planned_of({"policy": None, **plan}) if told else {},
+        versions=versions_of(plan.get("engine_version"), item.get("revision"), version),
+    )
 
 
 def _from_plan(document: Mapping[str, Any]) -> Baseline:
@@ -131,6 +171,8 @@ def _from_plan(document: Mapping[str, Any]) -> Baseline:
         batch=count_of(request["batch"]),
         figures={key: count_of(value) for key, value in zip(_FIGURES, sizes, strict=True) if value is not None},
         setup=(request["engine"], *formats, *(request[name] for name in _LAYOUT), *dropped),
+        planned=planned_of({**request, "fit": fit, "policy": request.get("policy")}),
+        versions=versions_of(request.get("engine_version"), document["model"].get("revision"), document.get("kvplan_version")),
     )
 
 
@@ -139,8 +181,10 @@ def same_request(item: Baseline, subject: Subject) -> bool:
     return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
 
 
-def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> tuple[Judged, ...] | None:
-    """Compare each figure with those of the same check in earlier runs; ``None`` if no baseline has the check.
+def compare(
+    baselines: Sequence[Baseline], subject: Subject, growth: Growth
+) -> tuple[tuple[Judged, ...], tuple[KeyChange, ...]] | None:
+    """Compare each figure with those of the same check in earlier runs, and its keys; ``None`` if no baseline has the check.
 
     Checks are matched by name, and by file if several files have a check of that name. A single plan matches the checks with its model,
     ``seq`` and ``batch``; if some of them have its setup too, it matches only those. If several baselines match, the smallest value of
@@ -164,8 +208,26 @@ def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> 
         if earlier and now is not None:
             before = min(earlier)
             limit = growth.limit(before)
-            moved = "unchanged" if now == before else f"{now - before:+,} B since the baseline's {before:,} B"
-            what = f"{key.removesuffix('_bytes').replace('_', ' ')} {human_bytes(now)} ({now:,} B)"
-            said = {"name": f"growth.{key}", "unit": "bytes", "message": f"{what}, {moved}; growth allowed: {growth.text}"}
-            out.append(Judged(**said, limit=limit, got=now, holds=now <= limit, certain=True))
-    return tuple(out)
+            allowed = f"; {growth.text} allowed" if growth.numerator else ""
+            what = f"{key.removesuffix('_bytes').replace('_', ' ')} {_moved(before, now)}{allowed}"
+            name, holds = f"growth.{key}", now <= limit
+            out.append(Judged(name=name, unit="bytes", limit=limit, got=now, holds=holds, certain=True, message=what))
+    return tuple(out), _changes(same[0], subject)
+
+
+def _moved(before: int, now: int) -> str:
+    """``125.00 GiB -> 250.00 GiB (+125.00 GiB, x 2)``; a factor that rounds to 1 is left out."""
+    if now == before:
+        return f"{human_bytes(now)}, unchanged"
+    factor = f"{now / before:.3g}" if before else "1"
+    difference = f"{'+' if now > before else '-'}{human_bytes(abs(now - before))}"
+    return f"{human_bytes(before)} -> {human_bytes(now)} ({difference}{f', x {factor}' if factor != '1' else ''})"
+
+
+def _changes(baseline: Baseline, subject: Subject) -> tuple[KeyChange, ...]:
+    """What is another than in the baseline: keys, or what is known of them, and versions that both know."""
+    known = baseline.versions.keys() & subject.versions.keys()
+    before, now = ({name: said[name] for name in known} for said in (baseline.versions, subject.versions))
+    asked = (baseline.asked, subject.asked) if baseline.asked else (baseline.planned, planned_of(subject.figures))
+    keys = changed_keys(*asked, BASELINE) if baseline.asked or baseline.planned else ()
+    return (*keys, *changed_keys(before, now, BASELINE))

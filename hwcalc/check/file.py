@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from msgspec import field
+
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
@@ -144,6 +146,14 @@ class Required(Record):
     text: str
 
 
+class Place(Record):
+    """Where a key stands, and the word that is written there: ``concurrency`` for ``batch``. A default's place is among the defaults."""
+
+    line: int
+    column: int
+    word: str
+
+
 class Misnamed(Record):
     """The place of a name that is not known, and the error that says so. ``line`` and ``column`` may be those of a default."""
 
@@ -155,7 +165,7 @@ class Misnamed(Record):
 class Check(Record):
     """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports.
 
-    ``misnamed`` are its names of engines and hardware that are not known.
+    ``places`` says where each of its keys stands. ``misnamed`` are its names of engines and hardware that are not known.
     """
 
     name: str
@@ -164,6 +174,7 @@ class Check(Record):
     model: str
     options: Mapping[str, Any]
     required: tuple[Required, ...]
+    places: Mapping[str, Place] = field(default_factory=dict)
     misnamed: tuple[Misnamed, ...] = ()
 
 
@@ -212,6 +223,13 @@ def parse_check_file(text: str, path: str) -> CheckFile:
         first.others = (*others, *([reader.more] if reader.more else ()))
         raise first
     return CheckFile(path=path, checks=checks)
+
+
+class _Entry(Record):
+    """A key of a check or of the defaults: its value, and where the key stands."""
+
+    value: Node
+    place: Place
 
 
 class _EnoughError(Exception):
@@ -266,12 +284,12 @@ class _Reader:
             self.fault(root, "schema_version is missing", write)
         elif version.value != SCHEMA_VERSION or isinstance(version.value, bool):
             self.fault(version, f"schema_version {shown(version.text, 20)} is not known", write)
-        defaults: dict[str, Node] = {}
+        defaults: dict[str, _Entry] = {}
         if "defaults" in top and top["defaults"].value is not None:
             with self.keeping():
                 defaults = self.keys(top["defaults"], "defaults")
         if "name" in defaults:
-            self.fault(defaults.pop("name"), "defaults cannot hold a name", "Give each check its own.")
+            self.fault(defaults.pop("name").value, "defaults cannot hold a name", "Give each check its own.")
         listed = top.get("checks")
         if listed is None and len(root.value) > len(top):
             return ()  # the key that is not known may be this one
@@ -286,27 +304,30 @@ class _Reader:
                 found.append(self.check(node, defaults, named))
         return tuple(found)
 
-    def keys(self, node: Node, what: str) -> dict[str, Node]:
+    def keys(self, node: Node, what: str) -> dict[str, _Entry]:
         """The keys of a mapping; an alias is replaced by the key it stands for."""
-        out = self.mapping(node, what, _KEYS)
-        for alias, key in ALIASES.items():
-            if alias in out:
-                if key in out:
-                    self.fault(out[alias], f"{key} and {alias} are the same", "Give one of them.")
-                out[key] = out.pop(alias)
+        values, keys = self.mapping(node, what, _KEYS), node.keys or {}
+        out: dict[str, _Entry] = {}
+        for word, value in values.items():
+            key = ALIASES.get(word, word)
+            if key in out:
+                alias = word if word in ALIASES else out[key].place.word
+                self.fault(values[alias], f"{key} and {alias} are the same", "Give one of them.")
+            out[key] = _Entry(value=value, place=Place(line=keys[word].line, column=keys[word].column, word=word))
         return out
 
-    def check(self, node: Node, defaults: Mapping[str, Node], named: dict[str, int]) -> Check:
+    def check(self, node: Node, defaults: Mapping[str, _Entry], named: dict[str, int]) -> Check:
         before = len(self.faults)
         own = self.keys(node, "a check")
-        kept = {key: value for key, value in defaults.items() if not any(key in _INSTEAD.get(name, ()) for name in own)}
-        merged = {key: value for key, value in (kept | own).items() if value.value is not None}
+        kept = {key: entry for key, entry in defaults.items() if not any(key in _INSTEAD.get(name, ()) for name in own)}
+        entries = {key: entry for key, entry in (kept | own).items() if entry.value.value is not None}
+        merged = {key: entry.value for key, entry in entries.items()}
         model, options, required = self.values(node, merged)
         # Whether the keys agree cannot be said if one was not read.
         if len(self.faults) == before:
             # ``fits: null`` says that the check does not demand that it fits.
             fits = own.get("fits") or defaults.get("fits")
-            self.check_requirements(node, merged, required, demand_fit=fits is None or fits.value is not None)
+            self.check_requirements(node, merged, required, demand_fit=fits is None or fits.value.value is not None)
         misnamed = tuple(_misnamed(merged, options))
         self.misnamed |= dict.fromkeys(misnamed)
         limits = [
@@ -322,6 +343,7 @@ class _Reader:
             model=model,
             options=options,
             required=tuple(limits),
+            places={key: entry.place for key, entry in entries.items()},
         )
 
     def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:

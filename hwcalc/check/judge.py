@@ -8,33 +8,32 @@ from typing import Any, Final
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.check.changes import edits_of, number_edit
 from hwcalc.check.fields import Headroom
-from hwcalc.check.file import NoVerdictError, Required
-from hwcalc.check.result import Figures, Fit, Judged, figures_of, in_words
+from hwcalc.check.file import NoVerdictError, Place, Required
+from hwcalc.check.result import Edit, Figures, Fit, Judged, figures_of, verdict_in_words
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.planner.layouts import counts
 from hwcalc.planner.result import NO_VERDICT, Plan
-from hwcalc.planner.solve import MOST_GPUS
+from hwcalc.planner.solve import MOST_GPUS, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.hardware_file import NODE
 from hwcalc.units import human_bytes
-
-_MOST_TRIES: Final = 3
-"""Changes that a message names; a plan offers more of them."""
-
 
 Replan = Callable[..., Plan]
 """Makes the same plan with some options changed."""
 
 
-def judge(required: tuple[Required, ...], plan: Plan, replan: Replan) -> tuple[Judged, ...]:
-    """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change.
+def judge(
+    required: tuple[Required, ...], plan: Plan, replan: Replan, places: Mapping[str, Place] | None = None
+) -> tuple[Judged, ...]:
+    """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change, ``places`` are those of the check's keys.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required, and
     :class:`~hwcalc.check.file.NoVerdictError` if it lacks the verdict.
     """
     figures = figures_of(plan)
-    return tuple(_JUDGES[item.name](item, figures, plan, replan) for item in required)
+    return tuple(_JUDGES[item.name](item, figures, plan, replan, places or {}) for item in required)
 
 
 def with_unit(count: float, unit: str) -> str:
@@ -67,23 +66,21 @@ def _known(item: Required, value: Any, figures: Figures) -> Any:
     return value
 
 
-def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
+def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
     fit = _fit_of(item, figures, plan)
     assert plan.fit is not None
     holds = plan.fit.fits is item.limit
-    message = in_words(plan.fit.verdict, fit)
+    message = verdict_in_words(plan.fit.verdict, fit)
     if not plan.fit.fits and plan.fit.message:
         message += f"; {plan.reason.removesuffix('.')}"
-    if item.limit and not plan.fit.fits and plan.fit.suggestions:
-        tries = (f"{one.flag or one.command} ({one.effect})" for one in plan.fit.suggestions[:_MOST_TRIES])
-        message += f"; try {' or '.join(tries)}"
     if not item.limit:
         message += "; required: that it does not fit"
     certain = plan.fit.verdict.certain
-    return Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
+    judged = Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=certain, message=message)
+    return replace(judged, edits=edits_of(plan.fit.suggestions, places)) if item.limit and not (holds and certain) else judged
 
 
-def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
+def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
     fit = _fit_of(item, figures, plan)
     limit: Headroom = item.limit
     least = limit.of(fit.usable_bytes)
@@ -99,11 +96,26 @@ Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
 """Reads a figure: its expected value, and the low and high ends of the estimate."""
 
 
-def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
-    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
+def _at_most(read: Read, unit: str = "bytes", *, grows: bool = False) -> Callable[..., Judged]:
+    """A judge of a limit on a figure. With ``grows``, what fails is planned shorter, for the longest that holds."""
+
+    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
         expected, low, high = (_known(item, value, figures) for value in read(figures, plan))
         certain = (low <= item.limit) is (high <= item.limit)
-        return _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
+        found = _compared(item, unit, expected, low, high, holds=expected <= item.limit, certain=certain)
+        if found.holds or not grows:
+            return found
+        seq = figures.seq
+
+        def holds(tokens: int) -> bool:
+            changed = replan(seq=tokens)
+            value = read(figures_of(changed), changed)[0]
+            return value is not None and value <= item.limit
+
+        with suppress(KvplanError):  # a length that the engine or a policy refuses: no edit is offered
+            most = last_yes(holds, seq - 1, min(seq - 1, max(1, int(seq * item.limit / expected))))
+            return replace(found, edits=number_edit("seq", most, seq, places))
+        return found
 
     return judged
 
@@ -116,26 +128,31 @@ def _compared(item: Required, unit: str, expected: float, low: float, high: floa
     return Judged(name=item.name, unit=unit, limit=item.limit, got=expected, holds=holds, certain=certain, message=message)
 
 
-def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
+def _at_least(figure: str, option: str, other: str, unit: str) -> Callable[..., Judged]:
     """A judge of what a solver found: the expected value decides, and the sure one says whether that is certain.
 
-    What fails is planned at the limit, where the high end of the budget may hold it.
+    What fails is planned at the limit, where the high end of the budget may hold it, and less of the ``other`` number is offered.
     """
 
-    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
+    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
         fit = _fit_of(item, figures, plan)
         sure, got = (_known(item, getattr(fit, name), figures) for name in (figure, f"expected_{figure}"))
         holds = got >= item.limit
         certain = sure >= item.limit
+        edits: tuple[Edit, ...] = ()
         if not holds:
-            at_limit = replan(**{option: item.limit}).fit if fit.needed_low_bytes != fit.needed_high_bytes else None
-            certain = at_limit is None or at_limit.verdict.certain
-        return _compared(item, unit, got, sure, got, holds=holds, certain=certain)
+            exact, at_limit = fit.needed_low_bytes == fit.needed_high_bytes, None
+            with suppress(*([KvplanError] if exact else [])):  # the limit is needed for the verdict of an estimate alone
+                at_limit = replan(**{option: item.limit}).fit
+            certain = exact or at_limit is None or at_limit.verdict.certain
+            if at_limit is not None:
+                edits = number_edit(other, getattr(at_limit, f"max_{other}"), getattr(figures, other), places)
+        return replace(_compared(item, unit, got, sure, got, holds=holds, certain=certain), edits=edits)
 
     return judged
 
 
-def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
+def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
     fit = _fit_of(item, figures, plan)
     if fit.gpu is None:
         _known(item, None, figures)
@@ -170,7 +187,7 @@ def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Repla
     return False
 
 
-def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
+def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan, places: Mapping[str, Place]) -> Judged:
     got = _known(item, figures.decode_tokens_per_s_bound, figures)
     fit = plan.fit
     judged = _compared(item, "tokens/s", got, got, got, holds=got >= item.limit and (fit is None or fit.fits), certain=True)
@@ -202,12 +219,12 @@ def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
 _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "fits": _fits,
     "headroom": _headroom,
-    "max_cache": _at_most(lambda figures, _: (figures.cache_bytes,) * 3),
+    "max_cache": _at_most(lambda figures, _: (figures.cache_bytes,) * 3, grows=True),
     "max_weights": _at_most(_weights),
-    "max_total": _at_most(_total),
+    "max_total": _at_most(_total, grows=True),
     "max_bytes_per_token": _at_most(lambda figures, _: (figures.bytes_per_token,) * 3),
-    "min_concurrency": _at_least("max_batch", "batch", "sequences"),
-    "min_seq": _at_least("max_seq", "seq", "tokens"),
+    "min_concurrency": _at_least("max_batch", "batch", "seq", "sequences"),
+    "min_seq": _at_least("max_seq", "seq", "batch", "tokens"),
     "max_gpus": _max_gpus,
     "min_decode_tokens_per_s": _decode,
 }

@@ -2,8 +2,8 @@
 
 Models come from the lock if there is one, else from their sources; each is read once. With a lock, the gate needs no network and notices
 changed models. ``checks.yaml.lock`` is JSON with one entry for each model: its config as the source had it, its parameter counts, what the
-headers of its weight files say, its source and its revision. The same facts give the same bytes, so the file can be committed. A digest over
-all entries reveals edits by hand and bad merges. The keys of a config keep their order, because the order may carry meaning.
+headers of its weight files say, its source and its revision; and the keys of each check with their values, so that a check that fails later
+says what was changed. The same facts give the same bytes, so the file can be committed. A digest over all entries reveals edits by hand and bad merges. The keys of a config keep their order, because the order may carry meaning.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec import field
 from msgspec.structs import asdict, replace
 
 from hwcalc.check.file import CheckUsageError, LockError
 from hwcalc.check.result import Judged, count_of
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.options import Access
@@ -45,6 +47,13 @@ def key_of(model: str, revision: str | None) -> str:
     return model if revision is None else f"{model}@{revision}"
 
 
+class Lock(Record):
+    """What a lock says: the models by their keys, and the keys and values of each check by its name."""
+
+    models: Mapping[str, RawModel]
+    checks: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
 class Models:
     """Reads the models of one check file. Each model is read once, even if reading it fails.
 
@@ -52,9 +61,10 @@ class Models:
     ``mend`` is the command that writes the lock again; ``access`` says how models are fetched.
     """
 
-    def __init__(self, folder: str, locked: Mapping[str, RawModel] | None, *, mend: str, access: Access) -> None:
+    def __init__(self, folder: str, locked: Lock | None, *, mend: str, access: Access) -> None:
         self._folder = folder
-        self._locked = locked
+        self._locked = None if locked is None else locked.models
+        self._asked: Mapping[str, Mapping[str, str]] = {} if locked is None else locked.checks
         self._mend = mend
         self._access = access
         self._kept: dict[tuple[str, ...], Any] = {}
@@ -68,6 +78,10 @@ class Models:
         """The model, parsed into layers."""
         key = key_of(model, revision)
         return self._once(("spec", key, assume or ""), lambda: parse(self.raw(model, revision), assume=assume))
+
+    def asked_before(self, check: str) -> Mapping[str, str] | None:
+        """The keys of the check of this name with their values when the lock was written; ``None`` if the lock does not have it."""
+        return self._asked.get(check)
 
     def changed(self, model: str, revision: str | None, assume: str | None) -> Judged | None:
         """Whether this machine's copy of a locked model still equals the lock; ``None`` without a lock."""
@@ -185,7 +199,8 @@ def _judged(message: str, *, mend: str = "") -> Judged:
     return Judged(name="lock", unit="keys", limit=None, got=None, holds=not mend, certain=True, message=full)
 
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""Version 1 had no checks."""
 SUFFIX: Final = ".lock"
 """What is added to the path of a check file for that of its lock."""
 _SOURCES: Final = frozenset({"catalog", "hub", "hf-cache", "local", "gguf"})
@@ -196,14 +211,16 @@ _OF_SOME: Final = frozenset({"tensors", "weights_format"})
 """What only entries of GGUF files have: the tensors of a header, or the format of a file that was not read."""
 
 
-def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
+def write_lock(path: str, lock: Lock, command: str) -> bool:
     """Write the facts atomically; returns whether the file changed. ``command`` is the command that repairs a lock.
 
     A lock repeats the configs of strangers. It is a file of its own beside the check file, never one that a link leads to, and a shell
     that reads it all the same finds nothing in quotes to run.
     """
-    entries = {key: _entry(models[key]) for key in sorted(models)}
-    document = {"schema_version": SCHEMA_VERSION, "digest": _digest(entries), "models": entries}
+    entries = {key: _entry(lock.models[key]) for key in sorted(lock.models)}
+    checks = {name: dict(lock.checks[name]) for name in sorted(lock.checks)}
+    digest = _digest({"models": entries, "checks": checks})
+    document = {"schema_version": SCHEMA_VERSION, "digest": digest, "models": entries, "checks": checks}
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     data = text.replace("$", r"\u0024").replace("`", r"\u0060").encode()
     name = printable(path)
@@ -224,8 +241,8 @@ def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
     return True
 
 
-def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
-    """The models of a lock by their keys, or ``None`` if there is no such file.
+def read_lock(path: str, command: str) -> Lock | None:
+    """What a lock says, or ``None`` if there is no such file.
 
     Raises :class:`~hwcalc.check.file.LockError` if it is broken, has another version, or is not as kvplan wrote it.
     """
@@ -238,17 +255,21 @@ def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
     except KvplanError as error:
         raise LockError(f"the lock cannot be read: {error.message}", hint=mend) from error
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION or isinstance(version, bool):
-        known = f"schema_version {brief(json.dumps(version), 20)} of {name} is not known: this kvplan reads {SCHEMA_VERSION}."
+    if version not in (1, SCHEMA_VERSION) or isinstance(version, bool):
+        known = (
+            f"schema_version {brief(json.dumps(version), 20)} of {name} is not known: this kvplan reads 1 and {SCHEMA_VERSION}."
+        )
         raise LockError(known, hint=mend)
-    models = document.get("models")
-    if not isinstance(models, dict) or set(document) != {"schema_version", "digest", "models"}:
+    models, checks = document.get("models"), document.get("checks", {})
+    keys = {"schema_version", "digest", "models"} | ({"checks"} if version == SCHEMA_VERSION else set())
+    if not isinstance(models, dict) or not isinstance(checks, dict) or set(document) != keys:
         raise LockError(f"{name} is not a lock of kvplan.", hint=mend)
-    if document["digest"] != _digest(models):
+    if document["digest"] != _digest(models if version == 1 else {"models": models, "checks": checks}):
         raise LockError(f"{name} does not match its digest: it was changed by hand or by a merge.", hint=mend)
     try:
-        return {key: _raw(entry, name) for key, entry in models.items()}
-    except (KeyError, TypeError, ValueError) as error:
+        asked = {name: {_words(key): _words(text) for key, text in one.items()} for name, one in checks.items()}
+        return Lock(models={key: _raw(entry, name) for key, entry in models.items()}, checks=asked)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise LockError(f"{name} holds an entry that is not one of a lock.", hint=mend) from error
 
 

@@ -5,7 +5,10 @@ The verdict and the figures of a plan, as a check reports them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
+
+from msgspec import field
 
 from hwcalc.documents import Answer
 from hwcalc.formulas.record import Record
@@ -17,10 +20,31 @@ from hwcalc.units import human_bytes
 SCHEMA_VERSION: Final = "1"
 
 
+class Edit(Record):
+    """What can be written in the check file so that a requirement holds, such as ``gpus: 8``, and what that gives; planned again."""
+
+    yaml: str
+    effect: str
+
+
+class KeyChange(Record):
+    """A key of a check whose value is another one ``since`` the baseline or the lock; null where it is not written.
+
+    What is no key of a check file is told as well: ``engine version``, ``model revision``, ``kvplan``.
+    """
+
+    key: str
+    before: str | None
+    after: str | None
+    since: str
+
+
 class Judged(Record):
     """One requirement against one figure of the plan, in ``unit``; null is unknown, or no number.
 
-    ``certain`` is false where the low and the high end of an estimate disagree about it: it holds by the expected value alone.
+    ``certain`` is false where the low and the high end of an estimate disagree about it: it holds by the expected value alone. ``edits``
+    would make it hold, those of the largest length and the most sequences first. ``line`` and ``column`` are those of the key that it is
+    about, null for the check itself.
     """
 
     name: str
@@ -30,6 +54,9 @@ class Judged(Record):
     holds: bool
     certain: bool
     message: str
+    edits: tuple[Edit, ...] = ()
+    line: int | None = None
+    column: int | None = None
 
 
 class Fit(Record):
@@ -85,6 +112,7 @@ class Checked(Record):
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
     ``verdict`` is ``fits``, ``probably``, ``probably_not`` or ``no``; null where no hardware was named. ``source`` is where the model came from.
+    ``asked`` has the keys of the check and their values as text, and ``changes`` those that are not as in the baseline or the lock.
     ``warnings`` are the plan's own, and what no baseline has; they change no status. Each fault of a file that could not be
     read is a check with the name of the file, no ``model`` and the ``error``.
     """
@@ -98,6 +126,8 @@ class Checked(Record):
     verdict: Verdict | None = None
     source: str | None = None
     revision: str | None = None
+    asked: Mapping[str, str] = field(default_factory=dict)
+    changes: tuple[KeyChange, ...] = ()
     plan: Figures | None = None
     requirements: tuple[Judged, ...] = ()
     error: CheckFailure | None = None
@@ -197,7 +227,7 @@ def figures_of(plan: Plan) -> Figures:
     )
 
 
-def in_words(verdict: Verdict, fit: Fit) -> str:
+def verdict_in_words(verdict: Verdict, fit: Fit) -> str:
     """The verdict with its numbers, such as ``probably fits: 19.50 GiB needed (18.90 to 21.30 GiB) of 20.00 GiB usable``."""
     span = ""
     if fit.needed_low_bytes != fit.needed_high_bytes:

@@ -10,10 +10,21 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc._version import __version__
-from hwcalc.check.baseline import Baseline, Growth, Subject, compare, parse_growth, read_baseline, same_request, setup_of
+from hwcalc.check.baseline import (
+    Baseline,
+    Growth,
+    Subject,
+    compare,
+    parse_growth,
+    read_baseline,
+    same_request,
+    setup_of,
+    versions_of,
+)
+from hwcalc.check.changes import asked_of, changed_keys, placed
 from hwcalc.check.file import Check, CheckFile, CheckFileError, CheckUsageError, Unread, read_check_file
 from hwcalc.check.judge import judge
-from hwcalc.check.models import SUFFIX, Models, key_of, read_lock, write_lock
+from hwcalc.check.models import SUFFIX, Lock, Models, key_of, read_lock, write_lock
 from hwcalc.check.result import (
     SCHEMA_VERSION,
     CheckDocument,
@@ -151,7 +162,11 @@ def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
             except KvplanError as error:
                 error.hint = f"{error.hint} No lock was written.".strip()
                 raise
-    changed = write_lock(path, raws, mend)
+    asked = {}
+    for check in file.checks:
+        with suppress(KvplanError):  # a value that is wrong: making the check raises the same error
+            asked[check.name] = asked_of(check)
+    changed = write_lock(path, Lock(models=raws, checks=asked), mend)
     note = Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}")
     return models, replace(info, lock=path, lock_written=changed, notes=(note,))
 
@@ -193,25 +208,32 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         named = None if "draft" in keywords else _option_draft(check)
         draft = None if named is None else models.spec(named, None, None)
         planned = plan_loaded(spec, keywords, draft, advise=True, read_with=read_with)
-        judged = list(judge(check.required, planned, lambda **change: plan_loaded(spec, keywords | change, draft)))
+        replan = lambda **change: plan_loaded(spec, keywords | change, draft)  # noqa: E731
+        judged = list(judge(check.required, planned, replan, check.places))
         for model, of in _named(check):
             lock = models.changed(model, of, assume if model == check.model else None)
             judged += [] if lock is None else [lock]
     except KvplanError as error:
         return replace(known, error=_failure(error)), None
-    figures, names = figures_of(planned), (check.model, spec.id)
+    figures, names, asked = figures_of(planned), (check.model, spec.id), asked_of(check)
+    before = models.asked_before(check.name)
+    changes = () if before is None else changed_keys(before, asked, "lock")
     made = replace(
         known,
+        asked=asked,
+        changes=changes,
         status=_status(judged, strict=options.strict),
         verdict=verdict_of(planned),
         source=spec.source,
         revision=spec.revision,
         plan=figures,
-        requirements=tuple(judged),
+        requirements=tuple(placed(item, check, changes) for item in judged),
         warnings=planned.warnings,
         notes=planned.notes,
     )
-    return made, Subject(name=check.name, file=known.file, models=names, setup=setup_of(planned), figures=figures)
+    versions = versions_of(figures.engine_version, spec.revision, __version__)
+    setup = setup_of(planned)
+    return made, Subject(check=check, file=known.file, models=names, setup=setup, figures=figures, asked=asked, versions=versions)
 
 
 def _unmade(file: CheckFile, check: Check) -> Checked:
@@ -240,8 +262,10 @@ def _compared(
         if grown is None and not options.strict:
             done.append(replace(check, warnings=(*check.warnings, Note(code="no-baseline", message=_NEW))))
             continue
-        judged = (*check.requirements, *((_NO_BASELINE,) if grown is None else grown))
-        done.append(replace(check, requirements=judged, status=_status(judged, strict=options.strict)))
+        growth, changes = ((_NO_BASELINE,), check.changes) if grown is None else grown
+        judged = tuple(placed(item, subject.check, changes) for item in (*check.requirements, *growth))
+        status = _status(judged, strict=options.strict)
+        done.append(replace(check, requirements=judged, status=status, changes=changes))
     return done
 
 

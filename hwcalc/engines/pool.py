@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+from msgspec import field
 
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
@@ -32,11 +35,14 @@ class Try(Record):
 
     ``command`` is a whole command line of kvplan, quoted for a shell, and empty where only the engine is told. ``flag`` has the engine's
     own flags for what changes; it is empty where no flag does it, such as another GPU. ``effect`` says what changes and what that gives.
+    ``settings`` are the options that differ from those of the plan, as a check file writes them, null for one that is taken back;
+    those of the engine have names such as ``engine_options.block_size``.
     """
 
     flag: str
     effect: str
     command: str = ""
+    settings: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class PoolInfo(Record):

@@ -30,7 +30,8 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts, node_of, sizes_for
-from hwcalc.planner.options import OF_POLICY
+from hwcalc.planner.options import OF_POLICY, ROWS
+from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout
 from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
@@ -192,7 +193,8 @@ def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tu
         value = one.flag.split()[-1] if one.flag.split() else ""
         name = next((name for name in engine.options if engine.command.flag(name, value) == one.flag), "")
         command = line.changed(engine_options={**opened.setup.options, name: value}).text if name else ""
-        out.append(Try(command=command, flag=one.flag, effect=one.effect))
+        settings = {f"engine_options.{name}": value} if name else {}
+        out.append(Try(command=command, flag=one.flag, effect=one.effect, settings=settings))
     return tuple(out)
 
 
@@ -479,7 +481,20 @@ class _Adviser:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:
             settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
-        return Try(flag=self._flags(change), effect=effect, command=self.line.changed(**settings).text)
+        command = self.line.changed(**settings).text
+        return Try(flag=self._flags(change), effect=effect, command=command, settings=self._written(offer, settings))
+
+    def _written(self, offer: Offer, settings: Mapping[str, Any]) -> dict[str, str | None]:
+        """The settings that differ from those of the line, as text. Sizes that follow from the number of GPUs are left out."""
+        given, written = self.line.given, dict[str, str | None]()
+        follow = "gpus" in settings and not any((given.get(name) or 1) > 1 for name in PARALLEL) and self._is_laid_out(offer)
+        for name, value in settings.items():
+            if name == "engine_options":
+                before = given.get(name) or {}
+                written |= {f"{name}.{option}": text for option, text in value.items() if text != before.get(option)}
+            elif value != given.get(name, ROWS[name].default) and not (follow and name in PARALLEL):
+                written[name] = None if value is None else TYPES[ROWS[name].type].write(value)
+        return written
 
     def _flags(self, change: Change) -> str:
         """The settings of the change in the spelling of the engine."""
@@ -505,10 +520,13 @@ class _Adviser:
         given = {**self.line.given, **offer.change.settings}
         if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
             return {}
+        return {} if self._is_laid_out(offer) else asdict(offer.found.setup.parallel)
+
+    def _is_laid_out(self, offer: Offer) -> bool:
+        """Whether this number of GPUs gets the layout of the offer where no parallel size is named."""
         occupancy = offer.found
-        node = occupancy.setup.gpus if given.get("instance") else None
-        same = solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
-        return {} if same else asdict(occupancy.setup.parallel)
+        node = occupancy.setup.gpus if {**self.line.given, **offer.change.settings}.get("instance") else None
+        return solve.laid_out(occupancy, node).setup.parallel == occupancy.setup.parallel
 
     def _gain(self, offer: Offer) -> str:
         """How many sequences or tokens fit with the change, and how many without it, both for certain.

@@ -1,13 +1,15 @@
 """The result of a run of checks in each of its formats: text, Markdown, CSV, annotations of GitHub Actions, JUnit and SARIF.
 
-- Annotations are workflow commands (``::error file=F,line=L,col=C,title=T::MESSAGE``), one at the line of each check that fails or only
+All of them tell the same findings (:func:`findings`): a check that no longer fits has no second one for its headroom, and growth is one
+whatever grew. A finding stands at the key that changed since the baseline or the lock, else at its own key.
+
+- Annotations are workflow commands (``::error file=F,line=L,col=C,title=T::MESSAGE``), one at each place of a check that fails or only
   probably holds. Messages escape ``%``, CR and LF; properties escape ``:`` and ``,`` too. GitHub shows at most ten errors and ten warnings of
   a step; the log has all.
 - JUnit XML has the form that Jenkins, GitLab and readers of pytest's files accept: a ``testsuite`` for each check file, a ``testcase`` for each
   check. A requirement that fails is a ``failure``, a check that could not be made an ``error``; one that only probably holds passes and
-  says so in ``system-out``.
-- SARIF 2.1.0 (OASIS) has a rule for each kind of requirement and a result for each one that fails or only probably holds, at the line and
-  column of its check. Its fingerprint is made of file, check and rule: it does not change when lines are added above the check.
+  says so in ``system-out``. The message of a failure is its title; what it says of it, and where, is the text.
+- SARIF 2.1.0 (OASIS) has a rule for each kind of requirement and a result for each finding. Its fingerprint is made of file, check and rule: it does not change when lines are added above the check.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from hwcalc.check.changes import in_words
 from hwcalc.check.fields import REQUIREMENTS
-from hwcalc.check.result import CheckDocument, Checked, Judged, in_words
+from hwcalc.check.result import CheckDocument, Checked, verdict_in_words
 from hwcalc.documents import dumps
+from hwcalc.formulas.record import Record
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.masking import without_tokens
 from hwcalc.report.drawing import SCREEN
@@ -56,9 +60,9 @@ _INDENT = 9
 _LONGEST_HINT = 240
 
 
-def place(check: Checked) -> str:
+def place(check: Checked, line: int) -> str:
     """File and line, such as ``checks.yaml:5``; for standard input the line alone."""
-    return f"line {check.line}" if check.file == "-" else f"{check.file}:{check.line}"
+    return f"line {line}" if check.file == "-" else f"{check.file}:{line}"
 
 
 def headline(check: Checked) -> str:
@@ -67,31 +71,81 @@ def headline(check: Checked) -> str:
         return ""
     fit = check.plan.fit
     cache = f"cache {human_bytes(check.plan.cache_bytes)}"
-    return cache if fit is None or check.verdict is None else f"{in_words(check.verdict, fit)}; {cache}"
+    return cache if fit is None or check.verdict is None else f"{verdict_in_words(check.verdict, fit)}; {cache}"
 
 
-def reason(check: Checked) -> str:
-    """Why a check could not be made, and a hint. The hint is cut to fit a log line; JSON has all of it."""
-    if check.error is None:
-        return ""
-    hint = check.error.hint
-    if len(hint) > _LONGEST_HINT:
-        hint = hint[: hint.rfind(" ", 0, _LONGEST_HINT)].rstrip(",") + " ..."
-    # The fault of a file has its place in its name.
-    return f"{check.error.message.removeprefix(f'{check.name}: ')}\n{hint}".strip()
+def _hint(hint: str) -> str:
+    """The hint of an error, cut to fit a log line; JSON has all of it."""
+    return hint if len(hint) <= _LONGEST_HINT else hint[: hint.rfind(" ", 0, _LONGEST_HINT)].rstrip(",") + " ..."
 
 
-def what_is_wrong(check: Checked) -> list[Judged]:
-    """The requirements that fail, and those that hold only at the expected value of an estimate."""
-    return [item for item in check.requirements if not item.holds or not item.certain]
+class Finding(Record):
+    """What is wrong with a check, once. ``title`` is short, ``text`` has the numbers, ``edits`` says what to write instead.
+
+    ``fails`` is false where a requirement holds by the expected value alone, and is not to hold for sure. ``line`` and ``column`` are
+    those of the key that it is about.
+    """
+
+    rule: str
+    title: str
+    text: str
+    edits: str
+    fails: bool
+    line: int
+    column: int
+
+    @property
+    def lines(self) -> list[str]:
+        """The text, and the edits where there are any."""
+        return [text for text in (self.text, self.edits) if text]
 
 
-def in_full(item: Judged, check: Checked) -> str:
-    """A requirement and its outcome. A verdict is printed without its name, so that "probably fits" does not stand behind "fits"."""
-    text = item.message if item.name == "fits" else f"{item.name}: {item.message}"
+_GROWTH: Final = "growth"
+
+
+def findings(check: Checked) -> list[Finding]:
+    """What fails, and what holds only at the expected value of an estimate; why a check could not be made."""
+    out, items = list[Finding](), [item for item in check.requirements if not item.holds or not item.certain]
+    # What does not fit has no headroom either.
+    refuted = any(item.name == "fits" and not item.holds for item in items)
     # Without --strict a check does not fail where all requirements hold.
-    strict = check.status == "fail" and not item.certain and all(one.holds for one in check.requirements)
-    return f"{text}; --strict wants it sure" if strict else text
+    strict = check.status == "fail" and all(item.holds for item in check.requirements)
+    grown = [item for item in items if item.name.startswith(_GROWTH)]
+    for item in items:
+        if item in grown[1:] or (refuted and item.name == "headroom"):
+            continue
+        if item in grown:
+            rule = title = _GROWTH
+            text = f"grew since the baseline: {', '.join(one.message for one in grown)}"
+        else:
+            rule, title = item.name, item.name
+            text = f"{item.name}: {item.message}"
+        if item.name == "fits":
+            # A verdict is printed without its name, so that "probably fits" does not stand behind "fits".
+            text, title = item.message, item.message.partition(":")[0]
+        text += "; --strict wants it sure" if strict and not item.certain else ""
+        fails = strict or not item.holds
+        place = check.line if item.line is None else item.line, check.column if item.column is None else item.column
+        edits = " or ".join(f"{one.yaml}{f' ({one.effect})' if one.effect else ''}" for one in item.edits)
+        said = f"{'fits' if item.name == 'fits' else 'holds'} with {edits}" if edits and fails else ""
+        out.append(Finding(rule=rule, title=title, text=text, edits=said, fails=fails, line=place[0], column=place[1]))
+    if check.error is not None:
+        title = check.error.message.removeprefix(f"{check.name}: ")
+        of = {"title": title, "text": title, "edits": _hint(check.error.hint)}
+        out.append(Finding(rule="error", **of, fails=True, line=check.line, column=check.column))
+    return out
+
+
+def cause(check: Checked) -> str:
+    """What was changed, such as ``seq 16k -> 32k since the baseline``; empty if nothing was, or nothing is wrong."""
+    if not check.changes or check.status == "pass":
+        return ""
+    return f"{', '.join(in_words(check.changes))} since the {check.changes[0].since}"
+
+
+def places(check: Checked) -> list[str]:
+    """Files and lines of what is wrong, each once."""
+    return list(dict.fromkeys(place(check, one.line) for one in findings(check)))
 
 
 def summary_line(document: CheckDocument) -> str:
@@ -138,14 +192,15 @@ def check_table(document: CheckDocument, view: View) -> str:
 
     lines: list[str] = []
     for check in _told(document, quiet=quiet):
-        wrong = what_is_wrong(check)
+        wrong = findings(check)
         # A failed verdict gets a line of its own below, with the reason.
-        head = "" if any(item.name == "fits" for item in wrong) else headline(check)
+        head = "" if any(one.rule == "fits" for one in wrong) else headline(check)
         name = f"{clean(cut(check.name, LONGEST_WORD))}  {head}".rstrip()
         lines += _wrapped(name, width, colored(f"{_WORDS[check.status]:<{_INDENT - 1}} ", check.status), 0)
-        below = [*(in_full(item, check) for item in wrong), *reason(check).splitlines(), *_remarks(check, quiet=quiet)]
-        if check.status != "pass" and not check.name.startswith(f"{place(check)}:"):
-            below.append(f"at {cut(place(check), LONGEST_WORD)}")
+        below = [*filter(None, (cause(check),)), *(line for one in wrong for line in one.lines), *_remarks(check, quiet=quiet)]
+        # The fault of a file has its place in its name.
+        if check.status != "pass" and not check.name.startswith(f"{place(check, check.line)}:"):
+            below.append(f"at {', '.join(cut(where, LONGEST_WORD) for where in places(check))}")
         lines += [line for text in below for line in _wrapped(clean(text), width, " " * _INDENT, 2)]
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
@@ -166,23 +221,28 @@ def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
 
 
 def check_markdown(document: CheckDocument, view: View) -> str:
-    """A heading with the counts, a table of the checks, and a list of those that did not pass with file and line."""
+    """A heading with the counts, a table of the checks, and a list of what is wrong with those that did not pass."""
     quiet = view.quiet
     rows = []
     for check in _told(document, quiet=quiet):
+        fit = None if check.plan is None else check.plan.fit
+        sizes = ("", "") if fit is None else (human_bytes(fit.needed_bytes), human_bytes(fit.usable_bytes))
+        cache = "" if check.plan is None else human_bytes(check.plan.cache_bytes)
         verdict = "" if check.verdict is None else check.verdict.text
-        wrong = [in_full(item, check) for item in what_is_wrong(check)]
-        wrong += [check.error.message.removeprefix(f"{check.name}: ")] if check.error else []
-        planned = headline(check).removeprefix(f"{verdict}: " if verdict else "")
-        rows.append((_WORDS[check.status], check.name, verdict, planned, "; ".join([*wrong, *_remarks(check, quiet=quiet)])))
+        rows.append((_WORDS[check.status], check.name, verdict, *sizes, cache))
     out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
     if rows:
-        out.append(markdown_table(("", "check", "verdict", "plan", "what is wrong"), rows))
-    failed = [check for check in document.checks if check.status != "pass"]
-    notes = [] if quiet else [note.message for info in document.files for note in info.notes]
-    lists = [f"- {escaped(_WORDS[check.status])} {escaped(check.name)} at {escaped(place(check))}\n" for check in failed]
-    said = [f"- {escaped(note)}\n" for note in notes]
-    out += [text for text in ("".join(lists), "".join(said), _definitions(document, view)) if text]
+        out.append(markdown_table(("", "check", "verdict", "a GPU needs", "may use", "cache"), rows))
+    lists = []
+    for check in _told(document, quiet=quiet):
+        said = [*filter(None, (cause(check),)), *(line for one in findings(check) for line in one.lines)]
+        said += _remarks(check, quiet=quiet)
+        if said:
+            where = f" at {', '.join(map(escaped, places(check)))}" if findings(check) else ""
+            lists.append(f"- {escaped(_WORDS[check.status])} {escaped(check.name)}{where}\n")
+            lists += [f"  - {escaped(line)}\n" for line in said]
+    notes = [] if quiet else [f"- {escaped(note.message)}\n" for info in document.files for note in info.notes]
+    out += [text for text in ("".join(lists), "".join(notes), _definitions(document, view)) if text]
     return "\n".join(out)
 
 
@@ -209,20 +269,27 @@ def check_csv(document: CheckDocument) -> str:
 
 
 def check_annotations(document: CheckDocument) -> str:
-    """One line for each check that failed, only probably holds or could not be made, errors first; then warnings and a notice with the counts."""
+    """One line for each place of a check that failed, only probably holds or could not be made, errors first; then warnings and a notice
+    with the counts.
+    """
     order = {"error": 0, "fail": 1, "warning": 2}
     lines = []
     for check in sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status]):
-        said = [*(in_full(item, check) for item in what_is_wrong(check)), *reason(check).splitlines()]
-        lines.append(_annotation("warning" if check.status == "warning" else "error", check, said))
+        wrong = findings(check)
+        for where in dict.fromkeys((one.line, one.column) for one in wrong):
+            said = [*filter(None, (cause(check),))]
+            said += [line for one in wrong if (one.line, one.column) == where for line in one.lines]
+            lines.append(_annotation("warning" if check.status == "warning" else "error", check, where, said))
     warned = (check for check in document.checks if check.warnings)
-    lines += [_annotation("notice", check, [note.message for note in check.warnings]) for check in warned]
+    lines += [
+        _annotation("notice", check, (check.line, check.column), [note.message for note in check.warnings]) for check in warned
+    ]
     return "\n".join([*lines, f"::notice title=kvplan check::{_message(summary_line(document))}"]) + "\n"
 
 
-def _annotation(level: str, check: Checked, lines: list[str]) -> str:
+def _annotation(level: str, check: Checked, at: tuple[int, int], lines: list[str]) -> str:
     where = {} if check.file == "-" else {"file": clean(check.file.replace("\\", "/"))}
-    where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
+    where |= {"line": str(at[0]), "col": str(at[1]), "title": f"kvplan: {clean(check.name)}"}
     properties = ",".join(f"{key}={_message(value).replace(':', '%3A').replace(',', '%2C')}" for key, value in where.items())
     return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in lines if line))}"
 
@@ -262,16 +329,18 @@ def _outcome(check: Checked) -> Iterable[str]:
     def element(name: str, texts: Iterable[str], **attributes: str) -> str:
         return f"      <{name}{_attributes(**attributes)}>{_escaped(chr(10).join(filter(None, texts)))}</{name}>"
 
-    items = what_is_wrong(check)
-    wrong = [in_full(item, check) for item in items]
+    wrong, changed = findings(check), cause(check)
+    told = [changed, *(line for one in wrong for line in one.lines), *(f"at {where}" for where in places(check))]
     if check.status == "fail":
-        failed = [item.name for item in items if not item.holds] or [item.name for item in items]
-        yield element("failure", (*wrong, place(check)), message=wrong[0], type=failed[0])
+        failed = [one for one in wrong if one.fails]
+        title = ", ".join(one.title for one in failed)
+        yield element("failure", told, message=f"{title} ({changed})" if changed else title, type=failed[0].rule)
     if check.error is not None:
-        yield element("error", (reason(check), place(check)), message=check.error.message, type=check.error.type)
+        yield element("error", told[1:], message=check.error.type, type=check.error.type)
     said = [
-        headline(check),
-        *(wrong if check.status == "warning" else ()),
+        # The verdict of a check that does not fit is in its failure.
+        "" if any(one.rule == "fits" for one in wrong) else headline(check),
+        *(told if check.status == "warning" else ()),
         *(f"warning: {note.message}" for note in check.warnings),
     ]
     if any(said):
@@ -292,10 +361,7 @@ def _escaped(text: str) -> str:
 _SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _OTHER_RULES: Final = {
     "lock": "The model's config is the same as in the lock beside the check file.",
-    "growth.total_bytes": "Weights and cache have not grown more than allowed since the baseline.",
-    "growth.cache_bytes": "The cache has not grown more than allowed since the baseline.",
-    "growth.weights_bytes": "The weights have not grown more than allowed since the baseline.",
-    "growth.bytes_per_token": "One token's bytes have not grown more than allowed since the baseline.",
+    _GROWTH: "Total, cache, weights and the bytes of a token have not grown more than allowed since the baseline.",
     "baseline": "A baseline has the check, where --strict demands one.",
     "error": "The check can be made.",
 }
@@ -306,26 +372,21 @@ def check_sarif(document: CheckDocument) -> str:
     """The SARIF log as JSON text."""
     from hashlib import sha256
 
-    found: list[tuple[Checked, str, str, str]] = []
-    for check in document.checks:
-        for item in what_is_wrong(check):
-            level = "error" if document.summary.strict or not item.holds else "warning"
-            found.append((check, item.name, in_full(item, check), level))
-        if check.error is not None:
-            found.append((check, "error", reason(check).replace("\n", " "), "error"))
-    used = [name for name in _RULES if any(rule == name for _, rule, _, _ in found)]
+    found = [(check, one) for check in document.checks for one in findings(check)]
+    used = [name for name in _RULES if any(one.rule == name for _, one in found)]
     results: list[dict[str, Any]] = []
-    for check, rule, message, level in found:
+    for check, one in found:
         uri = _uri(without_tokens(check.file))
-        region = {"startLine": check.line, "startColumn": check.column}
+        region = {"startLine": one.line, "startColumn": one.column}
+        message = "; ".join(filter(None, (cause(check), *one.lines))) if one.rule != "error" else " ".join(one.lines)
         results.append(
             {
-                "ruleId": rule,
-                "ruleIndex": used.index(rule),
-                "level": level,
+                "ruleId": one.rule,
+                "ruleIndex": used.index(one.rule),
+                "level": "error" if document.summary.strict or one.fails else "warning",
                 "message": {"text": f"{clean(check.name)}: {clean(message)}"},
                 "locations": [{"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}],
-                "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{rule}".encode()).hexdigest()},
+                "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{one.rule}".encode()).hexdigest()},
             }
         )
     rules = [

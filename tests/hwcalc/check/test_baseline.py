@@ -14,7 +14,7 @@ from hwcalc.check.file import BaselineError, read_check_file
 from hwcalc.check.result import Checked
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
-from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, write
+from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
 from tests.hwcalc.command import Capture
 from tests.hwcalc.command import run as command
 
@@ -221,3 +221,65 @@ def test_hundreds_of_checks_and_thousands_of_baselines(tmp_path: Path) -> None:
     baseline = write(tmp_path / "many.json", {"checks": known})
 
     assert {check.status for check in run(file, str(baseline))} == {"pass"}
+
+
+def test_what_was_changed_is_said_at_its_line(tmp_path: Path) -> None:
+    """A key of the check, one of the defaults, and one that was taken out; growth stands where the first of them does."""
+    tiny_model(tmp_path)
+    before = """\
+schema_version: 1
+defaults:
+  dtype: fp8
+checks:
+  - name: one
+    model: ./tiny
+    concurrency: 2
+    max_cache: 1GiB
+    tp: 1
+    seq: 1000
+    engine_options: {block_size: 32}
+    engine: vllm
+"""
+    after = before.replace("fp8", "bf16").replace("    engine_options: {block_size: 32}\n", "").replace("1000", "2k")
+    for name, text in (("before", before), ("after", after)):
+        write(tmp_path / f"{name}.yaml", text)
+    document = run_checks([read_check_file(str(tmp_path / "before.yaml"))], CheckOptions()).to_dict()
+    baseline = str(write(tmp_path / "baseline.json", document))
+    (check,) = run(str(tmp_path / "after.yaml"), baseline)
+
+    assert [(change.key, change.before, change.after) for change in check.changes] == [
+        ("seq", "1000", "2k"),
+        ("dtype", "fp8", "bf16"),
+        ("engine_options.block_size", "32", None),
+    ]
+    assert {change.since for change in check.changes} == {"baseline"}
+    places = {item.name: item.line for item in check.requirements}
+    assert (places["growth.cache_bytes"], places["max_cache"]) == (10, 10)
+    # 1,000 tokens are 32 blocks of 32, which hold 1,024; 2,048 are 128 of 16, with twice the bytes for each.
+    cache = next(item for item in check.requirements if item.name == "growth.cache_bytes")
+    assert cache.message == "cache 2.00 MiB -> 8.00 MiB (+6.00 MiB, x 4)"
+
+
+def test_the_same_length_written_otherwise_is_no_change(tmp_path: Path) -> None:
+    """1k and 1024, batch and concurrency."""
+    baseline = saved(tmp_path, {**CHECK, "seq": "1k", "batch": 2})
+    (check,) = run(check_file(tmp_path, {**CHECK, "seq": 1024, "concurrency": 2}), baseline)
+
+    assert check.changes == ()
+
+
+def test_a_baseline_without_the_keys_says_what_it_can(tmp_path: Path) -> None:
+    """Documents of an earlier kvplan: what their plan says of the request, and whose versions are others."""
+    path = saved(tmp_path, CHECK)
+    document = json.loads(Path(path).read_text(encoding="utf-8"))
+    document["kvplan_version"] = "0.0.1"
+    for check in document["checks"]:
+        del check["asked"], check["changes"]
+    write(Path(path), document)
+    (check,) = run(check_file(tmp_path, {**CHECK, "seq": "2k", "dtype": "fp32"}), path)
+
+    assert [(change.key, change.before) for change in check.changes] == [
+        ("seq", "1000"),
+        ("dtype", "bf16"),
+        ("kvplan", "0.0.1"),
+    ]

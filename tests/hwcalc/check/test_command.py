@@ -17,7 +17,7 @@ import junitparser
 import pytest
 
 from hwcalc.check import models
-from hwcalc.check.models import write_lock
+from hwcalc.check.models import Lock, write_lock
 from hwcalc.model import RawModel
 from hwcalc.report.check import FORMATS
 from hwcalc.report.schema import json_schema
@@ -238,7 +238,7 @@ def test_a_lock_needs_no_network(tmp_path: Path) -> None:
     """A model that only the Hub has, locked: nobody is asked, though nothing forbids it."""
     path = check_file(tmp_path, {**CHECK, "model": "no-such-org/no-such-model"})
     raw = RawModel(id="no-such-org/no-such-model", config=TINY, source="hub", revision="0" * 40)
-    write_lock(f"{path}.lock", {raw.id: raw}, "")
+    write_lock(f"{path}.lock", Lock(models={raw.id: raw}), "")
     environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
     words = ("-m", "hwcalc", "check", path, "--json", "--endpoint", "http://127.0.0.1:9")
 

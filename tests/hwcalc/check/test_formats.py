@@ -21,7 +21,7 @@ import pytest
 import sarif_pydantic
 from msgspec.structs import replace
 
-from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
+from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Edit, Figures, FileInfo, Fit, Judged, KeyChange, Summary
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.report.check import FORMATS, check_report
@@ -71,6 +71,14 @@ def judged(name: str, *, holds: bool = True, certain: bool = True, message: str 
     return Judged(name=name, unit="bytes", limit=1, got=2, holds=holds, certain=certain, message=message)
 
 
+LIMIT: Final = replace(
+    judged("max_cache", holds=False, message=NASTY),
+    line=8,
+    column=5,
+    edits=(Edit(yaml="seq: 17k", effect="at most 17,472 tokens"),),
+)
+
+
 def checked(name: str, status: str, line: int, *requirements: Judged, error: CheckFailure | None = None) -> Checked:
     """One check."""
     verdict = None if error else {"warning": Verdict.PROBABLY, "fail": Verdict.NO}.get(status, Verdict.FITS)
@@ -99,7 +107,7 @@ def document() -> CheckDocument:
     checks = (
         checked("good", "pass", 3, judged("fits")),
         checked("close", "warning", 4, judged("fits", certain=False, message=PROBABLY)),
-        checked(NASTY, "fail", 5, judged("max_cache", holds=False, message=NASTY), judged("growth.total_bytes", holds=False)),
+        checked(NASTY, "fail", 5, LIMIT, judged("growth.total_bytes", holds=False), judged("growth.cache_bytes", holds=False)),
         checked("broken", "error", 6, error=failure),
     )
     return CheckDocument(
@@ -245,12 +253,12 @@ def test_sarif(document: CheckDocument) -> None:
     assert [(result["ruleId"], result["level"]) for result in results] == [
         ("fits", "warning"),
         ("max_cache", "error"),
-        ("growth.total_bytes", "error"),
+        ("growth", "error"),
         ("error", "error"),
     ]
     assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
     places = [result["locations"][0]["physicalLocation"] for result in results]
-    assert [place["region"]["startLine"] for place in places] == [4, 5, 5, 6]
+    assert [place["region"]["startLine"] for place in places] == [4, 8, 5, 6]
     assert {place["artifactLocation"]["uri"] for place in places} == {"ci/a%20file.yaml"}
     assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 3}]
     assert len({result["partialFingerprints"]["kvplanCheck/v1"] for result in results}) == len(results)
@@ -309,8 +317,10 @@ def test_junit(document: CheckDocument) -> None:
     failure = cases[2].find("failure")
     assert failure is not None
     assert failure.get("type") == "max_cache"
+    assert failure.get("message") == "max_cache, growth"
     assert 'a, b: 100% | <x> & "q" ]]>' in (failure.text or "")
-    assert "growth.total_bytes: said" in (failure.text or "")
+    assert "holds with seq: 17k (at most 17,472 tokens)\ngrew since the baseline: said, said\n" in (failure.text or "")
+    assert (failure.text or "").endswith("at ci/a file.yaml:8\nat ci/a file.yaml:5")
     assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", text)
 
 
@@ -329,21 +339,22 @@ def test_annotations(document: CheckDocument) -> None:
     """One workflow command a line, errors first; what is in a message cannot start another."""
     lines = check_report(document, View(format="github")).splitlines()
 
-    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice", "::notice"]
-    for line in lines[:3]:
+    assert [line.partition(" ")[0] for line in lines] == [*("::error",) * 3, "::warning", "::notice", "::notice"]
+    for line in lines[:4]:
         match = re.fullmatch(r"::(?:error|warning) file=([^,:]*),line=(\d+),col=5,title=([^,:]*)::(.*)", line)
         assert match is not None
         assert match[1] == "ci/a file.yaml"
-    assert lines[3] == "::notice file=ci/a file.yaml,line=3,col=5,title=kvplan%3A good::a warning"
+    assert lines[4] == "::notice file=ci/a file.yaml,line=3,col=5,title=kvplan%3A good::a warning"
     assert "%25 | <x>" in lines[1]
     assert "a%2C b%3A 100%25" in lines[1]
-    assert "%0Agrowth.total_bytes: said" in lines[1]
+    assert "line=8," in lines[1]
+    assert lines[2].endswith("::grew since the baseline: said, said")
     assert "\x1b" not in "".join(lines)
 
 
 def test_unescaping_gives_the_message_back(document: CheckDocument) -> None:
     """By the rules of the runner: %25, %0D and %0A in a message."""
-    line = check_report(document, View(format="github")).splitlines()[2]
+    line = check_report(document, View(format="github")).splitlines()[3]
     message = line.split("::", 2)[2].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
 
     assert message == PROBABLY
@@ -358,7 +369,8 @@ def test_markdown_cells_stay_in_their_cells(document: CheckDocument) -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
 
     assert len(rows) == 2 + 4
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
+    assert "\n  - holds with seq: 17k (at most 17,472 tokens)\n" in text
     assert "<x>" not in text.replace(r"\<x\>", "")
     assert "4 checks: 1 holds, 1 probably holds, 1 fails, 1 could not be checked" in text
 
@@ -372,6 +384,7 @@ def test_csv_has_a_row_for_each_requirement(document: CheckDocument) -> None:
         ("fits", "true", "false"),
         ("max_cache", "false", "true"),
         ("growth.total_bytes", "false", "true"),
+        ("growth.cache_bytes", "false", "true"),
         ("error", "false", "true"),
     ]
     assert rows[0]["total_bytes"] == str(17 * GIB)
@@ -408,3 +421,24 @@ def test_every_format_ends_in_a_newline_and_is_utf8(document: CheckDocument, for
 
     assert text.endswith("\n")
     assert text.encode()
+
+
+def test_what_was_changed_is_the_first_that_is_said(document: CheckDocument) -> None:
+    """In each format for people; a check that does not fit has no second finding for its headroom."""
+    change = KeyChange(key="seq", before="16k", after="32k", since="baseline")
+    refuted = judged("fits", holds=False, message="does not fit: 30 GiB needed"), judged("headroom", holds=False)
+    check = replace(checked("one", "fail", 5, *refuted), changes=(change,))
+    only = replace(document, checks=(check,))
+    said = "seq 16k -> 32k since the baseline"
+
+    assert f"{said}\n         does not fit: 30 GiB needed\n         at ci/a" in check_report(
+        only, View(format="table", width=100)
+    )
+    assert f"::{said}%0Adoes not fit: 30 GiB needed\n" in check_report(only, View(format="github"))
+    (failure,) = ET.fromstring(check_report(only, View(format="junit"))).iter("failure")  # noqa: S314
+    assert failure.get("message") == f"does not fit ({said})"
+    assert failure.text == f"{said}\ndoes not fit: 30 GiB needed\nat ci/a file.yaml:5"
+    (run,) = json.loads(check_report(only, View(format="sarif")))["runs"]
+    assert [result["message"]["text"] for result in run["results"]] == [f"one: {said}; does not fit: 30 GiB needed"]
+    for format_ in ("table", "markdown", "junit", "github"):
+        assert check_report(only, View(format=format_, width=100)).count("30 GiB needed") == 1

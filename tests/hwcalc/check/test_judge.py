@@ -12,7 +12,7 @@ from hwcalc import Plan, load_model, plan
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.file import NoVerdictError, parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
-from hwcalc.check.result import Judged, figures_of, in_words, verdict_of
+from hwcalc.check.result import Judged, figures_of, verdict_in_words, verdict_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError
 from hwcalc.library.plan import plan_loaded
@@ -57,11 +57,16 @@ def made(found: FitInfo | None = None) -> Plan:
     return replace(plan(TINY, seq=SEQ), fit=found)
 
 
-def judged(required: str, of: Plan, again: Callable[..., Plan] | None = None) -> Judged:
+def again(**change: Any) -> Plan:
+    """The plan of the tiny model with this change."""
+    return plan(TINY, **{"seq": SEQ, **change})
+
+
+def judged(required: str, of: Plan, replan: Callable[..., Plan] | None = None) -> Judged:
     """One requirement, as a check file has it."""
     text = f"schema_version: 1\ndefaults: {{fits: null}}\nchecks: [{{model: m, gpu: l4, {required}}}]"
     (check,) = parse_check_file(text, "f").checks
-    (found,) = judge(check.required, of, again or (lambda **_: pytest.fail("planned again")))
+    (found,) = judge(check.required, of, replan or (lambda **_: pytest.fail("planned again")), check.places)
     return found
 
 
@@ -76,7 +81,7 @@ def judged(required: str, of: Plan, again: Callable[..., Plan] | None = None) ->
 )
 def test_bytes_at_most(name: str, limit: int) -> None:
     """The figure itself is allowed, one byte less is not."""
-    at, below = judged(f"{name}: {limit}", made()), judged(f"{name}: {limit - 1}", made())
+    at, below = judged(f"{name}: {limit}", made()), judged(f"{name}: {limit - 1}", made(), again)
 
     assert (at.holds, at.got, at.limit, at.unit) == (True, limit, limit, "bytes")
     assert (below.holds, below.certain) == (False, True)
@@ -101,7 +106,7 @@ def test_bytes_at_most(name: str, limit: int) -> None:
 )
 def test_of_a_verdict(required: str, holds: bool, got: int) -> None:
     """Limits of what fits: 20 GiB usable, 18 needed, 8 sequences, 4,096 tokens, two GPUs."""
-    found = judged(required, made(fit()))
+    found = judged(required, made(fit()), lambda **_: made(fit()))
 
     assert (found.holds, found.certain, found.got) == (holds, True, got)
 
@@ -130,10 +135,49 @@ def test_fits(wanted: str, verdict: Verdict, fits: bool, holds: bool, certain: b
 
 def test_what_would_help_is_said() -> None:
     """The plan's own suggestions, where it was to fit."""
-    of = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=(Try(flag="--x 1", effect="or lower"),)))
+    tries = (
+        Try(flag="--tp 8", effect="8 x l4 (tp 8); holds 79 instead of 26", settings={"gpus": "8"}),
+        Try(flag="--e", effect="no graphs; holds 27 instead of 26", settings={"engine_options.eager": "true"}),
+        Try(flag="", effect="26 at once instead of 50", settings={"batch": "26"}),
+        Try(flag="", effect="17,472 tokens instead of 32,768", settings={"seq": "17472"}),
+        Try(flag="", effect="a larger one", settings={"gpu": "h100"}),
+        Try(flag="", effect="another", settings={"gpu": "h200"}),
+    )
+    of = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=tries))
+    found = judged("fits: true, concurrency: 50", of)
 
-    assert judged("fits: true", of).message.endswith("; because; try --x 1 (or lower)")
-    assert "try" not in judged("fits: false", of).message
+    assert found.message.endswith("; because")
+    # 17,472 tokens are 17 x 1,024 = 17,408 and 64 more; five edits are enough.
+    assert [(one.yaml, one.effect) for one in found.edits] == [
+        ("seq: 17k", "at most 17,472 tokens"),
+        ("concurrency: 26", ""),
+        ("gpus: 8", "holds 79"),
+        ("engine_options: {eager: true}", "no graphs; holds 27"),
+        ("gpu: h100", ""),
+    ]
+    assert judged("fits: false", of).edits == ()
+
+
+def test_the_longest_that_a_limit_allows() -> None:
+    """Bytes of the cache grow with the tokens: a limit for 1,000 of them is held by 1,000. The bytes of a token do not."""
+    cache, token = f"max_cache: {1000 * PER_TOKEN + 1}", f"max_bytes_per_token: {PER_TOKEN - 1}"
+
+    assert [one.yaml for one in judged(cache, made(), again).edits] == ["seq: 1000"]
+    assert judged("max_cache: 1", made(), again).edits == ()
+    assert judged(token, made()).edits == ()
+
+
+def test_fewer_of_the_other_number() -> None:
+    """More sequences than fit are held if they are shorter, as a plan of so many says."""
+    asked: list[dict[str, int]] = []
+
+    def at_limit(**change: int) -> Plan:
+        asked.append(change)
+        return made(fit(max_seq=500, max_batch=0))
+
+    assert [one.yaml for one in judged("min_concurrency: 9", made(fit()), at_limit).edits] == ["seq: 500"]
+    assert judged("min_seq: 8k", made(fit()), at_limit).edits == ()
+    assert asked == [{"batch": 9}, {"seq": 8192}]
 
 
 def test_nothing_that_probably_fits_is_said_to_fit() -> None:
@@ -144,7 +188,8 @@ def test_nothing_that_probably_fits_is_said_to_fit() -> None:
 
     assert verdict_of(of) is Verdict.PROBABLY
     assert (
-        in_words(Verdict.PROBABLY, figures.fit) == "probably fits: 18.00 GiB needed (17.00 GiB to 21.00 GiB) of 20.00 GiB usable"
+        verdict_in_words(Verdict.PROBABLY, figures.fit)
+        == "probably fits: 18.00 GiB needed (17.00 GiB to 21.00 GiB) of 20.00 GiB usable"
     )
 
 
@@ -268,7 +313,7 @@ def test_an_estimate_of_weights_has_ends() -> None:
 
     assert not judged(f"max_total: {of.memory.total_bytes}", of).certain
     assert judged(f"max_total: {high}", of).certain
-    assert judged(f"max_total: {low - 1}", of).certain
+    assert judged(f"max_total: {low - 1}", of, lambda **change: plan(TINY, **{"seq": SEQ, "gpu": "l4", **change})).certain
 
 
 def planned_with(required: str, **options: Any) -> Judged:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hwcalc.check.file import LockError, read_check_file
-from hwcalc.check.models import SCHEMA_VERSION, _digest, read_lock, write_lock
+from hwcalc.check.models import SCHEMA_VERSION, Lock, _digest, read_lock, write_lock
 from hwcalc.check.result import CheckDocument, Judged
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import ModelNotFoundError
@@ -61,7 +61,9 @@ def test_a_draft_is_locked_too(tmp_path: Path, draft: dict[str, Any]) -> None:
     shutil.move(tmp_path / "draft", tmp_path / "gone")
     later = run(path)
 
-    assert list(read_lock(f"{path}.lock", "") or ()) == ["./draft", "./tiny"]
+    lock = read_lock(f"{path}.lock", "")
+    assert lock is not None
+    assert list(lock.models) == ["./draft", "./tiny"]
     assert (written.checks[0].error, later.checks[0].error) == (None, None)
     assert written.checks[0].plan == later.checks[0].plan
     assert [item.message for item in later.checks[0].requirements if item.name == "lock"] == [
@@ -252,7 +254,7 @@ def test_an_entry_of_the_wrong_shape(tmp_path: Path, change: dict[str, Any]) -> 
     lock = Path(f"{path}.lock")
     document = json.loads(lock.read_text(encoding="utf-8"))
     document["models"]["./tiny"] |= change
-    write(lock, document | {"digest": _digest(document["models"])})
+    write(lock, document | {"digest": _digest({key: document[key] for key in ("models", "checks")})})
 
     with pytest.raises(LockError, match="an entry that is not one of a lock"):
         read_lock(str(lock), "mend")
@@ -272,8 +274,12 @@ def test_everything_that_counts_is_kept(tmp_path: Path) -> None:
         notes=(Note(code="fidelity", message="kept"), Note(code="hub-unreachable", message="left")),
     )
     path = str(tmp_path / "lock")
-    assert write_lock(path, {"org/name": raw}, "mend")
-    found = (read_lock(path, "mend") or {})["org/name"]
+    asked = {"chat": {"model": "org/name", "seq": "16k"}}
+    assert write_lock(path, Lock(models={"org/name": raw}, checks=asked), "mend")
+    lock = read_lock(path, "mend")
+    assert lock is not None
+    assert lock.checks == asked
+    found = lock.models["org/name"]
 
     assert (found.id, found.config, found.source, found.revision) == (raw.id, raw.config, raw.source, raw.revision)
     assert list(found.config) == ["b", "a"]
@@ -290,7 +296,7 @@ def test_a_gguf_file_is_locked_with_its_tensors(tmp_path: Path) -> None:
     run(path, "write")
     lock = read_lock(f"{path}.lock", "")
     assert lock is not None
-    assert {one.name: (one.type, one.shape) for one in lock["./x.gguf"].tensors} == dict(SHAPES)
+    assert {one.name: (one.type, one.shape) for one in lock.models["./x.gguf"].tensors} == dict(SHAPES)
     assert locked(path).message == "the same as in the lock"
     file.unlink()
     assert locked(path).message == "not on this machine: taken from the lock"
@@ -301,7 +307,39 @@ def test_a_gguf_file_is_locked_with_its_tensors(tmp_path: Path) -> None:
     entry = json.loads(Path(f"{path}.lock").read_text(encoding="utf-8"))["models"]["./x.gguf"]
     for row in (None, [], ["a"], ["a", "q9_z", 256], ["a", "f32", -1], ["a", "f32", True], ["a", "q4_k", 100], [1, "f32", 1]):
         models = {"./x.gguf": {**entry, "tensors": [row]}}
-        document = {"schema_version": SCHEMA_VERSION, "digest": _digest(models), "models": models}
+        digest = _digest({"models": models, "checks": {}})
+        document = {"schema_version": SCHEMA_VERSION, "digest": digest, "models": models, "checks": {}}
         Path(f"{path}.lock").write_text(json.dumps(document), encoding="utf-8")
         with pytest.raises(LockError, match="not one of a lock"):
             read_lock(f"{path}.lock", "")
+
+
+def test_a_lock_of_version_1_is_read(tmp_path: Path) -> None:
+    """It has no checks, and its digest is over the models alone."""
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    lock = Path(f"{path}.lock")
+    models = json.loads(lock.read_text(encoding="utf-8"))["models"]
+    write(lock, {"schema_version": 1, "digest": _digest(models), "models": models})
+
+    read = read_lock(str(lock), "")
+    assert read is not None
+    assert (list(read.models), read.checks) == (["./tiny"], {})
+    assert locked(path).message == "the same as in the lock"
+    assert run(path, "write").files[0].lock_written is True
+
+
+def test_what_was_changed_since_the_lock_is_said(tmp_path: Path) -> None:
+    """It fails nothing, and a check that fails says it, at the line of the key; a check of another name is not compared."""
+    path = check_file(tmp_path, {**CHECK, "name": "one", "max_cache": "2GiB"})
+    run(path, "write")
+    check_file(tmp_path, {**CHECK, "name": "one", "seq": 2048, "max_cache": 1024 * PER_TOKEN}, {**CHECK, "name": "two"})
+    first, second = run(path).checks
+
+    assert [(change.key, change.before, change.after, change.since) for change in first.changes] == [
+        ("seq", "1k", "2k", "lock"),
+        ("max_cache", "2GiB", str(1024 * PER_TOKEN), "lock"),
+    ]
+    limit = next(item for item in first.requirements if item.name == "max_cache")
+    assert (limit.holds, [edit.yaml for edit in limit.edits]) == (False, ["seq: 1k"])
+    assert (second.status, second.changes) == ("pass", ())

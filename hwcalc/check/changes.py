@@ -1,0 +1,145 @@
+"""Why a check fails and what to write: which of its keys differ from the baseline or the lock, and which edits make it hold.
+
+Both are in the words of the check file, and a finding is placed at the key that it is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from hwcalc.check.fields import OPTIONS, REQUIREMENTS
+from hwcalc.check.file import Check, Place
+from hwcalc.check.result import Edit, Figures, Judged, KeyChange
+from hwcalc.planner.options import ROWS, read_options
+from hwcalc.planner.values import TYPES
+from hwcalc.text import printable
+
+if TYPE_CHECKING:
+    from hwcalc.engines.pool import Try
+
+MOST_EDITS: Final = 5
+_NUMBERS: Final = ("seq", "batch")
+"""Keys with a largest value that fits: the first edits to offer."""
+_ROUNDED: Final = 8 * 1024
+"""From so many tokens on, an edit has whole thousands (1,024) of them, which people write and remember."""
+_LONGEST: Final = 200
+"""Characters of a value."""
+_HARDWARE: Final = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp", "ep"})
+
+
+def asked_of(check: Check) -> dict[str, str]:
+    """Every key of a check with its value as text: the same text for ``16k`` and 16384. Defaults are left out."""
+    out = {"model": _short(check.model)}
+    for name, value in read_options(check.options).values.items():
+        row = ROWS[name]
+        if name not in OPTIONS or value is None or value == row.default:
+            continue
+        if row.type == "pairs":
+            out |= {f"{name}.{_short(each)}": _short(text) for each, text in value.items()}
+        else:
+            out[name] = _short(TYPES[row.type].write(value))
+    return out | {item.name: _short(item.text) for item in check.required if item.name != "fits" or item.limit is not True}
+
+
+def planned_of(figures: Mapping[str, Any] | Figures) -> dict[str, str]:
+    """What a plan says of the request behind it, for a baseline that does not have the keys of its checks."""
+
+    def of(record: Any, name: str) -> Any:
+        return record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+
+    fit = of(figures, "fit")
+    known = {
+        "seq": TYPES["tokens"].write(of(figures, "seq")),
+        "batch": of(figures, "batch"),
+        "dtype": of(figures, "kv_dtype"),
+        "engine": of(figures, "engine"),
+        "gpu": None if fit is None else of(fit, "gpu"),
+        "gpus": None if fit is None else of(fit, "gpus"),
+        "policy": of(figures, "policy"),
+    }
+    return {name: _short(str(value)) for name, value in known.items() if value is not None}
+
+
+def changed_keys(before: Mapping[str, str], after: Mapping[str, str], since: str) -> tuple[KeyChange, ...]:
+    """The keys whose values differ, in the order of the options; requirements, and what is no key of a check file, come last."""
+    order = {name: place for place, name in enumerate(("model", *OPTIONS, *REQUIREMENTS))}
+    names = sorted({*before, *after}, key=lambda name: (order.get(name.partition(".")[0], len(order)), name))
+    return tuple(
+        KeyChange(key=name, before=before.get(name), after=after.get(name), since=since)
+        for name in names
+        if before.get(name) != after.get(name)
+    )
+
+
+def placed(judged: Judged, check: Check, changes: Sequence[KeyChange]) -> Judged:
+    """The requirement at its place in the file: the key that changed, else its own key, if it is written there."""
+    own = "model" if judged.name == "lock" else judged.name
+    keys = [own] if own == "model" or any(change.key == own for change in changes) else [change.key for change in changes]
+    for key in (*keys, own):
+        place = check.places.get(key.partition(".")[0])
+        if place is not None:
+            return replace(judged, line=place.line, column=place.column)
+    return judged
+
+
+def edits_of(suggestions: Sequence[Try], places: Mapping[str, Place]) -> tuple[Edit, ...]:
+    """What a plan offers, as edits of the check: the largest length and the most sequences first."""
+    with_settings = [one for one in suggestions if one.settings]
+    numbers = [one for name in _NUMBERS for one in with_settings if list(one.settings) == [name]]
+    others = [one for one in with_settings if one not in numbers]
+    return tuple(_edit(one.settings, one.effect, places) for one in (*numbers, *others)[:MOST_EDITS])
+
+
+def number_edit(name: str, value: int | None, planned: int, places: Mapping[str, Place]) -> tuple[Edit, ...]:
+    """The edit that sets ``seq`` or ``batch`` to the largest value that holds; none if nothing smaller than planned does."""
+    if value is None or not 0 < value < planned:
+        return ()
+    return (_edit({name: str(value)}, "", places),)
+
+
+def _edit(settings: Mapping[str, str | None], effect: str, places: Mapping[str, Place]) -> Edit:
+    written, of_engine, most = list[str](), list[str](), ""
+    for name, value in settings.items():
+        text = "null" if value is None else value
+        if name == "seq" and value is not None:
+            text, most = _tokens(value)
+        inner = name.partition(".")[2]
+        if inner:
+            of_engine.append(f"{inner}: {text}")
+        else:
+            word = places[name].word if name in places else name
+            written.append(f"{word}: {text}")
+    written += [f"engine_options: {{{', '.join(of_engine)}}}"] if of_engine else []
+    return Edit(yaml=", ".join(written), effect=most or _effect(settings, effect))
+
+
+def _tokens(value: str) -> tuple[str, str]:
+    """A length as people write it, and the exact one where that is another."""
+    tokens = read_options({"seq": value}).values["seq"]
+    if tokens < _ROUNDED or tokens % 1024 == 0:
+        return TYPES["tokens"].write(tokens), ""
+    return TYPES["tokens"].write(tokens // 1024 * 1024), f"at most {tokens:,} tokens"
+
+
+def _effect(settings: Mapping[str, str | None], effect: str) -> str:
+    """What the edit gives, without what its key says already."""
+    if settings.keys() <= {*_NUMBERS}:
+        return "probably fits" if effect.endswith("probably fits") else ""
+    # How many it holds now is in the edit that takes fewer.
+    effect = re.sub(r" instead of [0-9,]+(?=;|$)", "", effect)
+    return effect.partition("; ")[2] if settings.keys() <= _HARDWARE else effect
+
+
+def in_words(changes: Sequence[KeyChange]) -> Iterator[str]:
+    """``seq 16k -> 32k``, ... for each change."""
+    for change in changes:
+        yield f"{change.key} {change.before or '(not set)'} -> {change.after or '(not set)'}"
+
+
+def _short(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
