@@ -1,0 +1,131 @@
+"""The tools for agents answer as the commands do. The client is that of the protocol's own SDK."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import hwcalc
+from hwcalc.cli.agents import server, tools
+from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import QWEN, Capture, run
+
+mcp = pytest.importorskip("mcp")
+CHECKS = {
+    "schema_version": 1,
+    "checks": [{"name": "chat", "model": QWEN, "engine": "vllm", "gpu": "h100", "seq": "16k", "min_concurrency": 4}],
+}
+ASKED: Mapping[str, Mapping[str, Any]] = {
+    "plan": {"model": QWEN, "engine": "vllm", "gpu": "l4", "seq": "8k"},
+    "explain": {"model": QWEN, "seq": 4_096, "batch": 2},
+    "compare": {"models": [QWEN, "openai/gpt-oss-20b"], "seq": "8k", "dtype": ["bf16", "fp8"]},
+    "recommend": {"model": QWEN, "engine": "vllm", "seq": "32k", "gpu": ["l4", "h100"], "max_gpus": 2},
+    "fit": {"models": "qwen3", "gpu": "rtx-4070", "limit": 3},
+    "check": {"file": CHECKS},
+}
+
+
+def asked(name: str, arguments: Mapping[str, Any], target: Any = None) -> Any:
+    """The answer of a tool, in this process or from another."""
+
+    async def ask(client: Any) -> Any:
+        return await client.call_tool(name, dict(arguments))
+
+    return connected(ask, target)
+
+
+def connected(ask: Callable[[Any], Awaitable[Any]], target: Any = None) -> Any:
+    """What ``ask`` gets of a client that is connected to the server."""
+    import anyio
+
+    async def main() -> Any:
+        async with mcp.Client(target or server()) as client:
+            return await ask(client)
+
+    return anyio.run(main)
+
+
+def test_tools_have_schemas() -> None:
+    """Every tool has the schema of its document, arguments that JSON Schema can check, and changes nothing."""
+
+    async def listed(client: Any) -> Any:
+        return (await client.list_tools()).tools
+
+    found = {tool.name: tool for tool in connected(listed)}
+
+    assert list(found) == list(ASKED)
+    for name, tool in found.items():
+        Draft202012Validator.check_schema(tool.input_schema)
+        Draft202012Validator(tool.input_schema).validate(ASKED[name])
+        assert tool.output_schema == json_schema(name)
+        assert tool.annotations.read_only_hint is True
+        assert not {"token", "endpoint"} & set(tool.input_schema["properties"])
+        assert len(tool.description) > 20
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_tool_gives_the_document_of_its_command(name: str) -> None:
+    """The structured answer is that of the library, and the text is short."""
+    answer = asked(name, ASKED[name])
+
+    assert answer.is_error is False
+    if name == "check":
+        assert answer.structured_content["summary"] | {"exit_code": 0} == answer.structured_content["summary"]
+        assert answer.structured_content["checks"][0]["name"] == "chat"
+    else:
+        expected = getattr(hwcalc, name)(**ASKED[name]).to_dict()
+        assert answer.structured_content == json.loads(json.dumps(expected))
+    assert 100 < len(answer.content[0].text) < 6_000
+
+
+def test_over_pipes() -> None:
+    """The command itself serves, and standard output has nothing but the protocol."""
+    process = mcp.StdioServerParameters(command=sys.executable, args=["-m", "hwcalc", "mcp"])
+    answer = asked("plan", ASKED["plan"], process)
+
+    assert answer.structured_content["fit"]["gpu"] == "l4"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("plan", {"model": "Qwen/No-Such-Model", "offline": True}, "model-not-found: "),
+        ("plan", {"model": QWEN, "gpu": "h1000"}, "usage: "),
+        ("plan", {"model": QWEN, "nothing": 1}, "plan takes no 'nothing'"),
+        ("plan", {"model": QWEN, "token": "hf_secret"}, "plan takes no 'token'"),
+        ("plan", {"model": {"model_type": "llama", "num_hidden_layers": -1}}, "bad-config: "),
+        ("compare", {}, "compare needs models"),
+        ("check", {"file": {"schema_version": 1, "checks": [{"modle": QWEN}]}}, "modle"),
+        ("check", {"file": 3}, "bad-check: "),
+        ("probe", {}, "there is no tool 'probe'"),
+    ],
+)
+def test_errors_are_answers(name: str, arguments: Mapping[str, Any], words: str) -> None:
+    """Whatever is wrong with a request is said in the answer, and the server goes on."""
+    answer = asked(name, arguments)
+
+    assert answer.is_error is True
+    assert words in answer.content[0].text
+    assert "hf_secret" not in answer.content[0].text
+    assert "internal" not in answer.content[0].text
+
+
+def test_without_the_package(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the command that installs it."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    status, out, said = run(capsys, "mcp")
+
+    assert (status, out) == (2, "")
+    assert "pip install 'hwcalc[mcp]'" in said
+
+
+def test_every_tool_is_a_function_of_the_library() -> None:
+    """Arguments are the function's own keywords."""
+    for name, tool in tools().items():
+        if name != "check":
+            assert tool.function is getattr(hwcalc, name)
