@@ -105,6 +105,19 @@ def parse_size(value: int | str, what: str = "the size") -> int:
     return size
 
 
+def parse_memory(value: int | str, what: str = "the memory") -> int:
+    """A size of memory as :func:`parse_bytes` reads it, where a number without a unit is GB, unless it is too large to be meant so.
+
+    >>> parse_memory(64), parse_memory("64"), parse_memory("64GiB"), parse_memory(68_719_476_736)
+    (64000000000, 64000000000, 68719476736, 68719476736)
+    """
+    bare = str(value).strip().isdigit()
+    size = parse_bytes(f"{value}GB" if bare and int(value) < LEAST_BYTES else value, what)
+    if not size:
+        raise UsageError(f"{what} is nothing.", hint="Write a number of GB, such as 64, or a size: 64GiB.")
+    return size
+
+
 def parse_parameters(value: int | str, what: str = "the number of parameters") -> int:
     """A number of parameters: ``"70B"`` is 70 x 10^9. K, M, B and T are powers of 1,000.
 

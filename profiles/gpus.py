@@ -133,8 +133,8 @@ def find_gpu(name: str) -> Gpu:
 
     >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4", "m4-max-128", "m4-max-36")]
     ['h100-sxm5-80gb', 'rtx-4090', 'rtx-4090', 'mi300x', 'l4', 'apple-m4-max-40c-128gb', 'apple-m4-max-32c-36gb']
-    >>> [find_gpu(name).id for name in ("Mac mini M4 24GB", "MacBook Air M2", "RTX 3070 Mobile")]
-    ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop']
+    >>> [find_gpu(name).id for name in ("Mac mini M4 24GB", "MacBook Air M2", "RTX 3070 Mobile", "RTX 4070 12 GB", "rtx-4070-12gb")]
+    ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop', 'rtx-4070', 'rtx-4070']
     """
     spoken = re.sub(_MACHINE, "", name) if "mac" in name.lower() else name
     text = spoken.strip().lower()
@@ -156,6 +156,9 @@ def find_gpu(name: str) -> Gpu:
     for gpu in gpus:
         if memory_gb in gpu.memory_options_gb:
             return with_memory(gpu, memory_gb)
+        if memory_gb == gpu.memory_marketing_gb and not gpu.memory_options_gb:
+            # The size that it has is part of the name that shops print.
+            return gpu
     sizes = sorted({(abs(size - memory_gb), f"{gpu.id}-{size}gb") for gpu in gpus for size in gpu.memory_options_gb})
     raise UnknownGpuError(spoken[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(spoken))
 

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
-from hwcalc.planner.options import read_options
+from hwcalc.planner.options import OTHER_NAMES, read_options
 from hwcalc.planner.values import PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
-from hwcalc.units import LEAST_BYTES, parse_bytes, parse_share, parse_tokens
+from hwcalc.units import LEAST_BYTES, parse_bytes, parse_memory, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
 
 
@@ -74,6 +74,11 @@ def _bytes(node: Node, key: str) -> int:
 def _size(node: Node, key: str) -> int:
     """Bytes with a unit, or a bare number that is too large to be anything but bytes."""
     return _with_unit(node, key, _bytes(node, key), "unit", "a size such as 20GiB or 80GB")
+
+
+def _memory(node: Node, key: str) -> int:
+    """Memory of a host: a bare number is GB."""
+    return parse_memory(_scalar(node, key, (int, str), "a number of GB, or a size such as 64GiB"), key)
 
 
 def _with_unit(node: Node, key: str, size: int, missing: str, allowed: str) -> int:
@@ -159,6 +164,7 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "count": _number_of,
     "from zero": _tokens_from_zero,
     "size": _size,
+    "memory": _memory,
     "share": _share,
     "utilization": _share,
     "text": _text,
@@ -200,9 +206,7 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
 }
 """Key -> how the requirement is read, in the order of the reports."""
 
-ALIASES: Final = {
-    flag.removeprefix("--").replace("-", "_"): row.name for row in PLAN_OPTIONS if row.name in OPTIONS for flag in row.flags[1:]
-}
+ALIASES: Final = {name: own for name, own in OTHER_NAMES.items() if own in OPTIONS}
 HARDWARE: Final = ("gpu", "instance", "kv_memory")
 """Keys that name hardware; with any of them a plan has a verdict."""
 FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_gpus", "min_decode_tokens_per_s")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import UsageError
-from hwcalc.planner.options import options_of
+from hwcalc.planner.options import ROWS, options_of
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _TOKENS: Final = frozenset({"seq", "max_num_batched_tokens", "max_model_len"})
 """Those of them for which kvplan's own option reads ``32k`` as 32,768."""
 _MAX_LENGTH: Final = "--max-model-len"
 """VLLM's flag for the longest sequence that a server allows: the planned length, unless that is given too."""
-_LENGTHS: Final = frozenset({"--seq", "--lengths"})
+_LENGTHS: Final = frozenset({*ROWS["seq"].spellings, *ROWS["lengths"].spellings})
 _PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
 """Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
 _METHODS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "bitsandbytes": "bnb4", "modelopt_fp4": "nvfp4"}
@@ -356,17 +356,17 @@ def _same(answer: str, *names: str) -> dict[str, str]:
 FOREIGN: Final[Mapping[str, str]] = {
     **_same(
         "--batch",
-        "--users", "--num-users", "--requests", "--num-requests", "--sequences", "--num-seqs", "--parallel", "-np",
+        "--num-users", "--requests", "--num-requests", "--sequences", "--num-seqs", "--parallel", "-np",
         "--max-running-requests", "--max-batch-size", "--batch-size", "-b", "--max-concurrent-requests", "--bs",
     ),
     **_same(
         "--seq",
-        "--context", "--context-length", "--context-size", "--ctx", "--ctx-size", "--num-ctx", "--n-ctx", "-c", "--max-len",
+        "--context-length", "--context-size", "--ctx", "--ctx-size", "--num-ctx", "--n-ctx", "-c", "--max-len",
         "--max-length", "--length", "--max-context", "--max-seq-len", "--max-seq-length", "--seq-len", "--seq-length",
         "--sequence", "--sequence-length", "--session-len", "--max-total-tokens", "--max-tokens", "--tokens", "--window",
         "--input-len", "--output-len", "--prompt-len", "--max-new-tokens", "--max-input-length", "--isl", "--osl",
     ),
-    **_same("--weights", "--quant", "--quantize", "--quantise", "--weight-dtype", "--precision", "--load-format", "--wtype"),
+    **_same("--weights", "--quantize", "--quantise", "--weight-dtype", "--precision", "--load-format", "--wtype"),
     **_same("--weights bnb4", "--load-in-4bit"),
     **_same("--weights bnb8", "--load-in-8bit"),
     **_same("--dtype", "--kv-dtype", "--kv", "--cache-dtype", "--kv-quant", "--kv-type", "--kv-bits", "--quant-policy"),
@@ -409,7 +409,8 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--engine llamacpp --swa-full", "--swa-full"),
     **_same("--engine llamacpp -kvu", "-kvu", "--kv-unified"),
     **_same("--engine-option", "--option", "--options", "--set", "--extra-args"),
-    **_same("--token", "--hf-token", "--api-key", "-hft"),
+    **_same("--ram", "--host-memory", "--system-memory", "--memory", "--cpu-memory", "--dram"),
+    **_same("--token", "--hf-token", "-hft"),
     **_same("--endpoint", "--hf-endpoint", "--hub", "--mirror"),
     **_same("--offline", "--no-network", "--local-files-only"),
     **_same("--revision", "--branch", "--commit", "--code-revision"),
@@ -434,7 +435,7 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     **_same("", *_WITHOUT_VALUE, *(name.replace("--", "--no-", 1) for name in _WITHOUT_VALUE)),
     **_same(
         "1",
-        "--host", "--port", "--uds", "--root-path", "--api-server-count", "--uvicorn-log-level", "--seed", "--tokenizer", "--tokenizer-mode",
+        "--api-key", "--host", "--port", "--uds", "--root-path", "--api-server-count", "--uvicorn-log-level", "--seed", "--tokenizer", "--tokenizer-mode",
         "--tokenizer-revision", "--chat-template", "--chat-template-content-format", "--response-role", "--tool-call-parser",
         "--tool-parser-plugin", "--reasoning-parser", "--reasoning-parser-plugin", "--download-dir", "--config-format",
         "--generation-config", "--override-generation-config", "--max-logprobs", "--allowed-origins", "--allowed-methods",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import ModelLike
-from hwcalc.planner.values import TYPES
+from hwcalc.planner.values import TYPES, unit_text
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ class PlanOption(Struct, frozen=True):
         return TYPES[self.type].read(value, self.name)
 
 
+class SameAs(Struct, frozen=True):
+    """Another name of an option, as a keyword of Python's; on the command line and in check files it is one of the row's ``flags``."""
+
+    name: str
+
+
 Number = int | str
 Count = int | str | None
 Share = float | str | None
@@ -115,6 +121,7 @@ def _hub(type_: str, metavar: str, words: str) -> PlanOption:
 class _Seq(TypedDict, total=False):
     seq: Annotated[Count, PlanOption(
         "tokens", "N", "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
+        flags=("--seq", "--context"),
         helps={
             "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
             "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
@@ -128,13 +135,13 @@ class _Seq(TypedDict, total=False):
 
 class _BatchAndDtype(TypedDict, total=False):
     batch: Annotated[Number, PlanOption(
-        "count", "N", "Sequences alive at once. Default: 1.", flags=("--batch", "--concurrency"), default=1,
+        "count", "N", "Sequences alive at once, one for each user. Default: 1.", flags=("--batch", "--concurrency", "--users"), default=1,
         helps={
             "compare": "Sequences alive at once, or several numbers. Default: 1.",
             "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
             "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
         },
-        lists=("compare", "sweep"), check="Sequences alive at once; concurrency is the same. Default: 1.", in_reconciliation=True,
+        lists=("compare", "sweep"), check="Sequences alive at once; concurrency and users are the same. Default: 1.", in_reconciliation=True,
         group="workload",
     )]  # fmt: skip
     dtype: Annotated[str | None, PlanOption(
@@ -147,22 +154,25 @@ class _BatchAndDtype(TypedDict, total=False):
         lists=("compare", "sweep"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
         group="engine",
     )]  # fmt: skip
+    concurrency: Annotated[Count, SameAs("batch")]
+    users: Annotated[Count, SameAs("batch")]
 
 
 class _Load(_Seq, _BatchAndDtype, total=False):
-    pass
+    context: Annotated[Count, SameAs("seq")]
 
 
 class _Weights(TypedDict, total=False):
     weights: Annotated[str | None, PlanOption(
         "text", "W", "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
-        complete="weight_formats",
+        flags=("--weights", "--quant"), complete="weight_formats",
         helps={
             "compare": "Weight formats: bf16,fp8. Default: as published.",
             "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
         },
         lists=("compare",), check="Weight format: bf16, fp8, awq, ... Default: as published.", in_reconciliation=True,
     )]  # fmt: skip
+    quant: Annotated[str | None, SameAs("weights")]
 
 
 class _Engine(TypedDict, total=False):
@@ -183,14 +193,14 @@ class _Engine(TypedDict, total=False):
 
 class _Gpu(TypedDict, total=False):
     gpu: Annotated[str | None, PlanOption(
-        "text", "G", "Accelerator: l4, h100-sxm5-80gb; without one: cpu-32gb. Default: none, and no verdict.", complete="gpus",
+        "text", "G", "Accelerator: l4, h100-sxm5-80gb, 4xh100; without one: cpu-32gb. Default: none, and no verdict.", complete="gpus",
         helps={
             "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
             "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
             "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
             "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
         },
-        lists=("compare", "sweep", "explore"), check="Accelerator: l4, h100-sxm5-80gb.", in_reconciliation=True, group="hardware",
+        lists=("compare", "sweep", "explore"), check="Accelerator: l4, h100-sxm5-80gb, 4xh100.", in_reconciliation=True, group="hardware",
     )]  # fmt: skip
 
 
@@ -198,6 +208,13 @@ class _Gpus(TypedDict, total=False):
     gpus: Annotated[Count, PlanOption(
         "count", "N", "How many, shared by tensor parallelism. Default: 1.", check="How many.", in_receipt=False,
         group="hardware",
+    )]  # fmt: skip
+
+
+class _Ram(TypedDict, total=False):
+    ram: Annotated[Count, PlanOption(
+        "memory", "GB", "Memory of the host for llama.cpp and Ollama: 64 (GB), 64GiB. Default: not known.",
+        check="Memory of the host for llama.cpp and Ollama: 64 (GB), 64GiB.", of_budget=True, group="hardware",
     )]  # fmt: skip
 
 
@@ -355,13 +372,13 @@ class _Hub(TypedDict, total=False):
 
 
 class PlotOptions(
-    _BatchAndDtype, _Weights, _Engine, _Gpu, _Gpus, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
+    _BatchAndDtype, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Instance, _Tp, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder,
     _EngineOptions, _Prompt, _Policy, _Shared, _Assumed, _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """All options of a plan but the length, of which a picture has many."""
 
 
-class PlanOptions(_Seq, PlotOptions, total=False):
+class PlanOptions(_Load, PlotOptions, total=False):
     """All options of a plan."""
 
 
@@ -390,7 +407,7 @@ class ReconcileOptions(
     """Options of a plan that replace what a log states, or add to it."""
 
 
-class FitOptions(_Load, _Weights, _Engine, _Gpu, _Gpus, _Utilization, _Margin, _EngineOptions, total=False):
+class FitOptions(_Load, _Weights, _Engine, _Gpu, _Gpus, _Ram, _Utilization, _Margin, _EngineOptions, total=False):
     """Options of a plan that many models share on one kind of GPU."""
 
 
@@ -407,9 +424,15 @@ class ExploreOptions(
 
 
 OPTIONS: Final[tuple[PlanOption, ...]] = tuple(
-    replace(hint.__metadata__[0], name=name) for name, hint in PlanOptions.__annotations__.items()
+    replace(hint.__metadata__[0], name=name)
+    for name, hint in PlanOptions.__annotations__.items()
+    if isinstance(hint.__metadata__[0], PlanOption)
 )
 """All options of a plan, in the order of the help."""
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    flag.removeprefix("--").replace("-", "_"): row.name for row in OPTIONS for flag in row.flags[1:]
+}
+"""Another name of an option, as a keyword or a key of a check file -> its name."""
 ROWS: Final = {row.name: row for row in OPTIONS}
 DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
 """The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
@@ -455,7 +478,7 @@ def takes(options: Any) -> Callable[[F], F]:
         own = signature(function)
         parameters = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         for name, hint in hints.items():
-            default = False if ROWS[name].type == "flag" else ROWS[name].default
+            default = None if name in OTHER_NAMES else False if ROWS[name].type == "flag" else ROWS[name].default
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
         vars(function)["__signature__"] = own.replace(parameters=parameters)
         hints |= {name: hint for name, hint in function.__annotations__.items() if name != "options"}
@@ -463,6 +486,27 @@ def takes(options: Any) -> Callable[[F], F]:
         return function
 
     return spelled
+
+
+def by_name(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options by their names, where some were given by another one, such as ``users`` for ``batch``.
+
+    Raises :class:`~hwcalc.errors.UsageError` if an option is given by two names.
+    """
+    named: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
+    for name, value in given.items():
+        if value is None and name in OTHER_NAMES:
+            continue
+        own = OTHER_NAMES.get(name, name)
+        if own in named:
+            raise UsageError(f"{spelled[own]} and {name} are the same option.", hint="Give one of them.")
+        named[own], spelled[own] = value, name
+    return named
+
+
+HOST_MEMORY: Final = "host_memory"
+"""The engine option that ``ram`` is, for engines that leave a part of a model to the host."""
 
 
 def with_policy(options: Mapping[str, Any], policy: "Chosen | None", policies: "Sequence[Chosen | None]") -> dict[str, Any]:
@@ -507,7 +551,7 @@ class Asked(Record):
     def engine_options(self) -> Mapping[str, str]:
         """The engine's own options by its own names."""
         named: Mapping[str, str] = self.values.get("engine_options", {})
-        return named
+        return named if self.ram is None else {HOST_MEMORY: unit_text(self.ram), **named}
 
     @property
     def given(self) -> frozenset[str]:
@@ -548,7 +592,27 @@ def read_options(given: Mapping[str, Any]) -> Asked:
         # The default stands for itself, and most options of most plans have it.
         is_default = type(value) is type(row.default) and value == row.default
         values[row.name] = value if is_default else row.read(value)
+    gpu, count = counted(values.get("gpu"))
+    if count is not None:
+        if values.get("gpus", count) != count:
+            raise UsageError(f"--gpu {shown(values['gpu'], 40)} and --gpus {values['gpus']:,} differ.", hint="Give one number.")
+        values |= {"gpu": gpu, "gpus": count}
     return Asked(values=values)
+
+
+def counted(gpu: str | None) -> tuple[str | None, int | None]:
+    """The accelerator that a word names, and how many where it says so: ``4xh100``.
+
+    >>> counted("4xh100"), counted("2 x RTX 3090"), counted("7900xtx"), counted("l4"), counted(None)
+    (('h100', 4), ('RTX 3090', 2), ('7900xtx', None), ('l4', None), (None, None))
+    """
+    import re
+
+    match = None if gpu is None or not gpu[:1].isdigit() else re.fullmatch(_COUNTED, gpu.strip())
+    return (gpu, None) if match is None else (match[2], int(match[1]))
+
+
+_COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)"
 
 
 def _check_single(row: PlanOption, value: str) -> None:
@@ -571,6 +635,7 @@ def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any]
     Returns the given options about the request, unparsed, and all options, parsed. Raises :class:`~hwcalc.errors.UsageError` for an
     unknown name or a wrong value.
     """
+    given = by_name(given)
     known = {row.name: row for row in options_of(command) if command not in row.lists}
     unknown = sorted(set(given) - set(known))
     if unknown:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hwcalc.errors import UsageError
 from hwcalc.text import quoted, shown
-from hwcalc.units import GIB, LEAST_BYTES, MIB, parse_parameters, parse_share, parse_size, parse_tokens
+from hwcalc.units import GIB, LEAST_BYTES, MIB, parse_memory, parse_parameters, parse_share, parse_size, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -143,6 +143,19 @@ def _size_text(value: int) -> str:
     return f"{value}B"
 
 
+def unit_text(value: int) -> str:
+    """A size of memory with its unit: ``64GB``, ``64GiB``.
+
+    >>> unit_text(64 * 10**9), unit_text(64 * 2**30)
+    ('64GB', '64GiB')
+    """
+    return _size_text(value) if value % _GB else f"{value // _GB}GB"
+
+
+def _memory_text(value: int) -> str:
+    return unit_text(value).removesuffix("GB")
+
+
 def _share_text(value: Fraction | float) -> str:
     from decimal import Decimal
     from fractions import Fraction
@@ -173,6 +186,8 @@ _SHARE: Final = {
 _SIZE: Final = {
     "anyOf": [{"const": 0}, {"type": "integer", "minimum": LEAST_BYTES}, {"type": "string", "pattern": f"^(?:{UNITS})$"}]
 }
+_MEMORY: Final = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^(?:{UNITS}|[0-9]+)$"}]}
+_GB: Final = 10**9
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 TYPES: Final[Mapping[str, ValueType]] = {
@@ -181,6 +196,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "parameters": ValueType(parse_parameters, _whole(1), _parameters_text),
     "from zero": ValueType(partial(parse_tokens, minimum=0), _whole(0), _tokens_text),
     "size": ValueType(parse_size, _SIZE, _size_text),
+    "memory": ValueType(parse_memory, _MEMORY, _memory_text),
     "share": ValueType(parse_share, _SHARE, _share_text),
     "utilization": ValueType(_utilization, _SHARE),
     "text": ValueType(_text, _TEXT),

@@ -34,6 +34,8 @@ __all__ = ["find_cached", "resolve", "resolve_stream"]
 _LIKE_OLLAMA: Final = r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*"
 """What ``ollama list`` prints: llama3.1:8b."""
 _HUB_ADDRESS: Final = r"(?s)(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*"
+_SPOKEN: Final = r"(?a)[a-zA-Z][\w.-]*(?: +[\w.-]+){1,7}"
+"""A name as people say it: Llama 3.1 8B."""
 _LONGEST = 4096
 
 
@@ -68,8 +70,9 @@ def resolve(
     if not isinstance(model, str):
         return _without_revision(from_path(Path(text), weights=weights), revision)
     if not os.path.lexists(text):
-        # Blanks come along where a name is copied.
+        # Blanks come along where a name is copied, and stand for hyphens where it is spoken: Llama 3.1 8B.
         text = text.strip() or text
+        text = re.sub(" +", "-", text) if re.fullmatch(_SPOKEN, text) else text
     if text == "-":
         return _without_revision(from_standard_input(), revision)
     # An id that is no file here needs no path.

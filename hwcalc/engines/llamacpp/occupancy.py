@@ -394,7 +394,7 @@ class LlamacppOccupancy(GeneralOccupancy):
             return ()
         message = (
             f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "
-            "Say it with --engine-option host_memory=64GiB."
+            "Say it: --ram 64, in GB."
         )
         return (Note(code="host-memory-unknown", message=message),)
 

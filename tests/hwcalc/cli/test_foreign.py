@@ -202,14 +202,13 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("flag", "ours"),
     [
-        ("--users", "kvplan calls it --batch N"),
-        ("--context", "kvplan calls it --seq N"),
+        ("--num-users", "kvplan calls it --batch N"),
         ("--ctx", "kvplan calls it --seq N"),
         ("--ctx-size", "kvplan calls it --seq N"),
         ("-c", "kvplan calls it --seq N"),
         ("--max-len", "kvplan calls it --seq N"),
         ("--context-length", "kvplan calls it --seq N"),
-        ("--quant", "kvplan calls it --weights W"),
+        ("--quantize", "kvplan calls it --weights W"),
         ("--mem-fraction-static", "kvplan calls it --memory-utilization F"),
         ("--model", "kvplan takes it without an option: kvplan plan MODEL"),
         ("-m", "kvplan takes it without an option: kvplan plan MODEL"),
@@ -219,7 +218,7 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
         ("--output", "kvplan writes to standard output: > FILE"),
         ("--sequnce", "Did you mean: --seq"),
         ("--gpu-memory-util", "Did you mean: --gpu-memory-utilization"),
-        ("--contxt", "Did you mean: --seq"),
+        ("--contxt", "Did you mean: --context"),
         ("--xyzzy", "See: kvplan plan --help"),
     ],
 )
@@ -262,7 +261,7 @@ def test_a_command_without_a_model_names_itself(capsys: Capture) -> None:
 def test_the_answer_is_an_option_of_the_command(capsys: Capture) -> None:
     """``gpus`` has no sequences."""
     assert "--batch" not in run(capsys, "gpus", "--users", "3")[2]
-    assert "--batch" in run(capsys, "recommend", QWEN, "--users", "3")[2]
+    assert "--batch" in run(capsys, "recommend", QWEN, "--num-users", "3")[2]
 
 
 def test_the_table() -> None:

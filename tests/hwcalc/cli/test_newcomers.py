@@ -15,7 +15,6 @@ from tests.hwcalc.command import Capture, run
         (["llama3.1:8b"], "kvplan ollama:llama3.1:8b"),
         (["bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4KM"], "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
         (["Qwen/Qwen3-8B:Q4_K_M"], "kvplan Qwen/Qwen3-8B --engine llamacpp --weights q4_k_m"),
-        (["Qwen/Qwen3-8B", "--gpu", "2x3090"], "--gpu 3090 --gpus 2"),
         (["Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2"], "--gpu rtx-3090 --gpus 2"),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "q8"], "Nearest: q8_0."),
         (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "fp8"], "Nearest: q8_0."),

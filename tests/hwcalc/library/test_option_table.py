@@ -14,6 +14,7 @@ from hwcalc.check.fields import ALIASES
 from hwcalc.check.fields import OPTIONS as CHECK_OPTIONS
 from hwcalc.cli import completion
 from hwcalc.cli.options import PLANNING
+from hwcalc.errors import UsageError
 from hwcalc.explore.build import explore
 from hwcalc.planner import options as table
 from hwcalc.planner.options import DIMENSIONS, OPTIONS, Access, Asked, options_of, read_options
@@ -38,11 +39,49 @@ def test_the_signature_of_plan() -> None:
     """Names and defaults of the keywords that a notebook types."""
     parameters = list(inspect.signature(hwcalc.plan).parameters.values())[1:]
 
-    assert {parameter.name for parameter in parameters} == set(ROWS)
+    assert {parameter.name for parameter in parameters} == {*ROWS, *table.OTHER_NAMES}
     assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
     assert {parameter.name: parameter.default for parameter in parameters} == {
         name: False if row.type == "flag" else row.default for name, row in ROWS.items()
-    }
+    } | dict.fromkeys(table.OTHER_NAMES)
+
+
+def test_other_names_are_the_option() -> None:
+    """``users`` and ``concurrency`` are ``batch``, ``context`` is ``seq``, ``quant`` is ``weights``; both names at once are refused."""
+    assert dict(table.OTHER_NAMES) == {"concurrency": "batch", "users": "batch", "context": "seq", "quant": "weights"}
+    asked = hwcalc.plan("Qwen/Qwen3-8B", users=4, context="8k", quant="fp8").request
+    assert (asked.batch, asked.seq, asked.weights) == (4, 8192, "fp8")
+    for twice in ({"users": 4, "batch": 4}, {"context": 4, "seq": 4}):
+        with pytest.raises(UsageError, match="are the same option"):
+            hwcalc.plan("Qwen/Qwen3-8B", **twice)
+
+
+def test_memory_of_the_host() -> None:
+    """A bare number is GB; it is llama.cpp's ``host_memory``, and other engines say that they have none."""
+    options: dict[str, typing.Any] = {"engine": "llamacpp", "gpu": "rtx-4070", "seq": "16k", "weights": "q4_k_m"}
+    plain, unit, own = (
+        hwcalc.plan("Qwen/Qwen3-32B", **options, **more)
+        for more in ({"ram": 64}, {"ram": "64GB"}, {"engine_options": {"host_memory": "64GB"}})
+    )
+
+    assert plain.memory == unit.memory == own.memory
+    assert plain.fit is not None
+    assert own.fit is not None
+    assert (plain.fit.max_seq, plain.fit.gpu_layers) == (own.fit.max_seq, own.fit.gpu_layers)
+    assert plain.request.options["host_memory"] == "64GB"
+    with pytest.raises(UsageError, match="on the GPU alone"):
+        hwcalc.plan("Qwen/Qwen3-32B", engine="vllm", gpu="h100", seq="16k", ram=64)
+    with pytest.raises(UsageError, match="has no unit"):
+        hwcalc.plan("Qwen/Qwen3-32B", **options, engine_options={"host_memory": 64})
+
+
+def test_an_accelerator_may_say_how_many() -> None:
+    """``4xh100`` is four, and another number beside it is refused."""
+    several = hwcalc.plan("Qwen/Qwen3-8B", gpu="4xh100", seq="8k")
+    assert several.fit is not None
+    assert (several.fit.gpu, several.fit.gpus) == ("h100-sxm5-80gb", 4)
+    with pytest.raises(UsageError, match="differ"):
+        hwcalc.plan("Qwen/Qwen3-8B", gpu="4xh100", gpus=2, seq="8k")
 
 
 def test_what_was_not_asked_for() -> None:
@@ -80,14 +119,14 @@ def test_typed_keywords(command: str, typed: type) -> None:
         hwcalc, command
     )
 
-    assert set(typing.get_type_hints(typed)) == singles - own
+    assert set(typing.get_type_hints(typed)) - table.OTHER_NAMES.keys() == singles - own
     assert singles <= set(inspect.signature(function, eval_str=True).parameters)
 
 
 def test_the_request_in_a_document() -> None:
     """Every option about the request is there but the hardware, and nothing else but what is filled in."""
     other_words = {"dtype": "kv_dtype", "engine_options": "options"}
-    shown = {other_words.get(row.name, row.name) for row in OPTIONS if not row.reads_model} - {"gpu", "gpus", "instance"}
+    shown = {other_words.get(row.name, row.name) for row in OPTIONS if not row.reads_model} - {"gpu", "gpus", "instance", "ram"}
 
     assert {field.name for field in fields(RequestInfo)} - FILLED_IN == shown
 
@@ -106,7 +145,7 @@ def test_rows_are_whole() -> None:
 def test_what_a_check_file_takes() -> None:
     """All of it but where models are fetched from, and what changes a model; aliases are further flags of the command line."""
     assert set(CHECK_OPTIONS) == set(ROWS) - set(Access.__struct_fields__) - set(DIMENSIONS)
-    assert ALIASES == {"concurrency": "batch"}
+    assert dict(table.OTHER_NAMES) == ALIASES
 
 
 def test_what_a_receipt_keeps_can_be_read_back() -> None:
