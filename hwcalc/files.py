@@ -6,6 +6,7 @@ when a file is written into that folder a day later.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -28,8 +29,10 @@ _STALE: Final = 24 * 3600
 _DESCRIPTORS: Final = ("/dev/fd/", "/dev/std", "/proc/")
 
 
-_WRITER_SECONDS: Final = 5.0
-"""How long a pipe may be without anybody who writes to it."""
+_PIPE_SECONDS: Final = 5.0
+"""How long a pipe may be without anybody at its other end."""
+_LOOK_SECONDS: Final = 0.02
+"""Time between two looks for somebody who reads a pipe: no call waits for one and also ends."""
 
 
 def opened(path: str | os.PathLike[str]) -> IO[bytes]:
@@ -52,10 +55,29 @@ def _await_writer(handle: int) -> None:
 
     waiting = select.poll()
     waiting.register(handle, select.POLLIN)
-    if not waiting.poll(_WRITER_SECONDS * 1000):
+    if not waiting.poll(_PIPE_SECONDS * 1000):
         with suppress(BlockingIOError):  # somebody has it open, and writes later
             if not os.read(handle, 1):
                 raise BrokenPipeError(32, "nobody writes to this pipe")
+
+
+def _open_special(name: str) -> IO[bytes]:
+    """A device or a pipe to write. Raises :class:`OSError`, also for a pipe that nobody reads."""
+    if not stat.S_ISFIFO(os.stat(name).st_mode):
+        return open(name, "wb")
+    end = time.monotonic() + _PIPE_SECONDS
+    while True:
+        try:
+            handle = os.open(name, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        if time.monotonic() > end:
+            raise OSError(errno.ENXIO, "nobody reads this pipe")
+        time.sleep(_LOOK_SECONDS)
+    os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -89,7 +111,7 @@ def whole_file(name: str, option: str, *, read: Iterable[str] = (), below: bool 
         with suppress(OSError):
             mode = os.stat(name).st_mode
             special = special or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-        with open(name, "wb") if special else _replaced(place) as file:
+        with _open_special(name) if special else _replaced(place) as file:
             yield file
     except KvplanError:
         raise

@@ -141,7 +141,7 @@ def test_a_pipe_without_a_writer_ends(
     capsys: Capture, checkout: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], status: int
 ) -> None:
     """What waits for it would wait for ever."""
-    monkeypatch.setattr("hwcalc.files._WRITER_SECONDS", 0.1)
+    monkeypatch.setattr("hwcalc.files._PIPE_SECONDS", 0.1)
     os.mkfifo("p.yaml.lock")
     os.mkfifo("pipe")
     told, _, err = run(capsys, *words)
@@ -150,9 +150,45 @@ def test_a_pipe_without_a_writer_ends(
     assert "pipe" in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", "m", "--seq", "8", "-o", "pipe"),
+        ("check", "p.yaml", "-o", "pipe"),
+        ("explore", "m", "--gpu", "l4", "-o", "pipe"),
+        ("plot", "m", "-o", "pipe.svg"),
+    ],
+)
+def test_a_pipe_without_a_reader_ends(
+    capsys: Capture, checkout: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """What writes to it would wait for ever."""
+    monkeypatch.setattr("hwcalc.files._PIPE_SECONDS", 0.1)
+    monkeypatch.setattr("hwcalc.explore.build.payload_of", lambda *_, **__: {})
+    os.mkfifo("pipe")
+    os.mkfifo("pipe.svg")
+    status, _, err = run(capsys, *words)
+
+    assert status == 74
+    assert "cannot be written: nobody reads this pipe" in err
+
+
+def test_a_pipe_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to somebody who opens it later."""
+    monkeypatch.setattr("hwcalc.files._PIPE_SECONDS", 5.0)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Timer(0.1, lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_file(str(pipe), b"text", "--output")
+    reader.join()
+    assert read == [b"text"]
+
+
 def test_a_pipe_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from somebody who opens it later, or writes later."""
-    monkeypatch.setattr("hwcalc.files._WRITER_SECONDS", 0.3)
+    monkeypatch.setattr("hwcalc.files._PIPE_SECONDS", 0.3)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     silent = threading.Event()
