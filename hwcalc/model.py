@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
@@ -142,7 +142,7 @@ class GgufTensor(Record):
 
 def gguf_weights(tensors: Sequence[GgufTensor], files: int, source: str = "") -> WeightFacts:
     """The bytes of tensors by type. A block of 256 numbers in 144 bytes counts as 256 elements."""
-    sizes, elements = Counter[str](), Counter[str]()
+    sizes, elements = defaultdict[str, int](int), defaultdict[str, int](int)
     for tensor in tensors:
         sizes[tensor.type] += tensor.bytes
         elements[tensor.type] += prod(tensor.shape)

@@ -1,6 +1,6 @@
 """Feed kvplan what nobody would: damaged configs, arguments, check files, profiles, logs, headers, weight files and GGUF files.
 
-    python scripts/fuzz.py                        10,000 inputs, about a minute
+    python scripts/fuzz.py                        10,000 inputs, a minute or two
     python scripts/fuzz.py --inputs 1000000       a million
     python scripts/fuzz.py --seconds 3600         as many as an hour allows
     python scripts/fuzz.py --family gguf --inputs 50000
@@ -8,7 +8,8 @@
 
 Every input must end with a documented exit status other than 70 (a fault in kvplan itself), within 5 seconds of the processor and 300 MB
 (20 and 500 for a page or a picture), without a traceback, a control character, a line that a CI runner takes for a command, or a word of a token. The inputs run in the worker
-processes, one after the other; what looks like a fault runs again in a process of its own and counts only if it does the same there.
+processes, one after the other: most are calls of the library, the others commands (``WEIGHTS`` in scripts/fuzzing/families.py has
+the share of each kind, and ``--evenly`` runs all kinds equally often). What looks like a fault runs again in a process of its own and counts only if it does the same there.
 The same seed makes the same inputs. A fault is kept in DIR as one JSON file; mended, it belongs into tests/corpus, which the tests run.
 
 Ctrl-C ends it with what was found so far.
@@ -44,7 +45,7 @@ if str(ROOT) not in sys.path:
 
 from hwcalc.formulas.record import Record  # noqa: E402
 from scripts.fuzzing.case import Case, case_document, read_case, write_files  # noqa: E402
-from scripts.fuzzing.families import FAMILIES, SOCKETS, WEIGHTS, case_of  # noqa: E402
+from scripts.fuzzing.families import CALLED, FAMILIES, WEIGHTS, case_of  # noqa: E402
 from scripts.fuzzing.watch import (  # noqa: E402
     MEMORY_BYTES,
     READING_SECONDS,
@@ -52,17 +53,18 @@ from scripts.fuzzing.watch import (  # noqa: E402
     Outcome,
     complaints,
     environment,
-    read_alone,
     run_case,
     written_outside,
 )
 
 HANGS_SECONDS: Final = 60.0
 """A worker that is this long at one input is ended."""
-FRESH_AFTER: Final = 5_000
+FRESH_AFTER: Final = 20_000
 """Inputs of one worker. A new one begins with the memory of a new process."""
-STEP: Final = 50
+STEP: Final = 200
 """Inputs between two reports of a worker."""
+OBJECTS: Final = 100_000
+"""Objects that are made before Python searches for garbage: as many as in the command itself."""
 ADDRESS_SPACE_BYTES: Final = 6 * 1024**3
 """What a worker may ask for at all, so that one bad input does not end the machine."""
 IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only folders with random names are made there
@@ -85,13 +87,26 @@ class Worker:
 
     def __init__(self, options: argparse.Namespace, first: int, end: int) -> None:
         self.end = end
-        self.number = first
-        self.since = time.monotonic()
+        self._at = multiprocessing.RawValue("q", first)
+        self._seen = first
+        self._since = time.monotonic()
         here, there = multiprocessing.Pipe()
         self.pipe: Connection = here
-        self.process = multiprocessing.get_context("fork").Process(target=_work, args=(there, options, first, end), daemon=True)
+        arguments = (there, self._at, options, first, end)
+        self.process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
         self.process.start()
         there.close()
+
+    @property
+    def number(self) -> int:
+        """The input that it runs."""
+        return int(self._at.value)
+
+    def hangs(self) -> bool:
+        """Whether it has been at one input for too long."""
+        if self.number != self._seen:
+            self._seen, self._since = self.number, time.monotonic()
+        return time.monotonic() - self._since > HANGS_SECONDS
 
 
 def main() -> int:
@@ -102,18 +117,19 @@ def main() -> int:
         return _replay(options)
     started = time.monotonic()
     done: Counter[str] = Counter()
+    took: Counter[str] = Counter()
     suspects: list[tuple[int, str]] = []
     most = {"seconds": (0.0, 0), "memory": (0, 0), "reading": (0.0, 0)}
     try:
         # Here, not in the workers, which may be killed.
         with tempfile.TemporaryDirectory(prefix="kvplan-fuzz-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as scratch:
             options.scratch = Path(scratch)
-            _run(options, started, done, suspects, most)
+            _run(options, started, done, took, suspects, most)
     except KeyboardInterrupt:
         print("interrupted: what was found so far", file=sys.stderr)
     faults, passing, untried = _confirmed(options, suspects)
     seconds = time.monotonic() - started
-    _print_table(options, done, most, seconds)
+    _print_table(options, done, took, most, seconds)
     print(
         f"suspected: {len(suspects):,}; of these not again in a process of their own: {passing:,}; not tried again: {untried:,}"
     )
@@ -130,6 +146,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which inputs (default: 0)")
     parser.add_argument("--family", choices=[*FAMILIES], action="append", help="only these kinds of input; repeatable")
+    parser.add_argument("--evenly", action="store_true", help="each kind as often as the others, also those that take long")
     parser.add_argument(
         "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: all cores)"
     )
@@ -147,11 +164,17 @@ def _positive(text: str) -> int:
 
 
 def _families(options: argparse.Namespace) -> Mapping[str, int]:
-    return {name: WEIGHTS[name] for name in options.family} if options.family else WEIGHTS
+    names = options.family or [*WEIGHTS]
+    return {name: 1 if options.evenly else WEIGHTS[name] for name in names}
 
 
 def _run(
-    options: argparse.Namespace, started: float, done: Counter[str], suspects: list[tuple[int, str]], most: dict[str, Any]
+    options: argparse.Namespace,
+    started: float,
+    done: Counter[str],
+    took: Counter[str],
+    suspects: list[tuple[int, str]],
+    most: dict[str, Any],
 ) -> None:
     """Keep the workers busy until all inputs have run or the time is over."""
     last = options.first + options.inputs
@@ -166,8 +189,8 @@ def _run(
             workers.append(Worker(options, *waiting.pop()))
         ready = multiprocessing.connection.wait([worker.pipe for worker in workers], timeout=1.0)
         for worker in [*workers]:
-            ended = _listen(worker, done, suspects, most) if worker.pipe in ready else False
-            hangs = time.monotonic() - worker.since > HANGS_SECONDS
+            ended = _listen(worker, done, took, suspects, most) if worker.pipe in ready else False
+            hangs = worker.hangs()
             if hangs or over:
                 worker.process.kill()
             if ended or hangs or over:
@@ -185,51 +208,56 @@ def _run(
             print(text, file=sys.stderr, flush=True)
 
 
-def _listen(worker: Worker, done: Counter[str], suspects: list[tuple[int, str]], most: dict[str, Any]) -> bool:
+def _listen(
+    worker: Worker, done: Counter[str], took: Counter[str], suspects: list[tuple[int, str]], most: dict[str, Any]
+) -> bool:
     """Take in what a worker reports. Returns whether it has ended."""
     try:
         while worker.pipe.poll():
             kind, *content = worker.pipe.recv()
-            worker.since = time.monotonic()
-            if kind == "at":
-                worker.number = content[0]
-            elif kind == "suspect":
+            if kind == "suspect":
                 suspects.append((content[0], content[1]))
             else:
                 done.update(content[0])
-                for name, pair in content[1].items():
+                took.update(content[1])
+                for name, pair in content[2].items():
                     most[name] = max(most[name], pair)
     except EOFError:
         return True
     return False
 
 
-def _work(pipe: Connection, options: argparse.Namespace, first: int, end: int) -> None:
-    """Run inputs in this process, and report."""
+def _work(pipe: Connection, at: Any, options: argparse.Namespace, first: int, end: int) -> None:
+    """Run inputs in this process, and report. ``at`` takes the number of the input that runs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     families = _families(options)
     counted: Counter[str] = Counter()
+    took: Counter[str] = Counter()
     most: dict[str, Any] = {"seconds": (0.0, 0), "memory": (0, 0), "reading": (0.0, 0)}
     # What is imported and read by now stays: nobody need search it for garbage.
     gc.freeze()
+    gc.set_threshold(OBJECTS)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
+        folder = Path(scratch) / "case"
+        variables = environment(folder)
+        os.environ.clear()
+        os.environ.update(variables)
         for number in range(first, end):
-            folder = Path(scratch) / "case"
-            pipe.send(("at", number))
+            at.value = number
             case = case_of(options.seed, number, families)
-            os.environ.clear()
-            os.environ.update(environment(folder))
             outcome = run_case(case, folder, fresh=case.family == "profile")
             counted[f"{case.family} {outcome.status}"] += 1
+            took[case.family] += outcome.seconds
             most["seconds"] = max(most["seconds"], (outcome.seconds, number))
             most["reading"] = max(most["reading"], (outcome.reading_seconds, number))
             most["memory"] = max(most["memory"], (outcome.memory_bytes, number))
             for complaint in complaints(case, outcome)[:1]:
                 pipe.send(("suspect", number, complaint))
             if number % STEP == 0 or number == end - 1:
-                pipe.send(("done", counted, most))
+                pipe.send(("done", counted, took, most))
                 counted.clear()
+                took.clear()
     pipe.close()
 
 
@@ -278,8 +306,15 @@ def run_alone(case: Case) -> tuple[list[str], Outcome]:
         words = [word.encode("utf-8", "surrogateescape" if _escaped(word) else "surrogatepass") for word in case.words]
         kept = Path(scratch) / "case.json"
         kept.write_text(json.dumps(case_document(case)), encoding="utf-8")
-        child = _CHILD if case.family not in SOCKETS else _CHILD_OF_A_CASE
-        command: list[str | bytes] = [sys.executable, "-c", child, str(report), read_alone(case) or "", *words]
+        child = _CHILD if case.family not in CALLED else _CHILD_OF_A_CASE
+        command: list[str | bytes] = [
+            sys.executable,
+            "-c",
+            child,
+            str(report),
+            next(iter(case.files), "") if case.family == "gguf" else "",
+            *words,
+        ]
         if child is _CHILD_OF_A_CASE:
             command = [sys.executable, "-c", child, str(report), str(kept)]
         variables = environment(folder) | {"PYTHONPATH": str(ROOT), "KVPLAN_DEBUG": "0"}
@@ -310,7 +345,7 @@ from hwcalc.cli import main
 status = main(sys.argv[3:])
 seconds = time.process_time()
 from scripts.fuzzing.watch import peak_bytes, reading_seconds
-reading = reading_seconds(sys.argv[2]) if sys.argv[2] else 0.0
+reading = reading_seconds(open(sys.argv[2], "rb").read()) if sys.argv[2] else 0.0
 open(sys.argv[1], "w").write(f"{seconds} {peak_bytes()} {reading}")
 sys.exit(status)
 """
@@ -319,9 +354,12 @@ import resource, sys, time
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 from scripts.fuzzing.case import read_case
-from scripts.fuzzing.watch import peak_bytes, started
-status = started(read_case(Path(sys.argv[2])))
-open(sys.argv[1], "w").write(f"{time.process_time()} {peak_bytes()} 0.0")
+from scripts.fuzzing.watch import peak_bytes, read_alone, reading_seconds, started
+case = read_case(Path(sys.argv[2]))
+status = started(case)
+seconds, header = time.process_time(), read_alone(case)
+reading = reading_seconds(header) if header is not None else 0.0
+open(sys.argv[1], "w").write(f"{seconds} {peak_bytes()} {reading}")
 sys.exit(status)
 """
 """The peak is read from the process's own memory: that of getrusage begins with the parent's."""
@@ -338,20 +376,24 @@ def _where(outcome: Outcome) -> str:
     return re.sub(r"'[^']*'|[0-9,]+", "…", last)[:160]
 
 
-def _print_table(options: argparse.Namespace, done: Counter[str], most: Mapping[str, Any], seconds: float) -> None:
+def _print_table(
+    options: argparse.Namespace, done: Counter[str], took: Counter[str], most: Mapping[str, Any], seconds: float
+) -> None:
     total = sum(done.values())
     print(f"{total:,} inputs from seed {options.seed} in {seconds:,.0f} s: {total / max(seconds, 0.001):,.0f} a second")
     statuses = sorted({key.split()[1] for key in done}, key=str)
-    print(f"{'':12}" + "".join(f"{'exit ' + status:>12}" for status in statuses))
+    print(f"{'':12}" + "".join(f"{'exit ' + status:>12}" for status in statuses) + f"{'ms each':>12}")
     for family in FAMILIES:
         if any(key.startswith(f"{family} ") for key in done):
-            print(f"{family:12}" + "".join(f"{done[f'{family} {status}']:>12,}" for status in statuses))
-    took, number = most["seconds"]
-    print(f"longest: {took:.2f} s of the processor (input {number}; limit {SECONDS:g})")
-    took, number = most["reading"]
-    if took:
+            counts = [done[f"{family} {status}"] for status in statuses]
+            each = f"{took[family] / sum(counts) * 1000:>12,.1f}"
+            print(f"{family:12}" + "".join(f"{count:>12,}" for count in counts) + each)
+    longest, number = most["seconds"]
+    print(f"longest: {longest:.2f} s of the processor (input {number}; limit {SECONDS:g})")
+    longest, number = most["reading"]
+    if longest:
         print(
-            f"longest reading of a GGUF header: {took * 1000:.0f} ms of the processor (input {number}; limit {READING_SECONDS * 1000:g})"
+            f"longest reading of a GGUF header: {longest * 1000:.0f} ms of the processor (input {number}; limit {READING_SECONDS * 1000:g})"
         )
     held, number = most["memory"]
     print(f"largest: {held / 1000**2:.0f} MB of memory (input {number}; limit {MEMORY_BYTES // 1000**2})")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.profiles.catalog import built_in
-from scripts.fuzzing import pictures
+from scripts.fuzzing import calls, pictures
 from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf
 from scripts.fuzzing.keywords import keyword_words
@@ -18,7 +18,7 @@ from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, dama
 from scripts.fuzzing.servers import answers, page_request
 from scripts.fuzzing.words import GPUS, any_words, plan_words
 
-__all__ = ["FAMILIES", "SOCKETS", "WEIGHTS", "case_of"]
+__all__ = ["CALLED", "FAMILIES", "WEIGHTS", "case_of"]
 
 LARGEST: Final = 1024**2
 """Bytes of a document that stays within the stated memory and time; larger ones may take more."""
@@ -255,6 +255,16 @@ def keywords(chance: random.Random) -> Case:
     return Case(family="keywords", words=keyword_words(chance), files={})
 
 
+def library(chance: random.Random) -> Case:
+    """A damaged model in the hands of the library: no command line and no files."""
+    return calls.library(chance, configs())
+
+
+def stream(chance: random.Random) -> Case:
+    """A damaged model in an open file that the library reads."""
+    return calls.stream(chance, configs())
+
+
 def hub(chance: random.Random) -> Case:
     """A model of a Hub that answers what no Hub should."""
     rows, end = _tensors(chance, chance.randrange(6))
@@ -330,7 +340,7 @@ def links(chance: random.Random) -> Case:
     return Case(family="links", words=words, files=files, links=linked, pipes=piped)
 
 
-SOCKETS: Final = frozenset({"hub", "keywords", "page"})
+CALLED: Final = frozenset({"hub", "keywords", "library", "page", "stream"})
 """Kinds of input that are no command line alone."""
 
 FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
@@ -343,6 +353,8 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "weights": weights,
     "gguf": gguf,
     "picture": picture,
+    "library": library,
+    "stream": stream,
     "keywords": keywords,
     "hub": hub,
     "page": page,
@@ -351,10 +363,12 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "config": 36, "arguments": 4, "check": 8, "profile": 2, "log": 5, "header": 10, "weights": 4, "gguf": 10, "picture": 1,
-    "keywords": 8, "hub": 5, "page": 4, "links": 3,
+    "library": 480, "stream": 180, "keywords": 150, "page": 60,
+    "config": 50, "gguf": 20, "check": 12, "header": 10, "weights": 8, "log": 10, "links": 8, "hub": 5, "profile": 3, "arguments": 3,
+    "picture": 1,
 }  # fmt: skip
-"""How many cases belong to each family, of about a hundred."""
+"""How many cases belong to each family, of a thousand. Those of the first line take one to three milliseconds of the processor; a
+command takes ten to thirty, a picture 150, and a page (``explore``, a twentieth of the pictures and of the arguments) seconds."""
 
 
 def case_of(seed: int, number: int, families: Mapping[str, int] = WEIGHTS) -> Case:
@@ -362,7 +376,7 @@ def case_of(seed: int, number: int, families: Mapping[str, int] = WEIGHTS) -> Ca
     chance = random.Random(f"{seed}:{number}")  # noqa: S311 - nothing secret is made
     name = chance.choices([*families], [*families.values()])[0]
     made = FAMILIES[name](chance)
-    if chance.random() < 0.02 and made.files and name != "links":
+    if chance.random() < 0.02 and made.files and name not in {"links", "library"}:
         # The secret stands where nobody would put it.
         target = chance.choice([*made.files])
         data = made.files[target]

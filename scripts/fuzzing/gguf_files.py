@@ -14,7 +14,7 @@ from scripts.fuzzing.case import Case
 from scripts.fuzzing.mutate import HOSTILE, damaged_bytes
 from scripts.fuzzing.words import plan_words
 
-__all__ = ["gguf"]
+__all__ = ["damaged_gguf", "gguf", "models"]
 
 LARGEST: Final = 1024**2
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "tests" / "golden" / "llamacpp.json"
@@ -44,6 +44,23 @@ def gguf(chance: random.Random) -> Case:
     if chance.random() < 0.03:
         data = _many(chance)
         return Case(family="gguf", words=plan_words(chance, "-"), files={"x.gguf": data}, stdin=data)
+    data = _damaged(chance)
+    name = chance.choice(("x.gguf",) * 9 + ("x-00001-of-00002.gguf",))
+    if chance.random() < 0.7:
+        # A pipe may end behind its header, so what stands in it is read to the end.
+        return Case(family="gguf", words=plan_words(chance, "-"), files={"x.gguf": data}, stdin=data)
+    files = {name: data}
+    if name != "x.gguf":
+        files["x-00002-of-00002.gguf"] = damaged_bytes(data, chance, chance.randrange(3))[:LARGEST]
+    return Case(family="gguf", words=plan_words(chance, name), files=files)
+
+
+def damaged_gguf(chance: random.Random) -> bytes:
+    """The bytes of a GGUF file, of up to :data:`LARGEST`: damaged, or a few times sound and of very many parts."""
+    return _many(chance) if chance.random() < 0.01 else _damaged(chance)
+
+
+def _damaged(chance: random.Random) -> bytes:
     architecture, hparams = chance.choice(models())
     keys = [_key("general.architecture", architecture), _key("general.name", chance.choice(("Tiny", *HOSTILE)))]
     keys += [_key(name if "." in name and name.split(".")[0] == "tokenizer" else f"{architecture}.{name}", value)
@@ -62,14 +79,7 @@ def gguf(chance: random.Random) -> Case:
         data = damaged_bytes(data, chance, chance.choice((1, 1, 2, 4, 16)))
     elif kind > 0.77:
         data = data[: chance.randrange(len(data) + 1)]
-    name = chance.choice(("x.gguf",) * 9 + ("x-00001-of-00002.gguf",))
-    if chance.random() < 0.7:
-        # A pipe may end behind its header, so what stands in it is read to the end.
-        return Case(family="gguf", words=plan_words(chance, "-"), files={"x.gguf": data[:LARGEST]}, stdin=data[:LARGEST])
-    files = {name: data[:LARGEST]}
-    if name != "x.gguf":
-        files["x-00002-of-00002.gguf"] = damaged_bytes(data, chance, chance.randrange(3))[:LARGEST]
-    return Case(family="gguf", words=plan_words(chance, name), files=files)
+    return data[:LARGEST]
 
 
 def _key(name: str, value: Any) -> Key:
@@ -89,7 +99,7 @@ def _value(kind: int, value: Any) -> Any:
 
 
 def _vocabulary(chance: random.Random) -> Key:
-    count = chance.choice((0, 1, 300, 3_000, 30_000))
+    count = chance.choices((0, 1, 300, 3_000, 30_000), (20, 20, 40, 15, 5))[0]
     longest = chance.choice((1, 8, 30, 200))
     if count * (longest + 8) > LARGEST // 2:
         count = 3_000
@@ -266,6 +276,9 @@ def _packed_value(kind: int, value: Any, order: str) -> bytes:
     if kind == _ARRAY:
         inner, items = value
         head = struct.pack(f"{order}IQ", inner, len(items))
+        if inner == _STRING:
+            # Most values of a file are the words of its vocabulary.
+            return head + b"".join(part for item in items for part in (struct.pack(f"{order}Q", len(item)), item))
         return head + b"".join(_packed_value(inner, item, order) for item in items)
     letter = _LETTERS[kind]
     if letter in "fd":

@@ -37,7 +37,16 @@ def test_a_past_fault_stays_mended(path: Path) -> None:
 
 def test_a_share_of_the_inputs(tmp_path: Path) -> None:
     """The first inputs of every kind end as documented."""
-    words = [str(ROOT / "scripts" / "fuzz.py"), "--inputs", str(SHARE), "--workers", "1", "--keep", str(tmp_path / "faults")]
+    words = [
+        str(ROOT / "scripts" / "fuzz.py"),
+        "--inputs",
+        str(SHARE),
+        "--workers",
+        "1",
+        "--evenly",
+        "--keep",
+        str(tmp_path / "faults"),
+    ]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     assert done.stdout.rstrip().endswith("no fault"), done.stdout + done.stderr
@@ -108,6 +117,19 @@ def test_a_seed_makes_the_same_inputs(number: int) -> None:
 
     assert case == case_of(7, number)
     assert case_from(json.loads(json.dumps(case_document(case)))).files == case.files
+
+
+@pytest.mark.parametrize("family", ["library", "stream"])
+def test_calls_of_the_library(family: str) -> None:
+    """An error of kvplan is a status; any other leaves, and is a fault. What runs alone does what a worker does."""
+    case = Case(family=family, words=("plan", '{"seq": "8"}'), files={"config.json": b'{"model_type": "nosuch", "x": 1}'})
+    broken = Case(family="library", words=("plan", '{"nosuch": 1}'), files={"config.json": b"{}"})
+
+    found, outcome = run_alone(case)
+
+    assert (found, outcome.status) == ([], 3)
+    assert "nosuch" in outcome.err
+    assert run_alone(broken)[0] == ["a traceback"]
 
 
 def test_all_kinds_of_input_have_a_share() -> None:

@@ -166,6 +166,8 @@ _LONGEST_TEXT: Final = 4_096
 """Bytes of a text that is kept. Templates of chats are longer."""
 _LONGEST_TENSOR_NAME: Final = 63
 _MOST_DIMS: Final = 4
+_LONGEST_ROW: Final = 8 + _LONGEST_TENSOR_NAME + 4 + 8 * _MOST_DIMS + 4 + 8
+"""Bytes of a tensor's row: the length of its name, the name, the number of sizes, these, a type and an offset."""
 _MOST_ELEMENTS: Final = 2**63 - 1
 _MOST_OFFSET: Final = 2**64
 _DEFAULT_ALIGNMENT: Final = 32
@@ -417,12 +419,16 @@ class _Reader:
         rows: list[tuple[GgufTensor, int]] = []
         for number in range(count):
             self.reading = ("tensor {:,} of {:,}", number + 1, count)
-            window.need(8)
+            # Where the longest row is already read, no part of it need be asked for.
+            ends = len(window.data) - window.position < _LONGEST_ROW
+            if ends:
+                window.need(8)
             (length,) = length_at(window.data, window.position)
             if length > _LONGEST_TENSOR_NAME:
                 window.must_have(length)
                 self.fail(f"the name of {self.where} has {length:,} bytes, and the most are {_LONGEST_TENSOR_NAME}")
-            window.need(12 + length)
+            if ends:
+                window.need(12 + length)
             data, start = window.data, window.position + 8
             name = data[start : start + length]
             if name in seen:
@@ -433,7 +439,8 @@ class _Reader:
                 self.fail(f"the tensor {_shown(name)} has {dims:,} dimensions, and the most are {_MOST_DIMS}")
             window.position = start + length + 4
             form = rest_at[dims]
-            window.need(form.size)
+            if ends:
+                window.need(form.size)
             *shape, type_number, offset = form.unpack_from(window.data, window.position)
             window.position += form.size
             rows.append((self._tensor(name, tuple(shape) or (1,), type_number), offset))
