@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from scripts import picture, screenshots
+from scripts import drawings, picture, reference, screenshots
 from scripts.examples import Example, agree, examples, main, pages, printed
 from tests.paths import ROOT
 
@@ -53,10 +53,10 @@ def test_links(page: Path) -> None:
 
 
 def test_the_picture_of_the_page() -> None:
-    """The README shows the page that ``kvplan explore`` writes, in a picture that loads fast."""
+    """The documentation shows the page that ``kvplan explore`` writes, in a picture that loads fast."""
     data = screenshots.PICTURE.read_bytes()
 
-    assert f"]({screenshots.PICTURE.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"]({screenshots.PICTURE.name})" in (ROOT / "docs" / "explore.md").read_text(encoding="utf-8")
     assert data.startswith(b"\x89PNG")
     assert len(data) < 200_000
 
@@ -69,16 +69,28 @@ def test_the_picture_shows_what_the_command_prints() -> None:
     assert not re.search(r"url\((?!#)|href|@import", svg)
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    """A page that nobody finds is not read."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_page_is_in_the_navigation() -> None:
+    """A page that nobody finds is not read. Each stands in the navigation of the site once."""
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
 
-    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in readme] == []
+    assert sorted(re.findall(r"- (\S+\.md)$", site, re.MULTILINE)) == [page.name for page in PAGES[1:]]
 
 
 def test_the_readme_is_short() -> None:
     """It is read to its end."""
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_the_reference_is_that_of_the_tables() -> None:
+    """To write it anew: python scripts/reference.py."""
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
+
+
+@pytest.mark.parametrize("name", drawings.DRAWINGS)
+def test_drawings_are_what_is_drawn_now(name: str) -> None:
+    """Their numbers are those of plans, and a page shows each. To draw them anew: python scripts/drawings.py."""
+    assert (drawings.FOLDER / f"{name}.svg").read_text(encoding="utf-8") == drawings.DRAWINGS[name]().svg()
+    assert any(f"](drawings/{name}.svg)" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_a_page_is_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

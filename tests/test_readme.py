@@ -48,7 +48,9 @@ def test_first_command_is_the_main_job_and_the_second_the_tests() -> None:
     """A newcomer types two commands."""
     blocks = re.findall(r"```(?:console|sh)\n(?:\$ )?([^\n]*)", README)
 
-    assert blocks[0] == "kvplan Qwen/Qwen3-8B --seq 32k --dtype fp8"
+    words = "Qwen/Qwen3-8B --engine vllm --gpu h100 --seq 32k"
+    assert blocks[0] == f"pip install . && kvplan {words}"
+    assert f'bin/kvplan" {words}\n' in (ROOT / ".ci/run").read_text(encoding="utf-8")
     assert blocks[1].endswith("python -m pytest -q")
 
 
