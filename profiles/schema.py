@@ -309,6 +309,43 @@ class GpuFile(FactFile):
         return self
 
 
+class Term(Facts):
+    """A word of kvplan's, what it means, other words for it, and where it stands."""
+
+    word: Words
+    group: Word
+    also: list[Words] = Field(default_factory=list, description="a list of words")
+    key: Words | None = None
+    options: list[Word] = Field(default_factory=list, description="a list of options of a plan")
+    text: Words
+    see: list[Words] = Field(default_factory=list, description="a list of words")
+
+
+class GlossaryFile(FactFile):
+    """``glossary.yaml``."""
+
+    groups: Annotated[dict[Word, Words], Field(description="a mapping of groups to their titles")]
+    terms: Annotated[list[Term], Field(min_length=1, description="a list of terms")]
+
+    def place(self) -> tuple[str, ...]:
+        return ("glossary.yaml",)
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        words = {term.word for term in self.terms}
+        names = [name.lower() for term in self.terms for name in (term.word, *term.also)]
+        for number, term in enumerate(self.terms):
+            if term.group not in self.groups:
+                raise WrongKeyError(f"terms.{number}.group", f"{term.group} is not among the groups")
+            for other in term.see:
+                if other not in words:
+                    raise WrongKeyError(f"terms.{number}.see", f"{other} is not a word of the file")
+            for name in (term.word, *term.also):
+                if names.count(name.lower()) > 1:
+                    raise WrongKeyError(f"terms.{number}", f"{name} stands twice")
+        return self
+
+
 class Aliases(RootModel[dict[GpuId, GpuId]]):
     """``gpu_aliases.yaml``: other name -> id."""
 

@@ -19,7 +19,7 @@ from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
 from hwcalc.profiles.engine_schema import FORMS, ClassesFile, EngineHardwareFile
-from hwcalc.profiles.schema import Aliases, GpuFile, HardwareFile, InstanceFile, check, read_yaml
+from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, check, read_yaml
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,6 +73,7 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
     for path in Path(built_in("engines")).glob("*/hardware.yaml"):
         yield "engines", f"{path.parent.name}/{path.stem}", path, EngineHardwareFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
+    yield TOP, "glossary", Path(built_in("glossary.yaml")), GlossaryFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
 
 

@@ -22,7 +22,7 @@ def page() -> str:
     lines = [
         "# Every command and option",
         "",
-        "`kvplan help COMMAND` prints the same. `kvplan MODEL` is `kvplan plan MODEL`.",
+        "`kvplan help COMMAND --all` prints the same. `kvplan MODEL` is `kvplan plan MODEL`.",
         "",
     ]
     lines += ["| command | what it does |", "| --- | --- |"]

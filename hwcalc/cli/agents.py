@@ -224,7 +224,7 @@ def server() -> Any:
     },
 )
 def mcp(*, list: bool, **output: Any) -> Answer:  # noqa: A002 - the name of the option
-    """Serve plan, explain, compare, recommend, fit and check as tools of the Model Context Protocol.
+    """Serve plans as tools of the Model Context Protocol.
 
     It reads requests on standard input and answers on standard output until its input ends. It reads the files and asks the network that a
     plan does, and nothing else. Needs the package mcp: pip install 'hwcalc[mcp]'.

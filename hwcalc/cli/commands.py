@@ -62,13 +62,19 @@ class Root(TyperGroup):
         """Put the command first: ``--seq 32k MODEL`` becomes ``plan --seq 32k MODEL``."""
         return super().parse_args(ctx, with_command(args))
 
+    def get_help(self, ctx: Any) -> str:
+        """Questions and commands on one screen, or all of the help where that is asked for."""
+        if ctx.find_root().obj == WHOLE:
+            return super().get_help(ctx)
+        return short_root_help(ctx.terminal_width or _WIDTH)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The questions that people ask with the command of each, and all commands, uncut."""
         _write_examples(formatter, "Questions", QUESTIONS)
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary(name)) for name in COMMANDS])
         formatter.write_paragraph()
-        formatter.write_text("All options of a command, with examples: kvplan help COMMAND")
+        formatter.write_text("All options of a command, with examples: kvplan help COMMAND --all")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Commands, and the models and options of ``plan``, because a line may leave the command out."""
@@ -83,6 +89,13 @@ class Root(TyperGroup):
 
 class ReadOnce(TyperCommand):
     """One command. It refuses an option that is given twice but takes one value; Typer would take the last."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The short help, or all of it where that is asked for."""
+        if ctx.find_root().obj == WHOLE:
+            return super().get_help(ctx)
+        width = ctx.find_root().terminal_width
+        return short_help(str(self.name), _WIDTH if width is None else width)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The arguments, the options by group, and the examples."""
@@ -218,10 +231,64 @@ def _root(
         typer.echo(ctx.get_help())
 
 
-def help_of(command: str | None, width: int | None = None) -> str:
-    """The help of kvplan, or of a command, as ``--help`` prints it; its lines have ``width`` characters, by default those of the output."""
+WHOLE: Final = "whole"
+"""What a context holds where the help with all options is asked for."""
+ALL_OPTIONS: Final = "--help-all"
+USUAL: Final = {
+    "fit": ("installed", "min_speed", "limit"),
+    "recommend": ("gpu", "category", "max_gpus", "sort"),
+    "check": ("files", "lock", "baseline", "format_", "output", "example"),
+    "compare": ("tp",),
+    "sweep": ("output", "format_"),
+    "explore": ("output", "open", "serve"),
+    "plot": ("kind", "output"),
+    "probe": ("device", "scale", "receipt"),
+    "reconcile": ("log",),
+    "strategies": ("lengths", "block_size"),
+}
+"""The options of a command's own that its short help has, beside those with a short text."""
+_MOST_SHOWN: Final = 11
+"""A command with no more options shows all of them."""
+
+
+def short_help(name: str, width: int) -> str:
+    """The help of a command on one screen: its usual options by group, two examples, and how to see more."""
+    from textwrap import wrap
+
+    found = find_command(name)
+    arguments = " ".join(option.metavar for option in found.options if not option.flags)
+    few = sum(bool(option.flags) for option in found.options) <= _MOST_SHOWN
+    shown = [option for option in found.options if few or not option.flags or option.short or option.name in USUAL.get(name, ())]
+    rows: list[tuple[str, str, str]] = []
+    for group in ("", *GROUPS):
+        for option in shown:
+            if (option.group if option.flags else "") == group:
+                names = ", ".join(dict.fromkeys((option.flags[0], option.flags[-1]))) if option.flags else ""
+                text = option.short or re.split(r"(?<!\.)\. ", option.help)[0].removesuffix(".") + "."
+                rows.append((group, " ".join(filter(None, (names, option.metavar))), text))
+    groups, names = max(len(group) for group, *_ in rows) if rows else 0, max((len(second) for _, second, _ in rows), default=0)
+    names = min(names, _WIDEST)
+    lines = [f"Usage: kvplan {name} {arguments} [OPTIONS]".replace("  ", " "), ""]
+    lines += [*(f"  {line}" for line in wrap(summary(name), width - 2)), ""]
+    before = ""
+    for group, second, text in rows:
+        room = max(width - groups - names - 6, 20)
+        first, *others = wrap(text, room, break_long_words=False, break_on_hyphens=False)
+        title = group if group != before else ""
+        lines.append(f"  {title:<{groups}}  {second:<{names}}  {first}")
+        lines += [f"  {'':<{groups}}  {'':<{names}}  {other}" for other in others]
+        before = group
+    lines += ["", *(f"  {example.line}" for example in found.examples[:2])]
+    more = "" if few else f"All options: kvplan help {name} --all. "
+    return "\n".join([*lines, "", f"{more}A word explained: kvplan help pool"])
+
+
+def help_of(command: str | None, width: int | None = None, *, whole: bool = False) -> str:
+    """The help of kvplan, or of a command, as ``--help`` prints it, or as ``--help-all`` does; its lines have ``width`` characters, by
+    default those of the output.
+    """
     top = root(width)
-    with top.make_context("kvplan", [], resilient_parsing=True) as context:
+    with top.make_context("kvplan", [], resilient_parsing=True, obj=WHOLE if whole else None) as context:
         if command is None:
             return f"{top.get_help(context)}\n"
         one = top.get_command(context, command)
@@ -229,13 +296,38 @@ def help_of(command: str | None, width: int | None = None) -> str:
             return f"{one.get_help(inner)}\n"
 
 
+def short_root_help(width: int) -> str:
+    """What kvplan answers, question by question, and its commands, on one screen."""
+    from textwrap import wrap
+
+    about = wrap(_HELP.partition("\n")[0], width - 2)
+    lines = ["Usage: kvplan MODEL [OPTIONS], or kvplan COMMAND ...", "", *(f"  {line}" for line in about), ""]
+    says = max(len(question.says) for question in QUESTIONS)
+    for question in QUESTIONS:
+        line = question.line.replace("Qwen/Qwen3-8B", "MODEL")
+        lines.append(f"  {question.says:<{says}}  {line}" if says + len(line) + 4 <= width else f"  {question.says}\n    {line}")
+    usual = " ".join(option.flags[0] for option in find_command(DEFAULT).options if option.short and option.flags)
+    paragraphs = {
+        "MODEL": "a Hub id, a folder, a config.json, a GGUF file, or - for standard input",
+        "Options": f"{usual}: kvplan help plan",
+        "Commands": ", ".join(name for name in COMMANDS if name != DEFAULT),
+        "More": f"kvplan help COMMAND; kvplan help WORD (pool, tp, headroom, ...); kvplan {ALL_OPTIONS}; kvplan --version; "
+        "kvplan --install-completion",
+    }
+    lines.append("")
+    for title, text in paragraphs.items():
+        first, *others = wrap(text, width - 12, break_long_words=False, break_on_hyphens=False)
+        lines += [f"  {title:<8}  {first}", *(f"{'':<12}{other}" for other in others)]
+    return "\n".join(lines)
+
+
 QUESTIONS: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
-    Example("Does it fit, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4"),
-    Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B"),
+    Example("Does it fit, how many users?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4"),
+    Example("Where is every byte from?", "kvplan explain Qwen/Qwen3-8B"),
     Example("Which models run on my card?", "kvplan fit --gpu rtx-4060-ti --seq 16k"),
     Example("What should I buy or rent?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8"),
-    Example("Which model, format or GPU?", "kvplan compare Qwen/Qwen3-8B --dtype bf16,fp8 --gpu l4,l40s"),
+    Example("Which model, format or GPU?", "kvplan compare Qwen/Qwen3-8B --gpu l4,l40s"),
     Example("Will the next commit still fit?", "kvplan check kvplan.yaml"),
 )
 """What people ask most, each with its command."""
@@ -269,25 +361,42 @@ def _write_examples(formatter: Any, title: str, examples: Sequence[Example]) -> 
 
 
 @command(
-    (Option("commands", (), "[COMMAND]", "One of the commands that kvplan help lists.", "list", complete="commands"),),
+    (
+        Option(
+            "words",
+            (),
+            "[COMMAND | WORD]",
+            "A command, or a word that kvplan prints: pool, fullest GPU, tp.",
+            "list",
+            complete="commands",
+        ),
+        Option("every", ("--all",), "", "All options of the command.", "flag"),
+    ),
     {
         "What can it do?": "kvplan help",
-        "Every option of a plan": "kvplan help plan",
-        "How is a check file written?": "kvplan help check",
+        "The usual options of a plan, then all": "kvplan help plan --all",
+        "What does a word mean?": "kvplan help fullest GPU",
     },
 )
-def help(*, commands: list[str] | None) -> Answer:  # noqa: A001 - the command's name
-    """Print this help, or that of one command."""
-    if not commands:
-        return Answer(text=help_of(None))
-    name = commands[0]
-    if len(commands) > 1 or name not in COMMANDS:
-        near = command_meant(name)
-        raise UsageError(
-            f"there is no command {shown(' '.join(commands), 40)}.",
-            hint=f"Did you mean: kvplan help {near}" if near else f"Commands: {', '.join(COMMANDS)}.",
-        )
-    return Answer(text=help_of(name))
+def help(*, words: list[str] | None, every: bool) -> Answer:  # noqa: A001 - the command's name
+    """Print this help, that of a command, or what a word means."""
+    name = " ".join(words or ())
+    if not name or name in COMMANDS:
+        return Answer(text=help_of(name or None, whole=every))
+    from hwcalc.cli.output import output_width
+    from hwcalc.cli.words import explained, listed, word_meant
+
+    if name in WORDS:
+        return Answer(text=listed(output_width()))
+    if said := explained(name, output_width()):
+        return Answer(text=said)
+    near = command_meant(name) or word_meant(name)
+    hint = f"Did you mean: kvplan help {near}" if near else f"Commands: {', '.join(COMMANDS)}. Words: kvplan help words."
+    raise UsageError(f"there is no command or word {shown(name, 40)}.", hint=hint)
+
+
+WORDS: Final = frozenset({"words", "terms", "glossary"})
+"""Names of the list of all words."""
 
 
 @command(

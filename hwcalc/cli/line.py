@@ -189,6 +189,10 @@ class _Line:
     def own_words(self, word: str, flag: str, value: str | None) -> list[str]:
         """The words of an option of kvplan's own, with its value. Raises an error for an unknown option."""
         option = self.own.get(flag)
+        if option is None and self.command == "help" and flag not in _HELP:
+            # An option is a word that can be explained.
+            self.free.append(flag.lstrip("-"))
+            return [flag.lstrip("-")]
         if option is None:
             bundle = not word.startswith("--") and f"-{word[1]}" in self.own
             if not bundle and flag not in _HELP and not self.asks_help:

@@ -83,6 +83,8 @@ class Option(Struct, frozen=True):
     complete: str | None = None
     required: bool = False
     group: str = "output"
+    short: str = ""
+    """A few words for the short help, of an option that most people need."""
 
 
 class Example(Struct, frozen=True):
@@ -118,6 +120,7 @@ MODEL: Final = Option(
     "Hub id (org/name, org/name@revision), folder, config.json, GGUF file (path, org/name:Q4_K_M, ollama:NAME), or - for standard input.",
     complete="models",
     required=True,
+    short="Hub id, folder, config.json, GGUF file or -.",
 )
 OPTIONAL_MODEL: Final = replace(MODEL, required=False)
 """The MODEL of commands that can do with the bare equation: dimensions alone."""
@@ -139,7 +142,7 @@ def format_help(formats: Iterable[str]) -> str:
 
 
 OUTPUT: Final = (
-    Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag"),
+    Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag", short="One JSON document."),
     Option("format_", ("--format",), "F", format_help(FORMATS), complete="formats"),
     Option("quiet", ("--quiet", "-q"), "", "No notes and hints, only the numbers and warnings.", "flag"),
     Option(
@@ -153,7 +156,14 @@ OUTPUT: Final = (
 )
 DETAIL: Final = (
     Option("brief", ("--brief",), "", "Only the answer, in a few lines.", "flag"),
-    Option("verbose", ("-v", "--verbose"), "", "Everything: all notes, every tensor.", "flag"),
+    Option(
+        "verbose",
+        ("-v", "--verbose"),
+        "",
+        "Everything: all notes, every tensor.",
+        "flag",
+        short="Everything: pool, layers, notes.",
+    ),
 )
 """Options of a command whose answer may be shorter or longer. JSON and CSV are always whole."""
 
@@ -166,7 +176,9 @@ def plan_options(command: str) -> tuple[Option, ...]:
         kind = "list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text"
         metavar, complete = f"{row.metavar},..." if listed else row.metavar, row.completes.get(command, row.complete)
         help_ = row.helps.get(command, row.help)
-        options.append(Option(row.name, row.spellings, metavar, help_, kind=kind, complete=complete, group=row.group))
+        options.append(
+            Option(row.name, row.spellings, metavar, help_, kind=kind, complete=complete, group=row.group, short=row.short)
+        )
     return tuple(options)
 
 

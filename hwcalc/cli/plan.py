@@ -45,6 +45,7 @@ _PLAN = (
         "E",
         "Print the engine's own command line of this plan instead: any engine but reference and transformers; ollama: a Modelfile.",
         complete="emitters",
+        short="The command alone that starts it: vllm.",
     ),
     Option(
         "plot", ("--plot",), "", "Draw memory against length below the table. Needs plotext: pip install 'hwcalc[plot]'.", "flag"
@@ -76,7 +77,7 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     },
 )
 def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:
-    """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
+    """Plan one model: what it takes, exactly, and whether that fits. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 
     if (options.get("engine") or "").strip().lower() == ALL:

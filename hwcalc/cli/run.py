@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
@@ -80,9 +81,13 @@ def _answer(words: list[str]) -> Any:
     """What Typer returns for a line: an :class:`Answer`, or a status where Typer has written help or a completion itself."""
     from typer import Exit
 
-    from hwcalc.cli.commands import root
-    from hwcalc.cli.line import translated
+    from hwcalc.cli.commands import ALL_OPTIONS, help_of, root
+    from hwcalc.cli.line import translated, with_command
 
+    before = words[: words.index("--")] if "--" in words else words
+    if ALL_OPTIONS in before:
+        command_line = with_command([word for word in before if word != ALL_OPTIONS])
+        return Answer(text=help_of(command_line[0] if command_line and command_line[0] in COMMANDS else None, whole=True))
     remarks: tuple[str, ...] = ()
     if words not in _OF_TYPER and "_KVPLAN_COMPLETE" not in os.environ:
         words, remarks = translated(words)

@@ -57,6 +57,8 @@ class PlanOption(Struct, frozen=True):
     """Whether it says how models are read, and not what is planned."""
     group: str = "model"
     """One of :data:`GROUPS`."""
+    short: str = ""
+    """A few words for the short help, of an option that most people need; empty for others."""
     name: str = ""
 
     @property
@@ -130,6 +132,7 @@ class _Seq(TypedDict, total=False):
             "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
         },
         lists=("compare", "sweep"), in_reconciliation=True, group="workload",
+        short="Tokens of a sequence, with the output: 32k.",
     )]  # fmt: skip
 
 
@@ -142,7 +145,7 @@ class _BatchAndDtype(TypedDict, total=False):
             "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
         },
         lists=("compare", "sweep"), check="Sequences alive at once; concurrency and users are the same. Default: 1.", in_reconciliation=True,
-        group="workload",
+        group="workload", short="Sequences at once, one for each user: 40.",
     )]  # fmt: skip
     dtype: Annotated[str | None, PlanOption(
         "text", "D", "KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
@@ -152,7 +155,7 @@ class _BatchAndDtype(TypedDict, total=False):
             "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
         },
         lists=("compare", "sweep"), check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.", in_reconciliation=True,
-        group="engine",
+        group="engine", short="Of the cache: fp8, q8_0, ...",
     )]  # fmt: skip
     concurrency: Annotated[Count, SameAs("batch")]
     users: Annotated[Count, SameAs("batch")]
@@ -171,6 +174,7 @@ class _Weights(TypedDict, total=False):
             "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
         },
         lists=("compare",), check="Weight format: bf16, fp8, awq, ... Default: as published.", in_reconciliation=True,
+        short="Their format: fp8, awq, q4_k_m, auto.",
     )]  # fmt: skip
     quant: Annotated[str | None, SameAs("weights")]
 
@@ -187,7 +191,7 @@ class _Engine(TypedDict, total=False):
             "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
         },
         lists=("compare",), check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
-        group="engine",
+        group="engine", short="vllm, sglang, llamacpp, ollama, mlx, ...",
     )]  # fmt: skip
 
 
@@ -201,6 +205,7 @@ class _Gpu(TypedDict, total=False):
             "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
         },
         lists=("compare", "sweep", "explore"), check="Accelerator: l4, h100-sxm5-80gb, 4xh100.", in_reconciliation=True, group="hardware",
+        short="l4, 4xh100, m4-24gb, cpu-32gb, ...",
     )]  # fmt: skip
 
 
@@ -215,6 +220,7 @@ class _Ram(TypedDict, total=False):
     ram: Annotated[Count, PlanOption(
         "memory", "GB", "Memory of the host for llama.cpp and Ollama: 64 (GB), 64GiB. Default: not known.",
         check="Memory of the host for llama.cpp and Ollama: 64 (GB), 64GiB.", of_budget=True, group="hardware",
+        short="Memory of the host for llama.cpp: 64.",
     )]  # fmt: skip
 
 

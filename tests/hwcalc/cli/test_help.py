@@ -14,14 +14,18 @@ import pytest
 
 from hwcalc import __version__
 from hwcalc.cli.check import EXAMPLE
-from hwcalc.cli.commands import QUESTIONS, summary
+from hwcalc.cli.commands import QUESTIONS, USUAL, summary
 from hwcalc.cli.line import VLLM
 from hwcalc.cli.options import COMMANDS, GROUPS, PLANNING, Example, find_command
 from hwcalc.engines import ENGINES
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
+from hwcalc.planner.options import ROWS
+from hwcalc.profiles.glossary import Term, find_term, terms
 from hwcalc.report.emit import emitters
-from tests.hwcalc.command import Capture, python, run
+from hwcalc.report.schema import json_schema
+from scripts import build_glossary
+from tests.hwcalc.command import QWEN, Capture, python, run
 from tests.paths import ROOT
 
 EXAMPLES = [
@@ -48,7 +52,7 @@ def sections(text: str) -> dict[str, str]:
 def test_options_stand_in_groups(capsys: Capture, command: str) -> None:
     """Each option below the title of its group, in 80 columns, no name broken at a hyphen."""
     options = [option for option in find_command(command).options if option.flags]
-    out = run(capsys, command, "--help")[1]
+    out = run(capsys, command, "--help-all")[1]
     found = sections(out)
 
     assert max(map(len, out.split("Examples:")[0].splitlines())) <= 80
@@ -68,13 +72,13 @@ def test_every_option_has_a_group() -> None:
 
 def test_vllms_names_stand_beside_ours(capsys: Capture) -> None:
     """Each in the help of the option that it stands for."""
-    text = " ".join(run(capsys, "plan", "--help")[1].split())
+    text = " ".join(run(capsys, "plan", "--help-all")[1].split())
 
     for option in PLANNING:
         if option.name in VLLM:
             assert f"vLLM: {', '.join(VLLM[option.name])}." in text
     assert "vLLM's flags are taken too: --max-num-seqs, " in text
-    assert "vLLM" not in run(capsys, "gpus", "--help")[1]
+    assert "vLLM" not in run(capsys, "gpus", "--help-all")[1]
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------
@@ -97,7 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_command_has_three_examples(capsys: Capture, name: str) -> None:
     """They are of this command, and the help shows them whole."""
     examples = find_command(name).examples
-    out = run(capsys, name, "--help")[1]
+    out = run(capsys, name, "--help-all")[1]
 
     assert len(examples) == 3
     for example in examples:
@@ -124,18 +128,21 @@ def test_every_example_runs(capsys: Capture, monkeypatch: pytest.MonkeyPatch, na
 
 
 def test_questions_with_their_commands(capsys: Capture) -> None:
-    """What people ask most stands in ``kvplan --help``."""
-    out = run(capsys, "--help")[1]
+    """What people ask most stands in ``kvplan --help``, a line each, and with what they answer in ``--help-all``."""
+    short, out = run(capsys, "--help")[1], run(capsys, "--help-all")[1]
 
     assert len(QUESTIONS) == 7
     for question in QUESTIONS:
         assert f"  {question.says}\n    {question.line}\n" in out
+        assert re.search(
+            rf"^  {re.escape(question.says)} +{re.escape(question.line.replace(QWEN, 'MODEL'))}$", short, re.MULTILINE
+        )
     assert max(map(len, out.splitlines())) <= 80
 
 
 def test_no_summary_is_cut(capsys: Capture) -> None:
     """Each command has one line of the list, a whole sentence."""
-    listed = sections(run(capsys)[1])["Commands"]
+    listed = sections(run(capsys, "--help-all")[1])["Commands"]
 
     for name in COMMANDS:
         assert f"\n  {name:<{max(map(len, COMMANDS)) + 2}}{summary(name)}\n" in f"\n{listed}"
@@ -146,10 +153,68 @@ def test_help_and_version_are_commands(capsys: Capture) -> None:
     """What people type first."""
     assert run(capsys, "help") == run(capsys, "--help")
     assert run(capsys, "help", "plan") == run(capsys, "plan", "--help")
+    assert run(capsys, "help", "plan", "--all") == run(capsys, "plan", "--help-all") == run(capsys, QWEN, "--help-all")
+    assert run(capsys) == run(capsys, "--help")
+    assert run(capsys, "help", "--all") == run(capsys, "--help-all")
     assert run(capsys, "version") == run(capsys, "--version") == (0, f"kvplan {__version__}\n", "")
     assert json.loads(run(capsys, "version", "--json")[1]) == {"schema_version": "1", "kvplan_version": __version__}
     assert run(capsys, "help", "nosuch")[0] == 2
     assert run(capsys, "help", "plan", "check")[0] == 2
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_short_help_is_one_screen(capsys: Capture, command: str) -> None:
+    """About twenty lines of 80 columns: the usual options, grouped, and two examples."""
+    out = run(capsys, *filter(None, (command, "--help")))[1]
+    lines = out.splitlines()
+
+    assert len(lines) <= 24, out
+    assert max(len(line) for line in lines if not line.startswith("  kvplan ")) <= 80
+    if command:
+        for example in find_command(command).examples[:2]:
+            assert f"  {example.line}\n" in out
+        for option in find_command(command).options:
+            assert not (option.short and option.flags) or option.flags[0] in out
+
+
+def test_usual_options_are_options() -> None:
+    """Those that a short help names are the command's."""
+    for command, names in USUAL.items():
+        assert set(names) <= {option.name for option in find_command(command).options}
+
+
+@pytest.mark.parametrize("term", terms(), ids=lambda term: term.word)
+def test_a_word_is_explained(capsys: Capture, term: Term) -> None:
+    """By its name and by every other word for it; the options are in the table, and what it points to is explained too."""
+    status, out, _ = run(capsys, "help", *term.word.split())
+
+    assert status == 0
+    assert out.startswith(term.word)
+    assert " ".join(term.text.split()) in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+    assert set(term.options) <= ROWS.keys()
+    for name in term.also:
+        found = find_term(name)
+        assert found is not None
+        assert found.word == term.word
+
+
+def test_words_and_options_are_explained(capsys: Capture) -> None:
+    """All words in a list; an option by its flag; a mistyped word by the one that is meant."""
+    listed = run(capsys, "help", "words")[1]
+    assert all(term.word in listed for term in terms())
+    assert "Share of the GPU to leave alone" in run(capsys, "help", "--margin")[1]
+    assert run(capsys, "help", "concurrency")[1].startswith("batch")
+    assert "kvplan help headroom" in run(capsys, "help", "heedroom")[2]
+
+
+def test_the_glossary_is_written_from_the_words() -> None:
+    """``docs/glossary.md`` is what ``scripts/build_glossary.py`` writes, and JSON keys are those of a plan."""
+    assert build_glossary.main(["--check"]) == 0
+    schema = json.dumps(json_schema("plan"))
+    for term in terms():
+        for key in (term.key or "").split(", "):
+            assert all(f'"{part}"' in schema for part in key.split(".") if part), key
 
 
 def test_help_reads_no_model_and_no_engine() -> None:

@@ -1,0 +1,60 @@
+"""The words of kvplan and what they mean: ``glossary.yaml``, read compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from hwcalc.formulas.record import Record
+from hwcalc.profiles.compiled import TOP, record
+
+
+class Term(Record):
+    """A word, other words for the same thing, its key in JSON documents, and the options of a plan that say it."""
+
+    word: str
+    group: str
+    text: str
+    also: tuple[str, ...] = ()
+    key: str | None = None
+    options: tuple[str, ...] = ()
+    see: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def terms() -> tuple[Term, ...]:
+    """All terms, those of one group together."""
+    lists = ("also", "options", "see")
+    return tuple(
+        Term(**{name: tuple(value) if name in lists else value for name, value in row.items()})
+        for row in record(TOP, "glossary")["terms"]
+    )
+
+
+def groups() -> Mapping[str, str]:
+    """The groups and their titles, in their order."""
+    titles: Mapping[str, str] = record(TOP, "glossary")["groups"]
+    return titles
+
+
+def find_term(name: str) -> Term | None:
+    """The term of this word, or of another word for it; capitals and hyphens do not matter, nor a plural.
+
+    >>> find_term("Fullest GPU").word, find_term("users").word, find_term("KV-cache").word, find_term("nonsense")
+    ('fullest GPU', 'user', 'cache', None)
+    """
+    return _by_name().get(_plain(name)) or _by_name().get(_plain(name).removesuffix("s"))
+
+
+def spellings() -> tuple[str, ...]:
+    """All words of all terms, in small letters."""
+    return tuple(name.lower() for term in terms() for name in (term.word, *term.also))
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> Mapping[str, Term]:
+    return {_plain(name): term for term in terms() for name in (term.word, *term.also)}
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
