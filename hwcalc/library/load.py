@@ -18,6 +18,7 @@ from hwcalc.planner.options import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.sources.request import tell
 from hwcalc.text import message as safe_message
+from hwcalc.text import printable
 
 
 class Missing(Record):
@@ -118,9 +119,7 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
             # Readers of GGUF files give numbers and lists of numpy's.
             model = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in model.items()}
         check_document(model, "the config")
-        name = model.get("general.name" if GGUF_ARCHITECTURE in model else "_name_or_path")
-        model_id = name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config"
-        return RawModel(id=model_id, config=model, source="python")
+        return RawModel(id=_own_name(model), config=model, source="python")
     from hwcalc.sources import resolve, resolve_stream
 
     if isinstance(model, (str, os.PathLike)):
@@ -128,6 +127,12 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
     if hasattr(model, "read"):
         return resolve_stream(model)
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")
+
+
+def _own_name(config: Mapping[str, Any]) -> str:
+    """The name of a model that is a dict: what it calls itself, without control characters, else ``config``."""
+    name = config.get("general.name" if GGUF_ARCHITECTURE in config else "_name_or_path")
+    return printable(name) if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config"
 
 
 def load_each(given: Sequence[ModelLike | None], asked: Asked, *, keep_going: bool = False) -> tuple[ModelSpec | Missing, ...]:
@@ -144,7 +149,7 @@ def load_each(given: Sequence[ModelLike | None], asked: Asked, *, keep_going: bo
             if isinstance(model, (str, os.PathLike)):
                 models.append(Missing(id=os.fspath(model), error=error))
                 continue
-            name = model.get("_name_or_path") if isinstance(model, Mapping) else getattr(model, "name", None)
+            name = _own_name(model) if isinstance(model, Mapping) else getattr(model, "name", None)
             models.append(Missing(id=name if isinstance(name, str) and name else "config", error=error))
     missing = [model for model in models if isinstance(model, Missing)]
     wrong = next((model.error for model in missing if isinstance(model.error, UsageError)), None)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.policies.base import EAGER, KVPRESS, SDPA, Chosen, Count, Extra, Left, Role, Setting, Start, State
+from hwcalc.policies.base import EAGER, KVPRESS, SDPA, Chosen, Count, Effect, Extra, Left, Role, Setting, Start, State
 from hwcalc.policies.counting import Ends, Growing, Walk, budgeted, ends_of_steps
 from hwcalc.policies.scratch import eager_scores
 
@@ -23,6 +23,9 @@ ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", FLEX
 """Attention kernels by the names of transformers."""
 MOST_STEPS: Final = 1_000_000
 """Decode steps that are followed one by one, in all layers that differ together."""
+
+MOST_HEADS: Final = 131_072
+"""Key/value heads of all layers of which masked pairs are counted one by one. Published models have up to a few thousand."""
 
 
 class Course(Record):
@@ -44,6 +47,12 @@ def kernel_for(chosen: Chosen | None, asked: str | None) -> str:
 
 def after_prefill(chosen: Chosen | None, prompt: int, setting: Setting) -> State:
     """The cache behind the prefill. Raises :class:`~hwcalc.errors.UsageError` where the policy cannot work."""
+    heads = sum(layer.kv_heads for layer in setting.layers)
+    if chosen is not None and heads > MOST_HEADS and any(one.policy.effect is Effect.MASKS for one in chosen.whole):
+        raise UsageError(
+            f"{chosen.policy.name} masks pairs by key/value head, and the layers of this model have {heads:,} of these.",
+            hint=f"At most {MOST_HEADS:,} are counted.",
+        )
     state = State(
         hidden=prompt,
         layers=tuple(Left(stored=Count.of(prompt)) for _ in setting.layers),

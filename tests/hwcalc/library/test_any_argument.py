@@ -115,3 +115,14 @@ def test_the_largest_number_is_stated() -> None:
         plan(CONFIG, seq=MOST_TOKENS + 1)
 
     assert f"{MOST_TOKENS:,}" in error.value.hint
+
+
+def test_a_name_of_several_lines_is_one() -> None:
+    """Of a config dict and of the metadata of a GGUF file: what stands behind a line break would be a line of its own."""
+    for config in (
+        {"_name_or_path": "a\n::add-mask::x", "model_type": "nosuch"},
+        {"general.name": "a\n::add-mask::x", "general.architecture": "x"},
+    ):
+        with pytest.raises(hwcalc.KvplanError) as caught:
+            hwcalc.load_model(config, offline=True)
+        assert "\n" not in caught.value.message + caught.value.hint
