@@ -87,7 +87,7 @@ def weights(number: int, name: str) -> Sequence[Any]:
 
 
 def placing(start: int, length: int) -> Mapping[str, Any]:
-    """What it takes to place the layers of a model: its hyperparameters, and the tensors of its smallest format."""
+    """What it takes to place the layers of a model: its hyperparameters, and the tensors of the formats in which a part lies on the host."""
     found: dict[str, Any] = json.loads(_text(start, length))
     return found
 

@@ -211,7 +211,11 @@ _CHOICE: Final = (
         Option("min_params", ("--min-params",), "N", "At least so many parameters: 7B."),
         Option("max_params", ("--max-params",), "N", "At most so many parameters: 70B."),
         Option(
-            "modality", ("--modality",), "M", "Only models that take this: text (alone), vision, audio.", complete="modalities"
+            "modality",
+            ("--modality",),
+            "M",
+            "Only models that take this: text (alone), vision, audio; or embedding models.",
+            complete="modalities",
         ),
     ),
     Option("only_fits", ("--only-fits",), "", "Leave out models of which a part stays in the memory of the host.", "flag"),

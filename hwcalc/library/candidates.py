@@ -37,6 +37,9 @@ _LATER: Final = (
 _RAW: Final = r"(?i)[-_](?:base|pt)(?:[-_.]|$)"
 _TAUGHT: Final = r"(?i)[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)"
 """Words of a model that has learnt to follow instructions."""
+EMBEDDING: Final = "embedding"
+"""The modality of a model that answers with a vector, which is no text."""
+_EMBEDS: Final = r"(?i)embed|rerank|(?:^|/)(?:bge|gte|e5)[-_]"
 _PRETRAINED: Final = r"(?i)[-_](?:base|pt|bf16)(?:[-_]|$)"
 
 
@@ -107,6 +110,15 @@ def pretrained_of(family: Iterable[str]) -> frozenset[str]:
     raw = frozenset(name for name, one in said.items() if one.raw)
     taught = frozenset(name for name, one in said.items() if one.taught)
     return raw if raw or not taught else frozenset(said) - taught
+
+
+def modality_of(name: str, known: str = "text") -> str:
+    """The modality that is known of a model, or that of an embedding model by its name.
+
+    >>> modality_of("Qwen/Qwen3-Embedding-4B"), modality_of("Qwen/Qwen3-VL-4B-Instruct", "vision")
+    ('embedding', 'vision')
+    """
+    return EMBEDDING if re.search(_EMBEDS, name) else known
 
 
 def _plain(model_id: str) -> str:
@@ -186,7 +198,7 @@ def catalog() -> Iterator[Candidate]:
             parameters=facts.parameters,
             active=facts.active,
             released=facts.released,
-            modality=facts.modality,
+            modality=modality_of(name, facts.modality),
             row=row,
         )
 
@@ -200,7 +212,8 @@ def on_this_machine() -> Iterator[Candidate]:
         yield _of_file(one)
     for name in cached_ids():
         if cached_config(name) is not None:
-            yield Candidate(word=name, id=name, source="hf-cache", load=partial(_read, name, offline=True, headers=False))
+            load = partial(_read, name, offline=True, headers=False)
+            yield Candidate(word=name, id=name, source="hf-cache", load=load, modality=modality_of(name))
 
 
 def from_folder(folder: str) -> Iterator[Candidate]:
@@ -219,7 +232,8 @@ def from_folder(folder: str) -> Iterator[Candidate]:
 
 def _of_file(one: InstalledModel) -> Candidate:
     name = one.path.name if one.source == "folder" else one.name
-    return Candidate(word=one.name, id=name, source=one.source, load=partial(_read, one.path), stored=True)
+    load, sense = partial(_read, one.path), modality_of(name)
+    return Candidate(word=one.name, id=name, source=one.source, load=load, stored=True, modality=sense)
 
 
 def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

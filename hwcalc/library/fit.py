@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
+from math import sqrt
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsFloat, Unpack
 
 from msgspec.structs import replace
@@ -19,7 +21,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.library.candidates import Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
+from hwcalc.library.candidates import EMBEDDING, Candidate, catalog, folded, from_folder, on_this_machine, pretrained_of
 from hwcalc.library.indexing import Quick, Whole, placed_model, quick
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Note, Parameters
@@ -32,7 +34,7 @@ from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.ggml import file_type
-from hwcalc.quantization.gguf import PUBLISHED_MIXES
+from hwcalc.quantization.gguf import AT_LEAST_FOUR_BITS
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
@@ -44,21 +46,25 @@ DEFAULT_SEQ: Final = 8192
 """Tokens of a conversation, where nobody says how many."""
 OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
-MODALITIES: Final = ("text", "vision", "audio")
+MODALITIES: Final = ("text", "vision", "audio", EMBEDDING)
 _FASTEST: Final = 1e9
 """More tokens per second than anybody means."""
 _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
-_LAST_FIRST: Final = {letter: 0x7F - letter for letter in range(0x80)}
-"""Turns a date into a text that stands the earlier the later it is."""
 _DECENT: Final = frozenset(
     (
-        *PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1],
-        *("mxfp4_moe", "bf16", "fp16", "f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1"),
-        *("iq4_nl", "nvfp4", "fp8", "int8", "awq", "gptq"),
+        *AT_LEAST_FOUR_BITS,
+        *("bf16", "fp16", "f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"),
+        *("mlx_8bit", "mlx_6bit", "mlx_4bit", "nvfp4", "fp8", "int8", "awq", "gptq", "bnb8", "bnb4"),
     )
 )
 """Formats of four bits and more. With fewer the answers of a model suffer."""
+_QUICK: Final = 6 * 10**9
+"""Parameters that a token reads of experts in host memory, at some four bits and 50 GB/s, in less than a tenth of a second."""
+_TIER: Final = 4
+"""What of a rank says how well a model fits."""
+_OLD: Final = 3.0
+"""The age in years of a model whose date is not known: most of those are early ones."""
 _OF_SHAPE: Final = (
     "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "verdict", "gpu_layers",
     "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
@@ -90,9 +96,9 @@ def fit(
     """List the models that run on a GPU with ``seq`` tokens (8,192 by default), each in the best format that fits.
 
     They are those of the catalog, or with ``installed`` those on this machine, and with ``folder`` the GGUF files there. ``models`` are
-    words of the id; ``family``, ``min_params``, ``max_params`` (``"70B"``), ``modality`` (text, vision, audio) and ``min_speed``
-    (tokens per second) narrow the choice, and ``only_fits`` leaves out models of which a part stays in the memory of the host. Without
-    ``every``, the best three of a family are listed, and variants with the same figures are one row; ``limit`` is the number of rows (0: all).
+    words of the id; ``family``, ``min_params``, ``max_params`` (``"70B"``), ``modality`` (text, vision, audio, embedding) and
+    ``min_speed`` (tokens per second) narrow the choice, and ``only_fits`` leaves out models of which a part stays in the memory of the host. Without
+    ``every``, the best three of a family are listed, no embedding models unless words or ``modality`` name them, and variants with the same figures are one row; ``limit`` is the number of rows (0: all).
     ``options`` are keywords of :func:`hwcalc.plan`; without ``gpu`` it is this machine's. ``weights`` names one format for all. Raises a
     subclass of :class:`~hwcalc.errors.KvplanError`.
     """
@@ -190,10 +196,15 @@ class Wishes(Record):
             least_speed=None if min_speed is None else _speed(min_speed),
         )
 
+    @property
+    def any_kind(self) -> bool:
+        """Whether neither names nor a modality were asked for."""
+        return not (self.words or self.families or self.modality)
+
     def has(self, one: Candidate) -> bool:
         """Whether what is known without reading the model is what is wanted."""
         if not (self.words or self.families):
-            return self.modality is None or one.modality == self.modality
+            return one.modality != EMBEDDING if self.any_kind else one.modality == self.modality
         names, series = f"{one.id} {one.model_type}".lower(), f"{one.family} {one.model_type}".lower()
         return (
             all(word in names for word in self.words)
@@ -229,6 +240,7 @@ class Found(NamedTuple):
     file_type: str | None
     seq: int
     parameters: int | None
+    active_parameters: int | None
     max_position_embeddings: int | None
     weights_bytes: int
     needed_bytes: int
@@ -246,7 +258,7 @@ class Search:
     """One pass over the candidates. It counts what is left out."""
 
     def __init__(self, host: Hosting, wishes: Wishes) -> None:
-        self.counts = dict.fromkeys(("considered", "filtered", "refused", "short", "too_large", "slow"), 0)
+        self.counts = dict.fromkeys(("considered", "filtered", "embeddings", "refused", "short", "too_large", "slow"), 0)
         self.unread: list[Unread] = []
         self._host = host
         self._wishes = wishes
@@ -259,7 +271,8 @@ class Search:
         for one in candidates:
             self._left_out("considered", one)
             wanted = self._wishes.has(one) and (one.parameters is None or self._wishes.of_size(one.parameters))
-            row = self._row(one) if wanted else self._left_out("filtered", one)
+            why = "embeddings" if one.modality == EMBEDDING and self._wishes.any_kind else "filtered"
+            row = self._row(one) if wanted else self._left_out(why, one)
             if row is not None:
                 yield row
 
@@ -304,36 +317,73 @@ class Search:
         if found.without_gpu:
             return self._hosted(one, row, found.hosted(row, seq), seq)
         whole = found.whole(row, seq)
-        smallest = found.smallest(row)
+        usual = None if self._wishes.only_whole else found.beside_host(row, whole)
+        beside = None if usual is None else self._beside_host(one, row, found, seq, usual, sure=whole is not None)
+        if beside is not None:
+            return beside
         if whole is None:
-            apart = None if self._wishes.only_whole else found.apart(row, seq)
+            smallest = found.smallest(row)
+            apart = None if self._wishes.only_whole else found.apart(row, seq, smallest)
             if apart is None and not self._wishes.only_whole:
                 return self._placed(one, smallest, row.parameters, row.active)
-            if not apart:
-                return self._left_out("too_large", one)
+            return self._apart(one, row, found, seq, smallest) if apart else self._left_out("too_large", one)
+        return self._found(
+            one, row, seq, whole.weights, whole.weights_bytes, lambda: self._finished_whole(one, row, found, whole, seq), whole
+        )
+
+    def _found(
+        self,
+        one: Candidate,
+        row: IndexedModel,
+        seq: int,
+        weights: str,
+        weights_bytes: int,
+        finish: Callable[[], Runnable],
+        whole: Whole | None = None,
+        verdict: Verdict = Verdict.FITS,
+    ) -> Found:
+        """A model of the index that runs, as a whole or else with a part on the host."""
         return Found(
             one=one,
             family=one.family.lower(),
             also=one.also,
-            weights=smallest if whole is None else whole.weights,
+            weights=weights,
             file_type=None,
             seq=seq,
             parameters=row.parameters,
+            active_parameters=row.active,
             max_position_embeddings=row.max_position_embeddings,
-            weights_bytes=found.weights_bytes(row) if whole is None else whole.weights_bytes,
+            weights_bytes=weights_bytes,
             needed_bytes=0 if whole is None else whole.needed_bytes,
-            verdict=Verdict.FITS,
+            verdict=verdict,
             whole=whole is not None,
-            finish=lambda: (
-                self._finished_apart(one, row, found, seq) if whole is None else self._finished_whole(one, row, found, whole, seq)
-            ),
+            finish=finish,
         )
 
-    def _finished_apart(self, candidate: Candidate, row: IndexedModel, index: Quick, seq: int) -> Runnable:
-        """The row of a model of which a part lies on the host."""
-        made = self._made(candidate, index.smallest(row), seq, row.parameters, row.active)
-        made = replace(made, all_layers=index.layers(row), weights_bytes=index.weights_bytes(row))
-        return self._whole_row(candidate, made) or made
+    def _beside_host(
+        self, one: Candidate, row: IndexedModel, found: Quick, seq: int, weights: str, *, sure: bool
+    ) -> Found | None:
+        """With experts in the memory of the host, in this format; ``None`` if that does not fit, or not for sure where it is to be ``sure``."""
+        apart = None if sure else found.apart(row, seq, weights)
+        if apart is not None:
+            return self._apart(one, row, found, seq, weights) if apart else None
+        # A format that does not fit is no model that is left out.
+        counts = dict(self.counts)
+        placed = self._placed(one, weights, row.parameters, row.active)
+        self.counts = counts
+        return placed if placed is not None and (placed.verdict.certain or not sure) else None
+
+    def _apart(self, one: Candidate, row: IndexedModel, found: Quick, seq: int, weights: str) -> Found:
+        """With a part on the host in this format, in which it fits."""
+
+        def finish() -> Runnable:
+            made = self._made(one, weights, seq, row.parameters, row.active)
+            made = replace(made, all_layers=found.layers(row), weights_bytes=found.weights_bytes(row, weights))
+            return self._whole_row(one, made) or made
+
+        # For its place in the list: its row says what the plan says.
+        verdict = Verdict.FITS if found.surely_apart(row, seq, weights) else Verdict.PROBABLY
+        return self._found(one, row, seq, weights, found.weights_bytes(row, weights), finish, verdict=verdict)
 
     def _finished_whole(self, candidate: Candidate, row: IndexedModel, index: Quick, placement: Whole, seq: int) -> Runnable:
         """The row of a model that lies on the GPU as a whole."""
@@ -403,7 +453,7 @@ class Search:
         if longest is not None and self._host.seq_for(longest) > longest:
             return self._left_out("short", one)
         try:
-            fitted = self._host.best(model, stored=one.stored)
+            fitted = self._host.best(model, stored=one.stored, whole=self._wishes.only_whole)
         except KvplanError as error:
             if one.source != "catalog":
                 self.unread.append(_unread(one, error))
@@ -482,6 +532,7 @@ def _place_of(one: Candidate, row: Runnable, finish: Callable[[], Runnable] | No
         file_type=row.file_type,
         seq=row.seq,
         parameters=row.parameters,
+        active_parameters=row.active_parameters,
         max_position_embeddings=row.max_position_embeddings,
         weights_bytes=row.weights_bytes,
         needed_bytes=row.needed_bytes,
@@ -491,9 +542,31 @@ def _place_of(one: Candidate, row: Runnable, finish: Callable[[], Runnable] | No
     )
 
 
+def _years(date: str) -> float:
+    """A date such as ``2025-04-28`` in years."""
+    year, month, day = (int(part or 1) for part in f"{date}--".split("-")[:3])
+    return year + (month - 1) / 12 + (day - 1) / 372
+
+
+def ability(parameters: int | None, active: int | None, age: float) -> float:
+    """About what a model can do, by its size and its age in years: a year later, half the parameters do.
+
+    Of a model with experts it is the geometric mean of all parameters and of those that work on a token.
+
+    >>> ability(32 * 10**9, 2 * 10**9, 1.0) == ability(4 * 10**9, None, 0.0)
+    True
+    """
+    return sqrt((parameters or 0) * (active or parameters or 0)) / 2**age
+
+
 def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ...]:
-    """The best of each family first, and the families in the order of their best; before all, models with these words in their ids."""
+    """The best of each family first, and the families in the order of their best, among those that fit as well; before all, models with
+    these words in their ids.
+
+    The best are those of most :func:`ability` that lie on the GPU, or there but for experts in host memory, in four bits and more.
+    """
     given = tuple(rows)
+    newest = max((_years(row.one.released) for row in given if row.one.released), default=0.0)
     families: dict[str, list[str]] = {}
     for row in given:
         families.setdefault(row.family, []).extend((row.id, *row.also))
@@ -504,23 +577,30 @@ def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ..
         longest = row.max_position_embeddings
         return (
             not all(word in row.id.lower() for word in words),
-            # What lies on the GPU whole and surely fits, at four bits and more.
-            not row.whole,
+            # What lies on the GPU, or there but for experts in host memory, and surely fits, at four bits and more.
+            not (row.whole or _is_quick(row)),
             form is not None and form not in _DECENT,
-            row.whole and not row.verdict.certain,
-            # Then what follows instructions, what the context asked for does not fill, the largest, and the newest.
+            not row.verdict.certain,
+            # Then what follows instructions, what the context asked for does not fill, and what is able.
             row.id in raw,
             longest is not None and longest < _ROOMY * row.seq,
-            -(row.parameters or 0),
-            (row.one.released or "0").translate(_LAST_FIRST),
+            -ability(row.parameters, row.active_parameters, newest - _years(row.one.released) if row.one.released else _OLD),
             row.id,
         )
 
-    best = sorted(given, key=rank)
-    places: dict[str, int] = {}
-    for row in best:
-        places.setdefault(row.family, len(places))
-    return tuple(sorted(best, key=lambda row: places[row.family]))
+    # What fits as well stands together by family.
+    places: dict[tuple[object, ...], int] = {}
+    ranked = [(rank(row), row) for row in given]
+    ranked.sort(key=itemgetter(0))
+    for key, row in ranked:
+        places.setdefault((*key[:_TIER], row.family), len(places))
+    return tuple(row for _, row in sorted(ranked, key=lambda pair: places[*pair[0][:_TIER], pair[1].family]))
+
+
+def _is_quick(row: Found) -> bool:
+    """Whether experts of which few work on a token lie in the memory of the host."""
+    parameters, active = row.parameters or 0, row.active_parameters or 0
+    return 0 < active < parameters and active <= _QUICK
 
 
 def alike(rows: Iterable[Found]) -> tuple[Found, ...]:

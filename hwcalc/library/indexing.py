@@ -25,12 +25,13 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams, hparams_of
+from hwcalc.planner.layouts import has_experts
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import Use, WeightShare, decode_of, weight_shares
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles import model_index as index
-from hwcalc.quantization.gguf import published_formats
+from hwcalc.quantization.gguf import published_formats, usual_beside_host
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
@@ -98,10 +99,10 @@ def stack_at(number: int) -> Stack:
 
 
 def placed_model(row: index.IndexedModel, name: str | None) -> ModelSpec | None:
-    """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
+    """The model of a row with what llama.cpp needs to place its layers; ``None`` in a format of which the index has no tensors."""
     assert row.placed is not None
     made = index.placing(*row.placed)
-    if name != made["format"]:
+    if name not in made["formats"]:
         return None
     assert row.shape is not None
     model = ModelSpec(
@@ -117,7 +118,7 @@ def placed_model(row: index.IndexedModel, name: str | None) -> ModelSpec | None:
     )
     read = _indexed_hparams(made["hparams"])
     model.once(HPARAMS, lambda: read)
-    groups = tuple(_indexed_group(*group) for group in made["groups"])
+    groups = tuple(_indexed_group(*group) for group in made["formats"][name])
     model.once(groups_key(name), lambda: groups)
     return model
 
@@ -183,6 +184,7 @@ class Quick:
         options = place_options(setup.options)
         self._rooms = rooms_of(setup.hardware, options)
         self._likely_host = host_room(setup, options, "expected")
+        self._sure_host = host_room(setup, options, "low")
         self._room = self._rooms["low"] or 0
         self._most_room = self._rooms["high"] or 0
         self.usable_bytes = self._rooms["expected"] or 0
@@ -278,15 +280,25 @@ class Quick:
         assert row.shape is not None
         return self._named or formats_at(row.shape).names[-1]
 
+    def beside_host(self, row: index.IndexedModel, whole: Whole | None) -> str | None:
+        """The format in which experts may lie in the memory of the host, if the model has experts and ``whole`` has fewer bits."""
+        assert row.shape is not None
+        formats, gpu = formats_at(row.shape), self._host.gpu
+        name = usual_beside_host(formats.names)
+        shared = self.without_gpu or gpu.shares_host_memory
+        if self._named is not None or name is None or shared or not index.shapes()[row.shape].get("experts"):
+            return None
+        return name if whole is None or whole.weights_bytes < formats.sizes(name).gpu else None
+
     def layers(self, row: index.IndexedModel) -> int:
         """The layers of a model, the output counted as one."""
         assert row.shape is not None
         return int(index.shapes()[row.shape]["layers"])
 
-    def weights_bytes(self, row: index.IndexedModel) -> int:
-        """Bytes of the smallest format, with all layers on the GPU."""
+    def weights_bytes(self, row: index.IndexedModel, name: str) -> int:
+        """Bytes of a format, with all layers on the GPU."""
         assert row.shape is not None
-        return formats_at(row.shape).sizes(self.smallest(row)).gpu
+        return formats_at(row.shape).sizes(name).gpu
 
     def hosted(self, row: index.IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
         """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
@@ -305,10 +317,10 @@ class Quick:
                 break
         return tuple(found)
 
-    def apart(self, row: index.IndexedModel, tokens: int) -> bool | None:
-        """Whether it runs with a part on the host; ``None`` if only a plan can say."""
+    def apart(self, row: index.IndexedModel, tokens: int, name: str) -> bool | None:
+        """Whether it runs in this format with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        name, host, room = self.smallest(row), self._likely_host, self._most_room
+        host, room = self._likely_host, self._most_room
         sizes = formats_at(row.shape).sizes(name)
         if sizes.gpu > room + host:
             return False
@@ -323,6 +335,12 @@ class Quick:
             step = int(index.details(row.shape)["steps"][index.format_names(row.shape).index(name)])
             alone -= self._held_apart(step, made)
         return True if alone <= host else None
+
+    def surely_apart(self, row: index.IndexedModel, tokens: int, name: str) -> bool:
+        """Whether GPU and host surely have room for it in this format, by what all of it takes."""
+        assert row.shape is not None
+        made, sizes = self.layout(row, tokens), formats_at(row.shape).sizes(name)
+        return sizes.gpu + sizes.host + made.cache_on(0) + _buffers(made) <= self._room + self._sure_host
 
     def _held_apart(self, step: int, made: Layout) -> int:
         """A lower bound on the bytes of weights and cache on the GPU where not all of them fit: with a layer more, they would be too many.
@@ -385,13 +403,18 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
         return None
     largest_first = sorted(sizes, key=lambda name: -sizes[name].gpu)
     gpu, host = ([sizes[name][end] for name in largest_first] for end in (0, 1))
-    head = {"layers": blocks + 1, "formats": largest_first, "gpu": gpu, "host": host}
+    head: dict[str, Any] = {"layers": blocks + 1, "formats": largest_first, "gpu": gpu, "host": host}
     # The hyperparameters that are not as their defaults. Those by layer are packed.
     defaults = {each.name: each.default for each in fields(read)}
     given = {name: value for name, value in asdict(read).items() if value != defaults[name]}
     hparams = {name: index.packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
-    smallest = largest_first[-1]
-    placed = {"format": smallest, "hparams": hparams, "groups": [*map(_group, weight_groups(model, smallest) or ())]}
+    if experts := has_experts(model):
+        head["experts"] = True
+    # A part may lie on the host in the smallest format, and experts in the usual one.
+    beside = usual_beside_host(largest_first) if experts else None
+    placing = dict.fromkeys(name for name in (largest_first[-1], beside) if name is not None)
+    tensors = {name: [*map(_group, weight_groups(model, name) or ())] for name in placing}
+    placed = {"hparams": hparams, "formats": tensors}
     # Kinds, layers as lists of kinds, and which layers follow each other.
     kinds = [group.kind for group in model.stack.groups]
     different = list(dict.fromkeys(model.stack.layers))

@@ -1,8 +1,9 @@
 """The best format of a model on a GPU: ``--weights auto`` of a plan, and many models with the figures of their plans.
 
 It is the format with the most bits whose weights fit on the GPU together with what is asked for, of those that people publish for the
-engine. The one that is taken surely fits. Where none surely does, it is the smallest: some of it stays in the memory of the host if the
-engine can do that, and otherwise the verdict says what is missing.
+engine. The one that is taken surely fits. Where none of four bits and more does, a model with experts is taken in four bits, with experts in
+the memory of the host, if that holds them. Else it is the largest that fits in fewer bits, or the smallest: some of it stays in the memory
+of the host if the engine can do that, and otherwise the verdict says what is missing.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note, Noted
 from hwcalc.planner import solve
-from hwcalc.planner.layouts import node_of, sizes_for
+from hwcalc.planner.layouts import has_experts, node_of, sizes_for
 from hwcalc.planner.options import Asked
 from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
+from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
@@ -73,7 +75,10 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int |
     known = choices(engine, model, request, node)
     fits = next((place for place, choice in enumerate(known) if solve.holds(choice.opened, "low")), None)
     chosen = known[-1 if fits is None else fits]
-    message = _said(known, fits)
+    beside = experts_on_host(engine, model, request, chosen.opened)
+    if beside is not None:
+        chosen = next(choice for choice in known if choice.name == beside.setup.weights)
+    message = _said(known, fits) if beside is None else _said_beside(chosen, None if fits is None else known[fits])
     return Noted(request.changed(weights=chosen.name), (Note(code="auto-weights", message=message),))
 
 
@@ -159,6 +164,30 @@ def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: 
     return found.opened
 
 
+def experts_on_host(engine: Engine, model: ModelSpec, request: Request, whole: Occupancy) -> Occupancy | None:
+    """The model in four bits with experts in the memory of the host, where it holds them and nothing better lies on the GPU as a whole.
+
+    ``whole`` is the largest format that surely fits there, or the smallest. It is ``None`` where that has four bits or more, and for
+    models, engines and machines where no experts are left to the host.
+    """
+    gpu, name = request.setup.hardware.gpu, usual_beside_host(engine.weights.of(model))
+    if name is None or gpu is None or gpu.shares_host_memory or gpu.is_host or not engine.facts.splits_layers:
+        return None
+    if not has_experts(model):
+        return None
+    sure = solve.holds(whole, "low")
+    formats = _Formats(engine, model, request)
+    taken, usual = (formats.weight_bytes(each) for each in (whole.setup.weights, name))
+    if taken is None or usual is None or (sure and taken >= usual):
+        return None
+    with suppress(KvplanError):
+        opened = engine.open(model, request.changed(weights=name))
+        # What only probably fits is no reason to leave what surely does.
+        if solve.holds(opened, "low" if sure else "expected") and opened.devices.placement() is not None:
+            return opened
+    return None
+
+
 def _by_bisection(formats: _Formats, sizes: Mapping[str | None, int]) -> Choice | None:
     """The largest choice that surely fits, or else the smallest, by bisection over these sizes; ``None`` if they do not tell."""
     names = sorted(sizes, key=lambda name: -sizes[name])
@@ -186,6 +215,15 @@ def _said(known: tuple[Choice, ...], fits: int | None) -> str:
         return f"{chosen}, the largest of the usual formats, fits.{less}"
     larger = known[fits - 1]
     return f"{chosen}, is the largest format that surely fits with {tokens}; {larger.text} lacks {_lacks(larger)}."
+
+
+def _said_beside(chosen: Choice, whole: Choice | None) -> str:
+    """The message of the note where experts lie in the memory of the host."""
+    instead = (
+        "no usual format surely fits on the GPU as a whole" if whole is None else f"{whole.text} would fit on the GPU as a whole"
+    )
+    tokens = f"{chosen.opened.tokens:,} tokens"
+    return f"Weights: {chosen.text}, {human_bytes(chosen.weight_bytes)}, with experts in host memory: with {tokens}, {instead}."
 
 
 def _lacks(choice: Choice) -> str:
@@ -241,19 +279,23 @@ class Hosting(Record):
             options=self.engine.requests.options_in_full(asked.engine_options),
         )
 
-    def best(self, model: ModelSpec, *, stored: bool = False) -> Fitted:
+    def best(self, model: ModelSpec, *, stored: bool = False, whole: bool = False) -> Fitted:
         """The figures of the model in the format that the user names, or in the best format; with ``stored``, in the format of its file.
 
-        Where nothing fits as a whole, the engine may leave a part in the memory of the host. Raises the error of the engine if it does
+        Where nothing fits as a whole, the engine may leave a part in the memory of the host, unless it is to be ``whole``. Raises the error of the engine if it does
         not run the model, and :class:`UnsupportedError` where its memory is not known.
         """
         named = None if stored else self.asked.weights
         if is_auto(named):
-            whole = largest_that_fits(self.engine, model, self.request(model, None), node_of(self.gpu))
-            named = whole.setup.weights
+            request = self.request(model, None)
+            entire = largest_that_fits(self.engine, model, request, node_of(self.gpu))
+            beside = None if whole else experts_on_host(self.engine, model, request, entire)
+            if beside is not None:
+                return _judged(beside)
+            named = entire.setup.weights
         else:
-            whole = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).devices.entire()
-        fitted = _judged(whole)
+            entire = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).devices.entire()
+        fitted = _judged(entire)
         return fitted if fitted.verdict is Verdict.FITS or not self.engine.facts.splits_layers else self.apart(model, named)
 
     def apart(self, model: ModelSpec, weights: str | None) -> Fitted:

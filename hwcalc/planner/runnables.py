@@ -74,7 +74,7 @@ class Unread(Record):
 class Runnables(Answer, Record):
     """The models that run, the best of each family first, the families in the order of their best.
 
-    Of ``considered`` models, ``filtered`` are not what was asked for, ``refused`` the engine does not run or their size is not known, ``short`` are made for
+    Of ``considered`` models, ``filtered`` are not what was asked for, ``embeddings`` answer with a vector and were not asked for, ``refused`` the engine does not run or their size is not known, ``short`` are made for
     fewer tokens than asked for, ``too_large`` do not fit, and ``slow`` have a lower bound on speed than asked for. ``more`` run as well, and
     are beyond the limit. ``unread`` are on this machine, and could not be read.
     """
@@ -91,6 +91,7 @@ class Runnables(Answer, Record):
     sources: tuple[str, ...]
     considered: int
     filtered: int
+    embeddings: int
     refused: int
     short: int
     too_large: int

@@ -277,6 +277,20 @@ _REPACKED: Final = "mxfp4_moe"
 """The file type whose experts are MXFP4 (``LLAMA_FTYPE_MOSTLY_MXFP4_MOE``): the converter repacks those of a checkpoint as they are."""
 
 
+AT_LEAST_FOUR_BITS: Final = (*PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1], _REPACKED)
+"""Those of four bits and more to a weight."""
+_USUAL: Final = "q4_k_m"
+
+
+def usual_beside_host(names: Sequence[str | None]) -> str | None:
+    """The format that people take of these where experts lie in the memory of the host: Q4_K_M, else the smallest of four bits and more.
+
+    It is ``None`` if there is none. Fewer bits would leave less of the model there, and cost more than that gains: of the experts, a
+    token reads a few.
+    """
+    return _USUAL if _USUAL in names else next((name for name in reversed(names) if name in AT_LEAST_FOUR_BITS), None)
+
+
 def published_formats(model: ModelSpec) -> tuple[str | None, ...]:
     """The formats in which people publish a model for llama.cpp: its own, if it has one, and the mixes that make that smaller.
 

@@ -33,9 +33,12 @@ _ORDERS: Final = {
 _ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
 # Columns that are left out where the terminal is too narrow, in this order.
 _EXPENDABLE_OF_OFFERS: Final = ("max tok/s", "free", "max seq", "layout")
-_EXPENDABLE_OF_MODELS: Final = ("free", "KV", "fits", "parameters")
-_EXPENDABLE_SPLIT: Final = ("free", "KV", "parameters", "weights")
-"""The same where a part of some model lies on the host, which the last column says."""
+_EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "max seq")
+"""Never the format, the speed, and whether it fits: that is the answer."""
+_ORDER: Final = (
+    "First what surely fits in four bits and more; then by size and date: a model counts half for each year of its age, one with experts "
+    "as the geometric mean of all parameters and of those that work on a token. At most three of a family, which stand together."
+)
 _WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "fits")
 """The columns of words; all others are numbers."""
 
@@ -160,15 +163,16 @@ def _narrowed(
 ) -> tuple[list[str], list[list[str]]]:
     """The header and the rows without the columns for which a terminal has no room: two blanks are between columns."""
     for title in expendable:
-        if (
-            view.format != "table"
-            or sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)) - 2 <= view.width
-        ):
+        if view.format != "table" or _width(header, rows) <= view.width:
             break
         if title in header:
             place = header.index(title)
             header, *rows = ([*line[:place], *line[place + 1 :]] for line in (header, *rows))
     return header, rows
+
+
+def _width(header: list[str], rows: list[list[str]]) -> int:
+    return sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True)) - 2
 
 
 def _table(header: list[str], rows: list[list[str]], view: View) -> str:
@@ -195,16 +199,27 @@ def fit_text(runnables: Runnables, view: View) -> str:
         f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}, {engine}, {' and '.join(runnables.sources)}"
     )
     blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"])]
+    header: list[str] = []
     if runnables.models:
         header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
-        expendable = _EXPENDABLE_OF_MODELS if all(row.whole for row in runnables.models) else _EXPENDABLE_SPLIT
-        header, rows = _narrowed(header, [_model_row(row) for row in runnables.models], expendable, view)
+        rows = [_model_row(row) for row in runnables.models]
+        header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS[:3], view)
+        if _width(header, rows) > view.width and view.format == "table":
+            # The name alone is found too. Names may be equal only where their makers are not.
+            short = [[name.rpartition("/")[2], *cells] for name, *cells in rows]
+            rows = short if len({name for name, *_ in short}) == len(rows) else rows
+        header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS, view)
         blocks.append(_table(header, rows, view))
     else:
         blocks.append(view.paragraphs(["Nothing runs on it."]))
     lines = [f"{one.id}: {one.message}" for one in runnables.unread]
     if not view.quiet:
-        lines = [*_meaning(runnables.models), *lines, *models_left_out(runnables), *(note.message for note in runnables.notes)]
+        lines = [
+            *_meaning(runnables.models, header),
+            *lines,
+            *models_left_out(runnables),
+            *(note.message for note in runnables.notes),
+        ]
     if lines:
         blocks.append(view.paragraphs(lines))
     if runnables.models and not view.quiet:
@@ -213,16 +228,16 @@ def fit_text(runnables: Runnables, view: View) -> str:
 
 
 def _model_row(row: Runnable) -> list[str]:
-    also = f" and {len(row.also):,} more" if row.also else ""
+    also = f" +{len(row.also):,}" if row.also else ""
     sizes = (row.weights_bytes, row.cache_bytes, row.needed_bytes, max(0, row.headroom_bytes))
     # The longest for sure; what is expected where nothing is sure.
     longest = f"~{how_many(row.expected_max_seq)}" if row.expected_max_seq else "-"
     if row.whole:
         fits = row.verdict.text
     elif row.gpu_layers == row.all_layers:
-        fits = f"experts of {row.host_experts:,} on host"
+        fits = f"experts of {row.host_experts:,}"
     else:
-        fits = f"{row.gpu_layers:,} of {row.all_layers:,} layers"
+        fits = f"{row.gpu_layers:,} of {row.all_layers:,}"
     return [
         f"{row.id}{also}",
         "" if row.parameters is None else parameters(row.parameters),
@@ -234,23 +249,25 @@ def _model_row(row: Runnable) -> list[str]:
     ]
 
 
-def _meaning(models: Sequence[Runnable]) -> list[str]:
-    """What the columns say."""
+def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
+    """What the columns of this header say, and the order."""
     if not models:
         return []
     # Of a machine without a GPU there is nothing but the host.
     alone = all(row.gpu_layers is None and row.host_bytes is not None for row in models)
     where = "host memory" if alone else "the GPU"
-    out = [f"GiB of {where}; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
-    if not all(row.max_seq for row in models):
+    longest = ["max seq is the longest that surely fits"] if "max seq" in header else []
+    out = [f"{'; '.join([f'GiB of {where}', *longest, 'tok/s is a bound that no engine is faster than'])}."]
+    if longest and not all(row.max_seq for row in models):
         out.append("max seq with ~: expected, not sure, as the memory that the host has is not known; -: none is expected.")
     if any(row.also for row in models):
-        out.append("and N more: variants of the same size, such as the model before instruction; --all lists each.")
+        out.append("+N: as many variants of the same size, such as the model before instruction; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in models):
-        out.append("N of M layers: the others stay in the memory of the host.")
+        out.append("N of M: so many layers are on the GPU, the others in the memory of the host.")
     if any(row.gpu_layers == row.all_layers and row.host_experts for row in models):
-        without = "without the experts of N, which stay in the memory of the host"
-        out.append(f"experts of N on host: all layers are on the GPU, {without}.")
+        out.append("experts of N: all layers are on the GPU, but for the experts of N, which are in the memory of the host.")
+    if len(models) > 1:
+        out.append(_ORDER)
     return out
 
 
@@ -264,6 +281,7 @@ def models_left_out(runnables: Runnables) -> list[str]:
         (runnables.short, f"are made for fewer than {runnables.seq:,} tokens"),
         (runnables.refused, f"{runnables.engine} does not run, or their size is not known"),
         (runnables.slow, "are slower by the bound"),
+        (runnables.embeddings, "are embedding models: --modality embedding lists them"),
     ):
         if count:
             out.append(f"{count:,} of {runnables.considered:,} {why}.")

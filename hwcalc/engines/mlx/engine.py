@@ -482,6 +482,14 @@ class MlxRequests(RequestRules):
         return as_read(model), request
 
 
+class MlxWeights(WeightFormats):
+    """Formats that mlx_lm.convert makes: a model in 16 bits is taken in eight, which are twice as fast and answer alike."""
+
+    def of(self, model: ModelSpec) -> tuple[str | None, ...]:
+        """As published too, where that is no more than eight bits."""
+        return super().of(model) if model.quantization is None else (None, *self.names)
+
+
 class Mlx(GeneralEngine):
     """The caches of mlx-lm. Bytes are those of their arrays; the slots behind the last token are allocated and still empty."""
 
@@ -497,7 +505,7 @@ class Mlx(GeneralEngine):
         stores_prompts_apart=True,
         choices=Choices(weights=("bf16", "mlx_8bit", "mlx_4bit")),
     )
-    weights: ClassVar[WeightFormats] = WeightFormats(None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
+    weights: ClassVar[WeightFormats] = MlxWeights("mlx_8bit", "mlx_6bit", "mlx_4bit")
     command: ClassVar[Command] = MlxCommand()
     versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
     source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"

@@ -42,6 +42,7 @@ MORE: Final = 64
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     # `kvplan fit` chooses among files where no format is named.
     "reference": {"weights": "bf16"},
+    "mlx": {"weights": "bf16"},
     # With all layers on the GPU, none changes its place.
     "llamacpp": {"weights": "bf16", "engine_options": {"n_gpu_layers": "all"}},
     "ollama": {"weights": "bf16", "engine_options": {"num_gpu": "99"}},

@@ -13,6 +13,7 @@ import pytest
 from hwcalc import fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
+from hwcalc.library.fit import ability
 from hwcalc.planner.options import FitOptions, read_options
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
@@ -219,14 +220,84 @@ def test_a_file_says_its_own_type(tmp_path: Path, capsys: Capture, stated: dict[
 
 
 def test_families_in_the_order_of_their_best() -> None:
-    """Rows of a family stand together, the best first; at most three, unless all are asked for."""
+    """Rows of a family that fit as well stand together, the best first; at most three, unless all are asked for."""
     result = fit("qwen3", gpu="rtx-4090", seq="8k", limit=0)
-    families = [row.family.lower() for row in result.models]
+    families = [row.family.lower() for row in result.models if row.whole and row.verdict == "fits"]
 
     assert families == sorted(families, key=families.index)
     assert max(families.count(name) for name in families) == 3
-    assert result.models[0].parameters == max(row.parameters or 0 for row in result.models if 8 * row.weights_bytes >= 4 * (row.parameters or 0))  # fmt: skip
     assert result.more > 0
+
+
+def test_size_and_date_say_what_a_model_can_do() -> None:
+    """A year later, half the parameters do; of a model with experts it is the geometric mean of all and of the active ones."""
+    billion = 10**9
+
+    assert ability(14 * billion, None, 1.0) == ability(7 * billion, None, 0.0)
+    assert ability(32 * billion, 2 * billion, 0.0) == ability(8 * billion, 8 * billion, 0.0)
+    assert ability(None, None, 0.0) == 0
+
+
+def test_experts_in_host_memory_take_four_bits() -> None:
+    """Q4_K_M, as people do, and not the smallest format; with --only-fits what lies on the card as a whole."""
+    model = "Qwen/Qwen3-Coder-30B-A3B-Instruct"
+    rows = models(fit("qwen3-coder-30b", gpu="rtx-4060-ti", seq="16k"))
+    whole = models(fit("qwen3-coder-30b", gpu="rtx-4060-ti", seq="16k", only_fits=True))
+    planned = plan(model, gpu="rtx-4060-ti", seq="16k", weights="auto", engine="llamacpp", offline=True)
+    row = rows[model]
+    assert planned.fit is not None
+
+    assert (row.weights, row.verdict, row.whole) == ("q4_k_m", "fits", False)
+    assert (planned.request.weights, planned.fit.verdict, planned.fit.gpu_layers) == ("q4_k_m", "fits", row.gpu_layers)
+    assert "experts in host memory" in next(note.message for note in planned.notes if note.code == "auto-weights")
+    assert whole[model].whole
+    assert whole[model].weights != "q4_k_m"
+
+
+def test_a_host_that_is_too_small_for_four_bits() -> None:
+    """2 GiB of the host hold no experts in Q4_K_M: what lies on the card as a whole is taken."""
+    options = {"host_memory": "2GiB"}
+    row = models(fit("qwen3-coder-30b", gpu="rtx-4060-ti", seq="16k", engine_options=options))[
+        "Qwen/Qwen3-Coder-30B-A3B-Instruct"
+    ]
+    planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", weights="auto", engine="llamacpp", engine_options=options, offline=True)
+
+    assert row.whole
+    assert planned.request.weights == row.weights
+
+
+def test_what_people_run_comes_first() -> None:
+    """Small experts on the host stand among what lies on the card; a larger model in MLX's four bits before small ones in eight."""
+    listed = [row.id for row in fit(gpu="rtx-4070", seq="16k").models]
+    on_mac = fit(gpu="m3-pro-18gb", engine="mlx", seq="16k").models
+    ids = [row.id for row in on_mac]
+
+    assert {"openai/gpt-oss-20b", "Qwen/Qwen3-14B"} <= set(listed)
+    assert ids.index("Qwen/Qwen3-14B") < ids.index("google/gemma-4-E2B-it")
+    assert "mlx_4bit" in [row.weights for row in on_mac[:10]]
+
+
+def test_embedding_models_are_apart() -> None:
+    """They are listed where they are asked for, by a word or by the modality, and counted otherwise."""
+    name = "Qwen/Qwen3-Embedding-4B"
+    without = fit(gpu="rtx-4090", seq="8k", limit=0, every=True)
+
+    assert name not in models(without)
+    assert without.embeddings >= 2
+    assert name in models(fit("embedding", gpu="rtx-4090", seq="8k"))
+    assert {row.modality for row in fit(gpu="rtx-4090", seq="8k", modality="embedding").models} == {"embedding"}
+
+
+def test_the_verdict_is_never_left_out() -> None:
+    """On 80 columns the columns of sizes go first, and then the names of makers; what a cell says is not wrapped."""
+    result = fit(gpu="rtx-4070", seq="16k")
+    text = fit_text(result, View(format="table", width=80))
+    table = text.split("\n\n")[1].splitlines()
+
+    assert table[0].split()[-1] == "fits"
+    assert len(table) == 1 + len(result.models)
+    assert max(map(len, table)) <= 80
+    assert "First what surely fits" in text
 
 
 def test_variants_are_one_row_and_copies_are_folded() -> None:
@@ -273,7 +344,7 @@ def test_counts_add_up() -> None:
     listed = sum(1 + len(row.also) for row in result.models)
 
     assert result.considered == len(list_models())
-    left = result.filtered + result.refused + result.short + result.too_large + result.slow
+    left = result.filtered + result.embeddings + result.refused + result.short + result.too_large + result.slow
     assert listed + left == result.considered
     assert result.more == 0
 

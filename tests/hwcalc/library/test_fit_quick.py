@@ -31,8 +31,9 @@ def test_what_is_larger_than_the_host_is_judged_as_it_is_placed(gpu: str, seq: s
         assert number is not None
         assert one.row is not None
         if found.knows(one.row) and not found.whole(one.row, host.seq):
-            fits, cache = found.apart(one.row, host.seq), found.layout(one.row, host.seq).cache_on(0)
-            if fits and found.weights_bytes(one.row) + cache > there:
+            smallest = found.smallest(one.row)
+            fits, cache = found.apart(one.row, host.seq, smallest), found.layout(one.row, host.seq).cache_on(0)
+            if fits and found.weights_bytes(one.row, smallest) + cache > there:
                 judged[one.id] = fits
 
     assert judged

@@ -12,8 +12,10 @@ from hwcalc.engines.llamacpp.tensors import weight_groups
 from hwcalc.library.candidates import naming, naming_of
 from hwcalc.library.indexing import formats_at, placed_model
 from hwcalc.parsers.gguf.hparams import hparams_of
+from hwcalc.planner.layouts import has_experts
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import details, format_names, model_index, placing, shapes, weights
+from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.sources.built_in import facts_of
 from scripts import build_model_index
 
@@ -53,13 +55,14 @@ def test_the_index_has_what_places_a_model(name: str) -> None:
     row = model_index()[name]
     if row.shape is None:
         return
-    smallest = formats_at(row.shape).names[-1]
-    model, placed = load_model(name, offline=True, headers=False), placed_model(row, smallest)
+    model, formats = load_model(name, offline=True, headers=False), formats_at(row.shape).names
+    for form in {formats[-1], usual_beside_host(formats) if has_experts(model) else formats[-1]}:
+        placed = placed_model(row, form)
 
-    assert placed is not None
-    assert hparams_of(placed) == hparams_of(model)
-    assert weight_groups(placed, smallest) == weight_groups(model, smallest)
-    assert placed.stack == model.stack
+        assert placed is not None
+        assert hparams_of(placed) == hparams_of(model)
+        assert weight_groups(placed, form) == weight_groups(model, form)
+        assert placed.stack == model.stack
 
 
 @pytest.mark.parametrize(
