@@ -35,7 +35,7 @@ _BYTE_FACTORS = {
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
 _NUMBER: Final = r"(?a)([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})"
-_SHARE: Final = r"(?a)(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"
+_SHARE: Final = r"(?a)(-?[0-9]{1,9}|-?(?=\.[0-9]))(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?"
 
 
 def _number(value: object, factors: dict[str, int], what: str, allowed: str, least: int, most: int, *, whole: bool = True) -> int:
@@ -131,8 +131,8 @@ def parse_parameters(value: int | str, what: str = "the number of parameters") -
 def parse_share(value: float | str, what: str = "the share") -> Fraction:
     """The exact share that ``"5%"``, ``"0.05"`` or ``0.05`` means: 1/20. The caller checks its range.
 
-    >>> parse_share("5%"), parse_share(0.92), parse_share("-2.5e-1")
-    (Fraction(1, 20), Fraction(23, 25), Fraction(-1, 4))
+    >>> parse_share("5%"), parse_share(0.92), parse_share(".95"), parse_share("-2.5e-1")
+    (Fraction(1, 20), Fraction(23, 25), Fraction(19, 20), Fraction(-1, 4))
     """
     from fractions import Fraction
 
@@ -145,7 +145,7 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
         raise UsageError(f"{what} is not a number: {quoted(value)}", hint="Allowed: a share such as 0.05, or 5%.")
     decimals = match[2] or ""
     power = int(match[3] or 0) - len(decimals) - (2 if percent else 0)
-    return Fraction(int(match[1] + decimals) * 10 ** max(power, 0), 10 ** max(-power, 0))
+    return Fraction(int((match[1] or "") + decimals) * 10 ** max(power, 0), 10 ** max(-power, 0))
 
 
 def human_bytes(count: int) -> str:

@@ -275,5 +275,46 @@ class EngineHardwareFile(EngineFile):
         return self
 
 
+class FlagsByValues(Facts):
+    """Flags by how many values follow: none, one, or all words up to the next flag."""
+
+    switch: list[Words] = Field(default_factory=list, description="a list of flags")
+    value: list[Words] = Field(default_factory=list, description="a list of flags")
+    values: list[Words] = Field(default_factory=list, description="a list of flags")
+
+
+class UnplannedFlags(FlagsByValues):
+    """Flags that bear on memory in a way that no plan counts, with the reason."""
+
+    because: Words
+
+
+class EngineFlagsFile(EngineFile):
+    """``engines/<id>/flags.yaml``: the flags of an engine's server, and what kvplan makes of each."""
+
+    source: Words
+    options: Annotated[dict[Words, list[Words]], Field(min_length=1, description="a mapping of options to lists of flags")]
+    own: list[Words] = Field(default_factory=list, description="a list of flags")
+    engine_options: FlagsByValues
+    together: Annotated[dict[Words, list[Words]], Field(description="a mapping of options to lists of flags")]
+    unplanned: Annotated[list[UnplannedFlags], Field(description="a list of rows")]
+    without_effect: FlagsByValues
+
+    def place(self) -> tuple[str, ...]:
+        return (self.id, "flags.yaml")
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        said = [flag for flags in (*self.options.values(), *self.together.values(), self.own) for flag in flags]
+        said += [
+            f"--{name.replace('_', '-')}" for names in (self.engine_options.value, self.engine_options.switch) for name in names
+        ]
+        said += [flag for row in (*self.unplanned, self.without_effect) for flag in (*row.switch, *row.value, *row.values)]
+        twice = next((flag for flag in said if said.count(flag) > 1), None)
+        if twice is not None:
+            raise WrongKeyError("options", f"has {twice}, which stands twice in the file")
+        return self
+
+
 FORMS: Final[dict[str, type[EngineFile]]] = {"llamacpp": LlamacppFile, "runtime": RuntimeFile, "vllm": VllmFile}
 """The form of each engine's file."""

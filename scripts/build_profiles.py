@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.compiled import COMPILED, TOP, Sold, listed_facts
-from hwcalc.profiles.engine_schema import FORMS, ClassesFile, EngineHardwareFile
+from hwcalc.profiles.engine_schema import FORMS, ClassesFile, EngineFlagsFile, EngineHardwareFile
 from hwcalc.profiles.schema import Aliases, GlossaryFile, GpuFile, HardwareFile, InstanceFile, check, read_yaml
 
 
@@ -70,6 +70,8 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         yield "engines", name, Path(built_in("engines", f"{name}.yaml")), form
     for path in Path(built_in("engines")).glob("*/classes.yaml"):
         yield "engines", f"{path.parent.name}/{path.stem}", path, ClassesFile
+    for path in Path(built_in("engines")).glob("*/flags.yaml"):
+        yield "engines", f"{path.parent.name}/{path.stem}", path, EngineFlagsFile
     for path in Path(built_in("engines")).glob("*/hardware.yaml"):
         yield "engines", f"{path.parent.name}/{path.stem}", path, EngineHardwareFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile

@@ -11,6 +11,7 @@ from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.options import OTHER_NAMES, read_options
 from hwcalc.planner.values import PART, PERCENT, TYPES, UNITS
+from hwcalc.profiles.engine_flags import engine_flags
 from hwcalc.text import brief, shown
 from hwcalc.units import LEAST_BYTES, parse_bytes, parse_memory, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
@@ -206,7 +207,22 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
 }
 """Key -> how the requirement is read, in the order of the reports."""
 
-ALIASES: Final = {name: own for name, own in OTHER_NAMES.items() if own in OPTIONS}
+_VLLM: Final = engine_flags("vllm")
+ALIASES: Final = {
+    **{name: own for name, own in OTHER_NAMES.items() if own in OPTIONS},
+    # Of vLLM's switch for experts only the command line can tell the number of ranks.
+    **{
+        flag.removeprefix("--").replace("-", "_"): own
+        for own, flags in _VLLM.options.items()
+        for flag in flags
+        if own in OPTIONS and own != "ep" and flag.startswith("--")
+    },
+}
+"""Another name of an option, vLLM's too, as a key -> its name. A hyphen in a key is an underscore."""
+OF_ENGINE: Final = frozenset((*_VLLM.values, *_VLLM.switches))
+"""Options of vLLM, which are engine options as keys of a check too."""
+LENGTH_OF_SERVER: Final = "max_model_len"
+"""vLLM's name for the longest sequence that a server allows: the length of a sequence, unless that is given too."""
 HARDWARE: Final = ("gpu", "instance", "kv_memory")
 """Keys that name hardware; with any of them a plan has a verdict."""
 FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_gpus", "min_decode_tokens_per_s")

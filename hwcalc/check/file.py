@@ -13,10 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from msgspec import field
+from msgspec.structs import replace
 
-from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
+from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, LENGTH_OF_SERVER, OF_ENGINE, OPTIONS, REQUIREMENTS
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.planner.options import counted
 from hwcalc.text import brief, operand, printable, shown
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
 
@@ -133,7 +135,7 @@ MOST_FAULTS: Final = 20
 """Faults of a file that are reported. Its reading ends behind them."""
 _LONGEST_NAME: Final = 200
 _TOP: Final = ("schema_version", "defaults", "checks")
-_KEYS: Final = ("name", "model", *OPTIONS, *ALIASES, *REQUIREMENTS)
+_KEYS: Final = ("name", "model", *OPTIONS, *REQUIREMENTS, *ALIASES, *OF_ENGINE)
 _INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus")}
 # A check that names hardware in one way drops what the defaults say in the other way.
 
@@ -273,9 +275,9 @@ class _Reader:
         if not isinstance(node.value, dict):
             raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
         for key, place in (node.keys or {}).items():
-            if key not in known:
+            if key.replace("-", "_") not in known:
                 self.fault(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known))
-        return {key: value for key, value in node.value.items() if isinstance(value, Node) and key in known}
+        return {key: value for key, value in node.value.items() if isinstance(value, Node) and key.replace("-", "_") in known}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
         top = self.mapping(root, "a check file", _TOP)
@@ -305,15 +307,32 @@ class _Reader:
         return tuple(found)
 
     def keys(self, node: Node, what: str) -> dict[str, _Entry]:
-        """The keys of a mapping; an alias is replaced by the key it stands for."""
+        """The keys of a mapping; an alias is replaced by the key it stands for, and a name of vLLM's for its own setting is an engine option."""
         values, keys = self.mapping(node, what, _KEYS), node.keys or {}
         out: dict[str, _Entry] = {}
+        of_engine: dict[str, str] = {}
+        spelled = {word.replace("-", "_") for word in values}
         for word, value in values.items():
-            key = ALIASES.get(word, word)
+            name = word.replace("-", "_")
+            key = ALIASES.get(name, name)
+            if name in OF_ENGINE or (name == LENGTH_OF_SERVER and spelled & {"seq", "context", "lengths"}):
+                of_engine[name] = word
+                continue
             if key in out:
-                alias = word if word in ALIASES else out[key].place.word
+                alias = word if name in ALIASES else out[key].place.word
                 self.fault(values[alias], f"{key} and {alias} are the same", "Give one of them.")
             out[key] = _Entry(value=value, place=Place(line=keys[word].line, column=keys[word].column, word=word))
+        if of_engine:
+            first = next(iter(of_engine.values()))
+            given = out["engine_options"].value if "engine_options" in out else replace(keys[first], value={}, keys={})
+            for name, word in of_engine.items():
+                if isinstance(given.value, dict) and name in given.value:
+                    self.fault(keys[word], f"{word} and the engine option {name} are the same", "Give one of them.")
+            if isinstance(given.value, dict):
+                options = {**given.value, **{name: values[word] for name, word in of_engine.items()}}
+                merged = replace(given, value=options, keys={**(given.keys or {}), **{n: keys[w] for n, w in of_engine.items()}})
+                place = Place(line=keys[first].line, column=keys[first].column, word=first)
+                out["engine_options"] = _Entry(value=merged, place=place)
         return out
 
     def check(self, node: Node, defaults: Mapping[str, _Entry], named: dict[str, int]) -> Check:
@@ -350,7 +369,7 @@ class _Reader:
         """The model, the options and the requirements of a check. Each value that cannot be read is a fault."""
         model = ""
         # A key that is not known and was probably meant for it: one fault is told once.
-        unknown = [key for key in node.keys or {} if key not in _KEYS]
+        unknown = [key for key in node.keys or {} if key.replace("-", "_") not in _KEYS]
         mistyped = any(_suggestion(key, _KEYS) == "Did you mean model?" for key in unknown)
         if "model" not in merged and not mistyped:
             self.fault(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
@@ -361,6 +380,11 @@ class _Reader:
         for key in (key for key in fields if key in merged):
             with self.keeping():
                 read[key] = self.named(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
+        gpu, count = counted(read.get("gpu"))
+        if count is not None and read.get("gpus", count) != count:
+            self.fault(merged["gpus"], f"gpu {shown(read['gpu'], 40)} and gpus {read['gpus']:,} differ", "Give one number.")
+        elif count is not None:
+            read |= {"gpu": gpu, "gpus": count}
         return (
             model,
             {key: read[key] for key in OPTIONS if read.get(key) is not None},
@@ -460,7 +484,13 @@ def _suggestion(key: str, known: Iterable[str]) -> str:
 def check_file_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12). Rules between keys, such as ``headroom`` needs hardware, are left to :mod:`hwcalc.check.file`."""
     fields = {name: (field.schema, field.help) for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
-    fields |= {alias: (OPTIONS[key].schema, f"The same as {key}.") for alias, key in ALIASES.items()}
+    others = {alias: (OPTIONS[key].schema, f"The same as {key}.") for alias, key in ALIASES.items()}
+    others |= {
+        name: ({"type": ["string", "number", "boolean"]}, f"vLLM's own: engine_options: {{{name}: ...}}.")
+        for name in sorted(OF_ENGINE)
+    }
+    # vLLM writes its names with hyphens.
+    fields |= others | {name.replace("_", "-"): field for name, field in others.items()}
     text = {"type": "string", "minLength": 1}
     model = {**text, "description": "Hub id, or the path of a folder or config.json from this file's folder."}
     name = {**text, "maxLength": 200, "description": "What reports call the check. Default: model and request."}

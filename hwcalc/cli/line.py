@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, find_command, refuse_command
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import ROWS, options_of
+from hwcalc.profiles.engine_flags import VALUE, engine_flags
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ _TOKENS: Final = frozenset({"seq", "max_num_batched_tokens", "max_model_len"})
 """Those of them for which kvplan's own option reads ``32k`` as 32,768."""
 _MAX_LENGTH: Final = "--max-model-len"
 """VLLM's flag for the longest sequence that a server allows: the planned length, unless that is given too."""
+_CACHE_DTYPE: Final = "--kv-cache-dtype"
+_MODEL_DTYPES: Final = {"half": "float16", "float": "float32"}
+"""Short words of vLLM's own ``--dtype``."""
+_DTYPE: Final = "--dtype"
 _LENGTHS: Final = frozenset({*ROWS["seq"].spellings, *ROWS["lengths"].spellings})
 _PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
 """Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
@@ -109,6 +114,10 @@ class _Line:
         """The first flag of vLLM's that is an engine option."""
         self.dropped: list[str] = []
         """Flags of servers that change no bytes."""
+        self.unplanned: dict[str, list[str]] = {}
+        """Reason -> flags that bear on memory in a way that is not planned."""
+        self.together: dict[str, dict[str, str]] = {}
+        """Option -> flags that say it together, with their values."""
         self.takes_flags = any(option.name == "engine_options" for option in self.options)
         self.llamacpp = _llamacpp_words(self.words) if self.takes_flags else None
         self.llamacpp_flags: frozenset[str] = frozenset()
@@ -122,6 +131,10 @@ class _Line:
         if self.takes_flags and any(word.partition("=")[0] in _LENGTHS for word in before):
             # Users send sequences of one length to a server that allows another one.
             self.aliases = {**self.aliases, _MAX_LENGTH: Alias(self.own["--engine-option"], "max_model_len")}
+        if self.takes_flags and any(word.partition("=")[0].replace("_", "-") == _CACHE_DTYPE for word in before):
+            # Beside it --dtype is vLLM's own: that of the model.
+            self.aliases = {**self.aliases, _DTYPE: Alias(self.own["--engine-option"], "dtype")}
+            self.own.pop(_DTYPE, None)
 
     def read(self) -> list[str]:
         """The words of the line, with names of vLLM's replaced by kvplan's."""
@@ -142,6 +155,13 @@ class _Line:
             alias = self.aliases.get(spelled) if flag not in self.own else None
             if self.llamacpp is not None and flag in self.llamacpp_flags:
                 self.llamacpp.read(flag, value if equals else None, self.words)
+            elif self.takes_flags and flag not in self.own and spelled in TOGETHER:
+                self.gather(spelled, value if equals else None)
+            elif (
+                self.takes_flags and flag not in self.own and spelled == _MODEL and (equals or self.words) and not self.asks_help
+            ):
+                self.free.append(value if equals else self.words.pop(0))
+                out.append(self.free[-1])
             elif self.takes_flags and flag not in self.own and spelled in NO_EFFECT:
                 self.drop(spelled, has_value=bool(equals))
             elif alias is None:
@@ -152,6 +172,11 @@ class _Line:
                 out += self.foreign_words(flag, value if equals else None, alias)
         if self.llamacpp is not None:
             out = [*self.llamacpp_words(self.llamacpp), *out]
+        if self.together and not self.asks_help:
+            out += self.together_words()
+        for reason, flags in self.unplanned.items():
+            names = ", ".join(dict.fromkeys(flags))
+            self.remarks.append(f"warning: the plan is without {names}, which may bear on memory: {reason}.")
         if self.dropped:
             names = ", ".join(dict.fromkeys(self.dropped))
             self.remarks.append(f"Left out, because no byte that is planned depends on it: {names}.")
@@ -178,13 +203,34 @@ class _Line:
 
         A flag of several values loses all up to the next flag, if the model stands before it.
         """
-        self.dropped.append(flag)
+        if flag in _FLAGS.unplanned:
+            self.unplanned.setdefault(_FLAGS.unplanned[flag], []).append(flag)
+        else:
+            self.dropped.append(flag)
         if has_value or not NO_EFFECT[flag]:
             return
         most = len(self.words) if NO_EFFECT[flag] == "+" and self.free else 1
         while most and self.words and not self.words[0].startswith("--"):
             self.words.pop(0)
             most -= 1
+
+    def gather(self, flag: str, value: str | None) -> None:
+        """Keep the value of a flag that says an option together with others; a switch has none."""
+        takes = flag not in _FLAGS_WITHOUT_VALUE
+        if takes and value is None:
+            value = self.words.pop(0) if self.words else ""
+        self.together.setdefault(TOGETHER[flag], {})[flag] = value or ""
+
+    def together_words(self) -> list[str]:
+        """The options that several flags of vLLM's say together: a draft, and adapters."""
+        words: list[str] = []
+        draft, adapters = self.together.get("speculative", {}), self.together.get("lora", {})
+        if draft:
+            self.knob = self.knob or next(iter(draft))
+            words += ["--engine-option", f"speculative={speculative(draft)}"]
+        if _ENABLE_LORA in adapters and "--lora" in self.own:
+            words += ["--lora", f"rank={adapters.get('--max-lora-rank', '16')},count={adapters.get('--max-loras', '1')}"]
+        return words
 
     def own_words(self, word: str, flag: str, value: str | None) -> list[str]:
         """The words of an option of kvplan's own, with its value. Raises an error for an unknown option."""
@@ -242,6 +288,8 @@ class _Line:
 
     def read_value(self, flag: str, name: str, value: str, own: str) -> str:
         """The text of a value as vLLM reads it, for kvplan's own option."""
+        if flag == _DTYPE:
+            return _MODEL_DTYPES.get(value.lower(), value)
         if name == "weights":
             if value.lower() in _AS_PUBLISHED:
                 message = f"{flag} {brief(value, 40)} names no format: the checkpoint has it."
@@ -323,34 +371,56 @@ class _Line:
         raise UsageError(f"{self.command} takes no further word {shown(extra, 40)}.", hint=hint)
 
 
-VLLM: Final[Mapping[str, tuple[str, ...]]] = {
-    "seq": ("--max-model-len",),
-    "dtype": ("--kv-cache-dtype",),
-    "weights": ("--quantization",),
-    "tp": ("--tensor-parallel-size", "-tp"),
-    "pp": ("--pipeline-parallel-size", "-pp"),
-    "dp": ("--data-parallel-size", "-dp"),
-    "dcp": ("--decode-context-parallel-size", "-dcp"),
-    "ep": ("--enable-expert-parallel", "-ep"),
-    "memory_utilization": ("--gpu-memory-utilization",),
-    "kv_memory": ("--kv-cache-memory-bytes",),
-}
+_FLAGS: Final = engine_flags("vllm")
+VLLM: Final = _FLAGS.options
 """Option of kvplan -> vLLM's names for it. Its short ``-q`` is missing: that is ``--quiet`` here."""
-
-VLLM_OPTIONS: Final = (
-    "max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks_override", "cpu_offload_gb", "kv_offloading_size",
-    "mamba_cache_dtype", "mamba_ssm_cache_dtype", "gdn_prefill_backend", "all2all_backend", "limit_mm_per_prompt",
-)  # fmt: skip
+VLLM_OPTIONS: Final = _FLAGS.values
 """Engine options of vLLM with a value; the flag has the same name."""
-
-SWITCHES: Final = (
-    "enable_prefix_caching",
-    "enforce_eager",
-    "language_model_only",
-    "async_scheduling",
-    "disable_hybrid_kv_cache_manager",
-)
+SWITCHES: Final = _FLAGS.switches
 """Engine options of vLLM that are switches: ``--no-...`` turns them off."""
+TOGETHER: Final = {flag: option for option, flags in _FLAGS.together.items() for flag in flags}
+"""Flags of vLLM that say an option together -> the option: an engine option, or one of a plan."""
+
+
+_MODEL: Final = "--model"
+_ENABLE_LORA: Final = "--enable-lora"
+_FLAGS_WITHOUT_VALUE: Final = frozenset({_ENABLE_LORA})
+_OF_MODEL: Final = ("eagle", "dflash", "draft")
+"""Methods of drafting with a model of their own, as the engine option ``speculative`` spells them."""
+
+
+def speculative(flags: Mapping[str, str]) -> str:
+    """The engine option ``speculative`` for vLLM's flags, whose JSON says method, model and number of tokens.
+
+    >>> speculative({"--speculative-config": '{"method": "ngram", "num_speculative_tokens": 4}'})
+    'ngram:4'
+    >>> speculative({"--spec-method": "eagle3", "--spec-model": "org/head", "--spec-tokens": "3"})
+    'eagle:org/head:3'
+    """
+    import json
+
+    said: dict[str, object] = {}
+    for flag in ("--speculative-config", "-sc"):
+        if flag in flags:
+            try:
+                read = json.loads(flags[flag])
+            except ValueError:
+                read = None
+            if not isinstance(read, dict):
+                raise UsageError(f"{flag} {shown(flags[flag], 40)} is not a JSON mapping.", hint=_SPECULATIVE)
+            said |= read
+    names = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
+    said |= {name: flags[flag] for flag, name in names.items() if flag in flags}
+    method, model, tokens = (str(said.get(name) or "") for name in ("method", "model", "num_speculative_tokens"))
+    kind = "draft" if method in ("", "draft_model") and model else method.removesuffix("3") if method == "eagle3" else method
+    kind = "mtp" if method.endswith("mtp") else "ngram" if "ngram" in (method, model.strip("[]")) else kind
+    parts = [kind, *([model] if kind in _OF_MODEL else []), *([tokens] if tokens else [])]
+    if kind not in ("ngram", "mtp", *_OF_MODEL) or (kind in _OF_MODEL and not model):
+        raise UsageError(f"the method {shown(method or model, 40)} of drafting is not planned.", hint=_SPECULATIVE)
+    return ":".join(parts)
+
+
+_SPECULATIVE: Final = "Write: --engine-option speculative=ngram:N, mtp:N, eagle:MODEL:N or draft:MODEL:N"
 
 
 def _same(answer: str, *names: str) -> dict[str, str]:
@@ -370,7 +440,7 @@ FOREIGN: Final[Mapping[str, str]] = {
         "--sequence", "--sequence-length", "--session-len", "--max-total-tokens", "--max-tokens", "--tokens", "--window",
         "--input-len", "--output-len", "--prompt-len", "--max-new-tokens", "--max-input-length", "--isl", "--osl",
     ),
-    **_same("--weights", "--quantize", "--quantise", "--weight-dtype", "--precision", "--load-format", "--wtype"),
+    **_same("--weights", "--quantize", "--quantise", "--weight-dtype", "--precision", "--wtype"),
     **_same("--weights bnb4", "--load-in-4bit"),
     **_same("--weights bnb8", "--load-in-8bit"),
     **_same("--dtype", "--kv-dtype", "--kv", "--cache-dtype", "--kv-quant", "--kv-type", "--kv-bits", "--quant-policy"),
@@ -383,7 +453,7 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--kv-memory", "--kv-cache-memory", "--kv-cache-size", "--cache-size"),
     **_same("--margin", "--fit-target", "--headroom", "--reserve"),
     **_same("--gpu", "--device", "--devices", "--card", "--accelerator", "--hardware", "--chip", "--vram"),
-    **_same("--gpus", "--num-gpus", "--n-gpus", "--ngpu", "--gpu-count", "--gpus-per-node", "--nnodes"),
+    **_same("--gpus", "--num-gpus", "--n-gpus", "--ngpu", "--gpu-count", "--gpus-per-node"),
     **_same("--instance", "--machine", "--vm", "--instance-type"),
     **_same("--tp", "--tp-size", "--tensor-parallel", "--num-shard", "--world-size"),
     **_same("--pp", "--pp-size", "--pipeline-parallel"),
@@ -393,18 +463,16 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--engine", "--backend", "--framework", "--runtime", "--server"),
     **_same(
         "--draft",
-        "--draft-model", "--model-draft", "-md", "--speculative-model", "--speculative-draft-model-path", "--spec-model",
+        "--draft-model", "--model-draft", "-md", "--speculative-model", "--speculative-draft-model-path",
     ),
-    **_same("--engine-option speculative=ngram:N", "--speculative-config", "-sc", "--speculative-algorithm", "--num-speculative-tokens"),
-    **_same(
-        "--lora rank=R,count=N", "--enable-lora", "--max-loras", "--max-lora-rank", "--lora-modules", "--lora-paths", "--adapter"
-    ),
+    **_same("--engine-option speculative=ngram:N", "--speculative-algorithm", "--num-speculative-tokens"),
+    **_same("--lora rank=R,count=N", "--lora-paths", "--adapter"),
     **_same("--engine-option max_num_batched_tokens=N", "--chunked-prefill-size", "--max-num-tokens"),
     **_same("--engine-option block_size=N", "--page-size", "--kv-block-size", "--tokens-per-block", "--cache-block-seq-len"),
     **_same("--engine-option cpu_offload_gb=N", "--cpu-offload"),
     **_same("--engine-option mmproj=1178MiB", "--mmproj", "-mm", "--mmproj-url"),
     **_same("--engine llamacpp -ngl N", "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu", "--n-gpu"),
-    **_same("--engine llamacpp -ub N", "--ubatch-size", "-ub", "--num-batch", "--n-ubatch"),
+    **_same("--engine llamacpp -ub N", "-ub", "--num-batch", "--n-ubatch"),
     **_same("--engine llamacpp -fa on", "-fa", "--flash-attn", "--flash-attention"),
     **_same("--engine llamacpp -ncmoe N", "-ncmoe", "--n-cpu-moe"),
     **_same("--engine llamacpp -cmoe", "-cmoe", "--cpu-moe"),
@@ -414,42 +482,26 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--engine llamacpp -kvu", "-kvu", "--kv-unified"),
     **_same("--engine-option", "--option", "--options", "--set", "--extra-args"),
     **_same("--ram", "--host-memory", "--system-memory", "--memory", "--cpu-memory", "--dram"),
-    **_same("--token", "--hf-token", "-hft"),
+    **_same("--token", "-hft"),
     **_same("--endpoint", "--hf-endpoint", "--hub", "--mirror"),
     **_same("--offline", "--no-network", "--local-files-only"),
-    **_same("--revision", "--branch", "--commit", "--code-revision"),
+    **_same("--revision", "--branch", "--commit"),
     **_same("--format", "--output-format", "--fmt", "--as", "-f"),
     **_same("--format csv", "--csv"),
     **_same("--format markdown", "--markdown", "--md"),
     **_same("--quiet", "--silent", "-s"),
     **_same("kvplan --version", "--version", "-V"),
     **_same("kvplan writes to standard output: > FILE", "--output", "-o", "--out", "--outfile", "--save"),
-    **_same("MODEL", "--model", "--models", "-m", "--model-id", "--model-path", "--model-name", "--hf-repo", "-hf", "-hfr", "--config", "--id"),
+    **_same("MODEL", "--model", "--models", "-m", "--model-id", "--model-path", "--model-name", "--hf-repo", "-hf", "-hfr", "--id"),
 }  # fmt: skip
 """Names in other programs (vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy, Ollama, calculators) -> what kvplan calls it."""
 
-_WITHOUT_VALUE: Final = (
-    "--trust-remote-code", "--disable-log-requests", "--enable-log-requests", "--enable-log-outputs", "--disable-log-stats",
-    "--enable-auto-tool-choice", "--enable-reasoning", "--disable-uvicorn-access-log", "--disable-fastapi-docs",
-    "--disable-frontend-multiprocessing", "--enable-request-id-headers", "--enable-prompt-tokens-details", "--enable-force-include-usage",
-    "--enable-server-load-tracking", "--return-tokens-as-token-ids", "--allow-credentials", "--headless", "--enable-ssl-refresh",
-    "--use-tqdm-on-load",
-)  # fmt: skip
 NO_EFFECT: Final[Mapping[str, str]] = {
-    **_same("", *_WITHOUT_VALUE, *(name.replace("--", "--no-", 1) for name in _WITHOUT_VALUE)),
-    **_same(
-        "1",
-        "--api-key", "--host", "--port", "--uds", "--root-path", "--api-server-count", "--uvicorn-log-level", "--seed", "--tokenizer", "--tokenizer-mode",
-        "--tokenizer-revision", "--chat-template", "--chat-template-content-format", "--response-role", "--tool-call-parser",
-        "--tool-parser-plugin", "--reasoning-parser", "--reasoning-parser-plugin", "--download-dir", "--config-format",
-        "--generation-config", "--override-generation-config", "--max-logprobs", "--allowed-origins", "--allowed-methods",
-        "--allowed-headers", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--scheduling-policy", "--stream-interval",
-        "--max-log-len", "--log-config-file", "--otlp-traces-endpoint", "--shutdown-timeout", "--data-parallel-address",
-        "--data-parallel-rpc-port", "--threads", "-t", "--n-predict", "--temp", "--log-level",
-    ),
-    **_same("+", "--served-model-name"),
-}  # fmt: skip
-"""Options of servers that change no bytes -> how many values follow: none, one, or ``+`` for one or more."""
+    **_FLAGS.takes,
+    # llama.cpp's, on a line that names another engine.
+    **_same(VALUE, "--threads", "-t", "--n-predict", "--temp"),
+}
+"""Options of servers that are left out -> how many values follow: none, one, or ``+`` for one or more."""
 
 
 class Alias(NamedTuple):
@@ -528,6 +580,5 @@ _NOTES: Final = {
     **dict.fromkeys(
         (flag for flag, answer in FOREIGN.items() if answer.startswith("--engine llamacpp")), "It is an option of llama.cpp:"
     ),
-    "--nnodes": "kvplan takes the GPUs of all machines together:",
 }  # fmt: skip
 """What to say before the answer, where the two do not mean the same."""

@@ -329,3 +329,27 @@ def test_the_schema_version_too(version: str, taken: bool) -> None:
 def test_the_example_is_a_check_file() -> None:
     """What --example prints can be read as it is."""
     assert [check.name for check in parse_check_file(EXAMPLE, "f").checks] == ["chat", "long documents", "cache of one token"]
+
+
+def test_vllms_names_are_keys() -> None:
+    """As they stand in its own YAML: options of a plan, and settings of the engine; beside ``seq`` the longest length is the server's."""
+    alone = one(
+        "  - {model: m, engine: vllm, max-model-len: 16384, tensor-parallel-size: 2, max-num-seqs: 64, enforce-eager: true}\n"
+    )
+    beside = one("  - {model: m, engine: vllm, seq: 8k, max-model-len: 32768, engine_options: {block_size: 32}}\n")
+
+    assert alone.options == {
+        "seq": 16384, "tp": 2, "engine": "vllm", "engine_options": {"max_num_seqs": "64", "enforce_eager": "true"},
+    }  # fmt: skip
+    assert (beside.options["seq"], beside.options["engine_options"]) == (8192, {"block_size": "32", "max_model_len": "32768"})
+    with pytest.raises(CheckUsageError, match="are the same"):
+        checks("  - {model: m, tp: 2, tensor-parallel-size: 2}\n")
+    with pytest.raises(CheckUsageError, match="are the same"):
+        checks("  - {model: m, block-size: 16, engine_options: {block_size: 32}}\n")
+
+
+def test_a_gpu_may_say_how_many() -> None:
+    """``4xh100`` is four; another number is a fault at its place."""
+    assert one("  - {model: m, gpu: 4xh100}\n").options == {"gpu": "h100", "gpus": 4}
+    with pytest.raises(CheckUsageError, match="differ"):
+        checks("  - {model: m, gpu: 4xh100, gpus: 2}\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.cli.line import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases, translated
+from hwcalc.cli.line import FOREIGN, NO_EFFECT, SWITCHES, TOGETHER, VLLM, VLLM_OPTIONS, aliases, translated
 from hwcalc.cli.options import COMMANDS, PLANNING, find_command
 from hwcalc.engines.vllm.engine import FLAGS
 from tests.hwcalc.command import QWEN, Capture, read, run
@@ -29,11 +29,13 @@ def document(capsys: Capture, *words: str) -> Any:
 
 def test_the_names_are_vllms_own() -> None:
     """Those that ``--emit vllm`` writes are all taken, but two that mean something else here."""
-    taken = {spelling for names in VLLM.values() for spelling in names} | set(aliases(PLANNING))
-    not_taken = {"--dtype", "--revision", "--enable-lora", "--max-loras", "--max-lora-rank", "--speculative-config"}
+    taken = {spelling for names in VLLM.values() for spelling in names} | set(aliases(PLANNING)) | set(TOGETHER)
+    not_taken = {"--dtype", "--revision"}
 
     assert {flag.name for flag in FLAGS.values()} - taken - {"--kv-offloading-backend"} == not_taken
     for name, names in VLLM.items():
+        if name == "token":
+            continue
         key = {"dtype": "kv_dtype", "weights": "quantization"}.get(name, name)
         assert names[0] == FLAGS[key].name
     for knob in (*VLLM_OPTIONS, *SWITCHES):
@@ -80,6 +82,64 @@ def test_the_names_are_vllms_own() -> None:
 def test_an_alias_is_the_option(given: str, ours: str) -> None:
     """Each of vLLM's names and values becomes kvplan's own, as vLLM reads it."""
     assert translated([QWEN, *shlex.split(given)])[0] == ["plan", QWEN, *shlex.split(ours)]
+
+
+def test_every_flag_of_six_releases_is_read_or_left_out() -> None:
+    """Those that the wheels of vLLM 0.28 to 0.33 define: an option, an engine option, or a row of ``profiles/engines/vllm/flags.yaml``."""
+    golden = json.loads((ROOT / "tests/golden/vllm_flags.json").read_text(encoding="utf-8"))["flags"]
+    own = {flag for option in PLANNING for flag in option.flags}
+    read = set(aliases(PLANNING)) | set(TOGETHER) | own | {"--model"}
+
+    assert len(golden) == 346
+    assert golden.keys() - read - NO_EFFECT.keys() == set()
+    assert read & NO_EFFECT.keys() == set()
+    # What a flag that is left out takes with it: a switch no value.
+    for flag, row in golden.items():
+        if flag in NO_EFFECT:
+            assert (NO_EFFECT[flag] == "") == row["switch"], flag
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("""--speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'""", "--engine-option speculative=ngram:4"),
+        ("""-sc '{"method": "deepseek_mtp", "num_speculative_tokens": 1}'""", "--engine-option speculative=mtp:1"),
+        ("--spec-method eagle3 --spec-model org/head --spec-tokens 3", "--engine-option speculative=eagle:org/head:3"),
+        ("""-sc '{"model": "org/small", "num_speculative_tokens": 5}'""", "--engine-option speculative=draft:org/small:5"),
+        ("--enable-lora --max-loras 4 --max-lora-rank 64", "--lora rank=64,count=4"),
+        ("--enable-lora", "--lora rank=16,count=1"),
+        ("--max-loras 4", ""),
+        ("--kv-cache-dtype fp8 --dtype half", "--dtype fp8 --engine-option dtype=float16"),
+        ("--device-memory-utilization .95", "--memory-utilization .95"),
+    ],
+)
+def test_flags_that_say_one_thing(given: str, ours: str) -> None:
+    """A draft is one engine option, and adapters one option, as vLLM reads its flags: one adapter of rank 16 by default."""
+    assert translated([QWEN, "--engine", "vllm", *shlex.split(given)])[0] == [
+        "plan",
+        QWEN,
+        "--engine",
+        "vllm",
+        *shlex.split(ours),
+    ]
+
+
+def test_a_share_may_begin_with_its_point(capsys: Capture) -> None:
+    """As vLLM reads ``.95``; whoever names the model by a flag has named it."""
+    line = ("--engine", "vllm", "--gpu", "l4", "--seq", "4k", "--gpu-memory-utilization")
+    assert document(capsys, "--model", QWEN, *line, ".95") == document(capsys, QWEN, *line, "0.95")
+
+
+def test_what_may_bear_on_memory_is_a_warning(capsys: Capture) -> None:
+    """It names the flags by their reason; a server's key is left out and never shown."""
+    flags = ("--compilation-config", "{}", "--no-enable-chunked-prefill", "--api-key", "secret", "--swap-space", "4")
+    status, out, err = run(capsys, QWEN, "--engine", "vllm", "--gpu", "h100", "--seq", "8k", *flags)
+
+    assert status == 0
+    assert "warning: the plan is without --compilation-config, which may bear on memory: it changes the CUDA graphs" in err
+    assert "--no-enable-chunked-prefill, which may bear on memory: without chunks" in err
+    assert "no byte that is planned depends on it: --api-key, --swap-space." in err
+    assert "secret" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -210,11 +270,11 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
         ("--context-length", "kvplan calls it --seq N"),
         ("--quantize", "kvplan calls it --weights W"),
         ("--mem-fraction-static", "kvplan calls it --memory-utilization F"),
-        ("--model", "kvplan takes it without an option: kvplan plan MODEL"),
+        ("--model-path", "kvplan takes it without an option: kvplan plan MODEL"),
         ("-m", "kvplan takes it without an option: kvplan plan MODEL"),
         ("-ngl", "It is an option of llama.cpp: --engine llamacpp -ngl N"),
         ("--cpu-offload", "--engine-option cpu_offload_gb=N"),
-        ("--ubatch-size", "--engine llamacpp -ub N"),
+        ("--num-batch", "--engine llamacpp -ub N"),
         ("--output", "kvplan writes to standard output: > FILE"),
         ("--sequnce", "Did you mean: --seq"),
         ("--gpu-memory-util", "Did you mean: --gpu-memory-utilization"),
