@@ -135,7 +135,11 @@ MOST_FAULTS: Final = 20
 """Faults of a file that are reported. Its reading ends behind them."""
 _LONGEST_NAME: Final = 200
 _TOP: Final = ("schema_version", "defaults", "checks")
-_KEYS: Final = ("name", "model", *OPTIONS, *REQUIREMENTS, *ALIASES, *OF_ENGINE)
+OTHER_KEYS: Final = tuple(
+    dict.fromkeys(each for name in (*ALIASES, *sorted(OF_ENGINE)) for each in (name, name.replace("_", "-")))
+)
+"""Names that stand for keys; vLLM writes its own with hyphens."""
+_KEYS: Final = ("name", "model", *OPTIONS, *REQUIREMENTS, *OTHER_KEYS)
 _INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus")}
 # A check that names hardware in one way drops what the defaults say in the other way.
 
@@ -275,9 +279,9 @@ class _Reader:
         if not isinstance(node.value, dict):
             raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
         for key, place in (node.keys or {}).items():
-            if key.replace("-", "_") not in known:
+            if key not in known:
                 self.fault(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known))
-        return {key: value for key, value in node.value.items() if isinstance(value, Node) and key.replace("-", "_") in known}
+        return {key: value for key, value in node.value.items() if isinstance(value, Node) and key in known}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
         top = self.mapping(root, "a check file", _TOP)
@@ -369,7 +373,7 @@ class _Reader:
         """The model, the options and the requirements of a check. Each value that cannot be read is a fault."""
         model = ""
         # A key that is not known and was probably meant for it: one fault is told once.
-        unknown = [key for key in node.keys or {} if key.replace("-", "_") not in _KEYS]
+        unknown = [key for key in node.keys or {} if key not in _KEYS]
         mistyped = any(_suggestion(key, _KEYS) == "Did you mean model?" for key in unknown)
         if "model" not in merged and not mistyped:
             self.fault(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
@@ -383,7 +387,7 @@ class _Reader:
         gpu, count = counted(read.get("gpu"))
         if count is not None and read.get("gpus", count) != count:
             self.fault(merged["gpus"], f"gpu {shown(read['gpu'], 40)} and gpus {read['gpus']:,} differ", "Give one number.")
-        elif count is not None:
+        if count is not None:
             read |= {"gpu": gpu, "gpus": count}
         return (
             model,
@@ -489,8 +493,7 @@ def check_file_schema() -> dict[str, Any]:
         name: ({"type": ["string", "number", "boolean"]}, f"vLLM's own: engine_options: {{{name}: ...}}.")
         for name in sorted(OF_ENGINE)
     }
-    # vLLM writes its names with hyphens.
-    fields |= others | {name.replace("_", "-"): field for name, field in others.items()}
+    fields |= {key: others[key.replace("-", "_")] for key in OTHER_KEYS}
     text = {"type": "string", "minLength": 1}
     model = {**text, "description": "Hub id, or the path of a folder or config.json from this file's folder."}
     name = {**text, "maxLength": 200, "description": "What reports call the check. Default: model and request."}

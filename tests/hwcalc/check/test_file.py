@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS, Headroom
-from hwcalc.check.file import MOST_FAULTS, Check, CheckFile, CheckUsageError, check_file_schema, parse_check_file
+from hwcalc.check.file import MOST_FAULTS, OTHER_KEYS, Check, CheckFile, CheckUsageError, check_file_schema, parse_check_file
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
 from hwcalc.planner.options import DIMENSIONS
@@ -271,7 +271,7 @@ def test_the_published_schema_agrees_with_the_reader() -> None:
     validator = jsonschema.Draft202012Validator(schema)
     check = schema["properties"]["checks"]["items"]["properties"]
 
-    assert set(check) == {"name", "model", *OPTIONS, *ALIASES, *REQUIREMENTS}
+    assert set(check) == {"name", "model", *OPTIONS, *OTHER_KEYS, *REQUIREMENTS}
     assert validator.is_valid(yaml.safe_load(EXAMPLE))
     start = {"model": "m", "max_cache": 1}
     for good in ({"seq": "32k"}, {"seq": 5}, {"max_total": "1.5 TiB"}, {"headroom": "2.5%", "gpu": "l4"}, {"fits": None}):
@@ -334,9 +334,11 @@ def test_the_example_is_a_check_file() -> None:
 def test_vllms_names_are_keys() -> None:
     """As they stand in its own YAML: options of a plan, and settings of the engine; beside ``seq`` the longest length is the server's."""
     alone = one(
-        "  - {model: m, engine: vllm, max-model-len: 16384, tensor-parallel-size: 2, max-num-seqs: 64, enforce-eager: true}\n"
+        "  - {model: m, engine: vllm, max-model-len: 16384, tensor-parallel-size: 2, max-num-seqs: 64, enforce-eager: true, max_cache: 1GiB}\n"
     )
-    beside = one("  - {model: m, engine: vllm, seq: 8k, max-model-len: 32768, engine_options: {block_size: 32}}\n")
+    beside = one(
+        "  - {model: m, engine: vllm, seq: 8k, max-model-len: 32768, engine_options: {block_size: 32}, max_cache: 1GiB}\n"
+    )
 
     assert alone.options == {
         "seq": 16384, "tp": 2, "engine": "vllm", "engine_options": {"max_num_seqs": "64", "enforce_eager": "true"},
@@ -345,7 +347,7 @@ def test_vllms_names_are_keys() -> None:
     with pytest.raises(CheckUsageError, match="are the same"):
         checks("  - {model: m, tp: 2, tensor-parallel-size: 2}\n")
     with pytest.raises(CheckUsageError, match="are the same"):
-        checks("  - {model: m, block-size: 16, engine_options: {block_size: 32}}\n")
+        checks("  - {model: m, block-size: 16, engine_options: {block_size: 32}, max_cache: 1GiB}\n")
 
 
 def test_a_gpu_may_say_how_many() -> None:
