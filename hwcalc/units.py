@@ -111,8 +111,11 @@ def parse_memory(value: int | str, what: str = "the memory") -> int:
     >>> parse_memory(64), parse_memory("64"), parse_memory("64GiB"), parse_memory(68_719_476_736)
     (64000000000, 64000000000, 68719476736, 68719476736)
     """
-    bare = str(value).strip().isdigit()
-    size = parse_bytes(f"{value}GB" if bare and int(value) < LEAST_BYTES else value, what)
+    digits = value.strip() if isinstance(value, str) else ""
+    # Not of any length: Python makes no number of thousands of digits.
+    bare = int(digits) if re.fullmatch(r"[0-9]{1,20}", digits) else value
+    is_small = isinstance(bare, int) and not isinstance(bare, bool) and 0 <= bare < LEAST_BYTES
+    size = parse_bytes(f"{bare}GB" if is_small else value, what)
     if not size:
         raise UsageError(f"{what} is nothing.", hint="Write a number of GB, such as 64, or a size: 64GiB.")
     return size

@@ -114,6 +114,16 @@ def test_an_answer_does_not_wait_for_threads() -> None:
     assert time.monotonic() - began < 20
 
 
+def test_a_module_that_another_program_runs_ends_alone() -> None:
+    """As ``%run -m hwcalc`` in a notebook, whose state must survive."""
+    text = (
+        "import runpy, sys\nsys.argv = ['kvplan', 'version']\n"
+        "try:\n    runpy.run_module('hwcalc', run_name='__main__')\nexcept SystemExit as end:\n    print('status', end.code)\nprint('after')"
+    )
+
+    assert python("-c", text).stdout.split()[2:] == ["status", "0", "after"]
+
+
 def test_a_profile_is_printed() -> None:
     """The process does not end before its profiler has."""
     done = python("-m", "cProfile", "-m", "hwcalc", "version")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
 from inspect import signature
 from pathlib import Path
 from typing import Any, Final, cast
@@ -16,7 +17,7 @@ import pytest
 import hwcalc
 from hwcalc import KvplanError, fit, load_model, plan
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.units import MOST_TOKENS, parse_bytes, parse_share, parse_tokens
+from hwcalc.units import MOST_TOKENS, parse_bytes, parse_memory, parse_share, parse_tokens
 from scripts.fuzzing.keywords import CHECKS, CONFIG, VALUES, call, functions
 
 SHARED: Final[Mapping[str, int]] = {
@@ -30,6 +31,7 @@ SHARED: Final[Mapping[str, int]] = {
     "strategies": 4,
 }
 """Functions that take the options of ``plan``, which has all values: each parameter gets one in so many, and all of them together every value."""
+NESTED: Final[Any] = reduce(lambda inner, _: [inner], range(5_000), [])
 FAR: Final = {("fit", "folder"), ("fit", "installed")}
 """What looks into folders of this machine."""
 
@@ -115,6 +117,36 @@ def test_the_largest_number_is_stated() -> None:
         plan(CONFIG, seq=MOST_TOKENS + 1)
 
     assert f"{MOST_TOKENS:,}" in error.value.hint
+
+
+@pytest.mark.parametrize("kind", [1, None, True, [], {}, 1.5, np.int64(4), Path("x"), ["memory"]], ids=repr)
+def test_a_kind_of_picture_is_a_name(kind: Any) -> None:
+    """Whatever else is given is said to be none."""
+    with pytest.raises(KvplanError):
+        hwcalc.plot(CONFIG, kind=kind, seq=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("min_speed", 10**400), ("modality", 10**5000), ("only_fits", np.array([1, 2])), ("modality", NESTED), ("ram", 10**5000)],
+    ids=["min_speed", "modality", "only_fits", "nested modality", "ram"],
+)
+def test_wishes_that_are_none(name: str, value: Any) -> None:
+    """Numbers that no float holds and no text shows, arrays, lists in lists."""
+    with pytest.raises(KvplanError) as caught:
+        fit(gpu="l4", **cast("dict[str, Any]", {name: value}))
+    assert 0 < len(caught.value.message) <= 2000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [pytest.param(10**5000, id="huge"), "9" * 5000, "\u00b2", "\u0663\u0662", "-1", -1, True, 1.5, None, "", [64]],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_a_memory_that_is_none(value: Any) -> None:
+    """A bare number is GB; digits of other scripts and numbers without end are refused."""
+    with pytest.raises(UsageError):
+        parse_memory(value)
 
 
 def test_a_name_of_several_lines_is_one() -> None:

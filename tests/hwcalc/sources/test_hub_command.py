@@ -109,6 +109,23 @@ def test_the_token_is_never_printed(
     assert not [path for path in hub.parent.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
+@pytest.mark.parametrize("hidden", [TOKEN, TOKEN[:-1] + "\u200b" + TOKEN[-1]], ids=["plain", "with an invisible letter"])
+def test_a_token_that_the_hub_sends_is_kept_and_not_printed(
+    hub: Path, loopback: Hub, monkeypatch: pytest.MonkeyPatch, capsys: Capture, hidden: str
+) -> None:
+    """The cache has what came; of a token with a letter in it that nobody sees, not more than its last letter is printed."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    config = {**json.loads(TEXT), "model_type": f"x{hidden}", "architectures": [hidden]}
+    loopback.add("org/name", {"config.json": json.dumps(config, ensure_ascii=False).encode()})
+    for form in ("--json", "--format=table"):
+        status, out, err = run(capsys, "org/name", form)
+        assert status == 3
+        assert "***" in out + err
+        assert TOKEN[:-1] not in out + err
+    kept = [path for path in hub.parent.rglob("*") if path.is_file() and hidden.encode() in path.read_bytes()]
+    assert kept
+
+
 def test_the_token_is_in_no_log(hub: Path, loopback: Hub) -> None:
     """Not in huggingface_hub's either, in a process of its own."""
     loopback.add("org/name", MODEL, token="hf_owner")
