@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,6 @@ import pytest
 
 from tests.hwcalc.explore.browser.models import HOSTILE, MODELS, hostile_config
 from tests.hwcalc.explore.browser.watched import Watched, opened
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """A browser that runs as long as this process of tests."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine: apt-get install chromium")
-    # Debian's own sandbox does not start for root.
-    arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=path, args=[*arguments, "--disable-gpu", "--disable-dev-shm-usage"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="session")

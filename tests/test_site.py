@@ -1,0 +1,134 @@
+"""The site as it is read: in a browser, from a folder, with no other host asked. ``.ci/run`` builds it and names its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pytest
+
+from hwcalc import load_model
+
+SITE: Final = os.environ.get("KVPLAN_SITE", "")
+pytestmark = pytest.mark.skipif(not SITE, reason="KVPLAN_SITE names no site: python scripts/build_site.py FOLDER builds one")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files, and writes no log."""
+
+    extensions_map: ClassVar = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript", ".wasm": "application/wasm"}
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of the site on this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=SITE))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """The page that runs kvplan. A request to another host fails the test."""
+    context = browser.new_context()
+    elsewhere: list[str] = []
+    context.on(
+        "request", lambda request: None if request.url.startswith((address, "data:", "blob:")) else elsewhere.append(request.url)
+    )
+    page = context.new_page()
+    page.goto(f"{address}/try/")
+    yield page
+    context.close()
+    assert elsewhere == []
+
+
+def answered(page: Any, config: str, options: str) -> str:
+    """What the page shows for a config and options."""
+    page.evaluate("delete document.getElementById('kvplan-answer').dataset.done")
+    page.fill("#kvplan-config", config)
+    page.fill("#kvplan-options", options)
+    page.click("#kvplan-try button")
+    page.wait_for_selector("#kvplan-answer[data-done]", timeout=240_000)
+    text: str = page.text_content("#kvplan-answer")
+    return text
+
+
+def printed(words: list[str], stdin: str = "") -> str:
+    """What the command prints here."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hwcalc", *words, "--offline"],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        env=os.environ | {"COLUMNS": "90"},
+    )
+    return done.stdout
+
+
+def test_a_model_of_the_catalog(page: Any) -> None:
+    """The browser prints what the command prints."""
+    words = ["--engine", "vllm", "--gpu", "l4", "--seq", "8k"]
+
+    assert answered(page, "Qwen/Qwen3-8B", " ".join(words)) == printed(["Qwen/Qwen3-8B", *words])
+
+
+def test_a_config_that_was_pasted(page: Any) -> None:
+    """It is read as standard input; JSON has the same integers as here."""
+    config = json.dumps(dict(load_model("google/gemma-3-12b-it").config))
+    words = ["--engine", "llamacpp", "--weights", "q4_k_m", "--gpu", "rtx-4070", "--seq", "16k", "--json"]
+    shown, here = (json.loads(text) for text in (answered(page, config, " ".join(words)), printed(["-", *words], config)))
+
+    assert shown["cache"] == here["cache"]
+    assert shown["memory"] == here["memory"]
+    assert shown["fit"] == here["fit"]
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "words"),
+    [
+        ("{", "", "kvplan: "),
+        ('{"model_type": "no_such_type"}', "", "no_such_type"),
+        ("Qwen/No-Such-Model", "", "kvplan: "),
+        ("Qwen/Qwen3-8B", "--no-such-option", "--no-such-option"),
+        ("Qwen/Qwen3-8B", "'", "The options cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said(page: Any, config: str, options: str, words: str) -> None:
+    """An error is an answer, and the page goes on."""
+    said = answered(page, config, options)
+
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_every_page_is_drawn(browser: Any, address: str) -> None:
+    """No page has a broken picture or link, an error of a script, or a request to another host."""
+    context = browser.new_context()
+    tab = context.new_page()
+    faults: list[str] = []
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    tab.on("request", lambda request: None if request.url.startswith((address, "data:", "blob:")) else faults.append(request.url))
+    tab.on("response", lambda response: faults.append(response.url) if response.status >= 400 else None)
+    for path in sorted(Path(SITE).rglob("index.html")):
+        tab.goto(f"{address}/{path.parent.relative_to(SITE).as_posix()}/".replace("/./", "/"))
+        broken = tab.evaluate(
+            "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+        )
+        assert broken == []
+    context.close()
+
+    assert faults == []
