@@ -12,6 +12,8 @@ from itertools import chain, islice, product
 from math import prod
 from typing import Any, Final, Unpack
 
+from msgspec.structs import asdict
+
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, Answer, document_of
 from hwcalc.engines import every_engine
@@ -24,7 +26,7 @@ from hwcalc.library.load import Missing, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.model import MODEL_WARNINGS, ModelLike, ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import CompareOptions, take_options, takes, with_policy
+from hwcalc.planner.options import CompareOptions, counted, take_options, takes, with_policy
 from hwcalc.planner.plan import common_notes, plan_opened, without_effect
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
@@ -54,6 +56,19 @@ AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "policy", "se
 """The fields that may differ between variants. The last one changes fastest."""
 
 
+class Node(Record):
+    """What a variant runs on: accelerators, with their number where it was given beside the name, or an instance."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    instance: str | None = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords of a plan on it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
 class Variant(Record):
     """One plan's headline figures; null is unknown or not planned, and ``error`` says why nothing was planned.
 
@@ -62,7 +77,7 @@ class Variant(Record):
     Of an engine that splits models ``gpu_layers`` of ``all_layers`` lie on the GPUs; ``host_bytes`` is what layers or experts, if any,
     and all else take in host memory. Of a ``policy``, ``kept_tokens`` and ``kept_tokens_low`` are those of the layers that keep most and
     least behind the prompt, ``blocks_freed`` those of the ``blocks_held`` by one sequence, and ``loses`` says that the prefill takes more
-    than the policy saves. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
+    than the policy saves. ``gpus`` are those of the node, ``layout`` is how the model lies on several: ``dp 8, ep 8``. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
     says what this one stores, what its numbers are, and why they are not those of the formulas.
     """
 
@@ -107,6 +122,9 @@ class Variant(Record):
     loses: bool | None = None
     row: EngineRow | None = None
     error: str | None = None
+    gpus: int | None = None
+    instance: str | None = None
+    layout: str | None = None
 
 
 class Comparison(Answer, Record):
@@ -150,6 +168,7 @@ def compare(
     weights: Words = None,
     engine: Words = None,
     gpu: Words = None,
+    instance: Words = None,
     tp: Numbers = None,
     policy: object = None,
     **options: Unpack[CompareOptions],
@@ -165,7 +184,8 @@ def compare(
     :class:`~hwcalc.errors.UsageError` for too many variants, or for a name that is unknown to all models and engines.
     """
     lists = {
-        "seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "tp": tp, "policy": policy,
+        "seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "instance": instance, "tp": tp,
+        "policy": policy,
     }  # fmt: skip
     return compared(models, {**lists, **options})[0]
 
@@ -175,17 +195,13 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     are not in the document.
     """
     said: list[Note] = []
-    one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
+    lists = {*AXES, "instance"}
+    one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in lists})
     axes: dict[str, tuple[Any, ...]] = {
         "engine": every_engine(words(given.get("engine"), "engine")) or (None,),
         **{name: words(given.get(name), name) or (None,) for name in ("dtype", "weights")},
     }
-    gpus = words(given.get("gpu"), "gpu")
-    if gpus:
-        from hwcalc.hardware.named import gpu_ids
-
-        gpus = gpu_ids(gpus, said)
-    axes |= {"gpu": gpus or (None,), "policy": policies_of(given.get("policy"))}
+    axes |= {"gpu": _nodes(given, said) or (None,), "policy": policies_of(given.get("policy"))}
     axes |= {name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")}
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     # Dimensions alone are a model, too.
@@ -205,6 +221,22 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
 
     comparison, notes = _planned(specs, axes, one_for_all, draft_of)
     return comparison, (*said, *notes)
+
+
+def _nodes(given: Mapping[str, Any], said: list[Note]) -> tuple[Node, ...]:
+    """The accelerators and instances of a comparison, each once. Sizes of memory that were assumed are added to ``said``."""
+    gpus, instances = words(given.get("gpu"), "gpu"), words(given.get("instance"), "instance")
+    if gpus and instances:
+        raise UsageError("--instance and --gpu both name the accelerator.", hint="Give one of them.")
+    nodes = [Node(instance=name) for name in instances]
+    if gpus:
+        from hwcalc.hardware.named import gpu_ids
+
+        for name, count in map(counted, gpus):
+            (gpu,) = gpu_ids([name or ""], said)
+            nodes.append(Node(gpu=gpu, gpus=count))
+    said[:] = dict.fromkeys(said)
+    return tuple(dict.fromkeys(nodes))
 
 
 def _planned(
@@ -236,8 +268,9 @@ def _planned(
     for values in every:
         asked = dict(zip(AXES, values, strict=True))
         model = asked["model"]
-        keywords = {name: value for name, value in asked.items() if name not in {"model", "policy"} and value is not None}
-        keywords = with_policy({**options, **keywords}, asked["policy"], axes["policy"])
+        node: Node = asked["gpu"] or Node()
+        keywords = {name: value for name, value in asked.items() if name not in {"model", "policy", "gpu"} and value is not None}
+        keywords = with_policy({**options, **keywords, **node.keywords}, asked["policy"], axes["policy"])
         try:
             if isinstance(model, Missing):
                 raise model.error
@@ -251,7 +284,7 @@ def _planned(
         warned.extend(note for note in planned.warnings if note.code in MODEL_WARNINGS)
         base = planned.cache.total_bytes if base is None else base
         row = _row(model, opened, planned, formulas) if len(axes["engine"]) > 1 else None
-        variants.append(_variant(planned, asked["gpu"], base, row))
+        variants.append(_variant(planned, node, base, row))
     unknown = _unknown(errors, axes["engine"])
     if unknown is not None:
         raise unknown
@@ -259,7 +292,9 @@ def _planned(
         raise errors[0][1]
     accepted = [variant for variant in variants if variant.error is None]
     # A default may differ by model; that of the weights is left out, as their size shows it. The row of an engine says what it stores.
+    # A layout that was chosen stands beside the number of GPUs.
     shown = {"weights", *(["dtype"] if any(variant.row is not None for variant in accepted) else [])}
+    shown |= {"tp"} if axes["tp"] == (None,) else set()
     varying = tuple(
         name
         for name, given in zip(AXES, lists, strict=True)
@@ -321,7 +356,7 @@ def _unknown(errors: Iterable[tuple[Mapping[str, Any], KvplanError]], engines: t
     return None
 
 
-def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> Variant:
+def _variant(plan: Plan, node: Node, base: int, row: EngineRow | None) -> Variant:
     """The row of a comparison for one plan; ``base`` are the cache bytes with which it is compared."""
     request, cache, memory, fit = plan.request, plan.cache, plan.memory, plan.fit
     known: dict[str, Any] = {}
@@ -359,7 +394,10 @@ def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> V
         model=plan.model.id,
         dtype=request.kv_dtype,
         weights=memory.weights.format or None,
-        gpu=gpu if fit is None else fit.gpu,
+        gpu=node.gpu if fit is None else fit.gpu,
+        gpus=node.gpus if fit is None else fit.gpus,
+        instance=node.instance,
+        layout=layout_of(request.tp, request.pp, request.dp, request.dcp, request.ep),
         bytes_per_token=cache.bytes_per_token,
         cache_total_bytes=cache.total_bytes,
         cache_per_gpu_bytes=cache.per_gpu_bytes,
@@ -374,6 +412,16 @@ def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> V
     )
 
 
+def layout_of(tp: int, pp: int, dp: int, dcp: int, ep: int) -> str | None:
+    """How a model lies on several GPUs, in words; ``None`` on a single one.
+
+    >>> layout_of(1, 1, 8, 1, 8), layout_of(4, 1, 1, 1, 1), layout_of(1, 1, 1, 1, 1)
+    ('dp 8, ep 8', 'tp 4', None)
+    """
+    sizes = {"tp": tp, "pp": pp, "dp": dp, "dcp": dcp, "ep": ep}
+    return ", ".join(f"{name} {size:,}" for name, size in sizes.items() if size > 1) or None
+
+
 def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:
     engine, _, version = engine_of(asked["model"], asked["engine"]).partition("@")
     return Variant(
@@ -382,7 +430,9 @@ def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:
         engine_version=version or None,
         dtype=asked["dtype"],
         weights=asked["weights"],
-        gpu=asked["gpu"],
+        gpu=None if asked["gpu"] is None else asked["gpu"].gpu,
+        gpus=None if asked["gpu"] is None else asked["gpu"].gpus,
+        instance=None if asked["gpu"] is None else asked["gpu"].instance,
         tp=asked["tp"] or 1,
         policy=None if asked["policy"] is None else asked["policy"].text,
         seq=asked["seq"],

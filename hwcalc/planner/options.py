@@ -199,7 +199,7 @@ class _Gpu(TypedDict, total=False):
     gpu: Annotated[str | None, PlanOption(
         "text", "G", "Accelerator: l4, h100-sxm5-80gb, 4xh100; without one: cpu-32gb. Default: none, and no verdict.", complete="gpus",
         helps={
-            "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+            "compare": "Accelerators, or several of each: l4,4xh100,8xmi300x. Default: none, and no verdict.",
             "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
             "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
             "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
@@ -227,6 +227,7 @@ class _Ram(TypedDict, total=False):
 class _Instance(TypedDict, total=False):
     instance: Annotated[str | None, PlanOption(
         "text", "I", "Cloud instance: p5.48xlarge. Its accelerators, all of them.", complete="instances",
+        helps={"compare": "Cloud instances: p5.48xlarge,g6.12xlarge. All accelerators of each."}, lists=("compare",),
         check="A cloud instance type, instead of gpu and gpus.", in_receipt=False, group="hardware",
     )]  # fmt: skip
 
@@ -389,13 +390,13 @@ class PlanOptions(_Load, PlotOptions, total=False):
 
 
 class CompareOptions(
-    _Gpus, _Instance, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Shared, _Assumed,
+    _Gpus, _Layout, _Utilization, _KvMemory, _Margin, _Loaded, _Encoder, _EngineOptions, _Prompt, _Shared, _Assumed,
     _Dimensions, _Revision, _Hub, total=False,
 ):  # fmt: skip
     """Options that have the same value in all plans of a comparison."""
 
 
-class SweepOptions(_Weights, _Engine, CompareOptions, total=False):
+class SweepOptions(_Weights, _Engine, _Instance, CompareOptions, total=False):
     """Options that have the same value in all plans of a sweep."""
 
 

@@ -5,23 +5,30 @@ The rows of several engines: what each stores, what its numbers are, and why the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final
 
+from hwcalc.formulas.record import Record
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
 from hwcalc.report.summary import footnotes
-from hwcalc.report.text import csv_text, filled, how_many
+from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
 from hwcalc.report.view import View
 from hwcalc.text import clean
-from hwcalc.units import human_bytes
+from hwcalc.units import GIB, human_bytes
 
-_ENGINES: Final = ("stores", "cache", "a token", "pool tokens", "verdict", "number", "why it differs")
-_NUMBERS: Final = frozenset({"cache", "a token", "pool tokens"})
-"""Columns of engines' rows with numbers, which stand on the right."""
 _REASONS_WIDTH: Final = 30
 """Characters that reasons need beside the other columns; with fewer they stand below them."""
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
+_NEEDED: Final = "needs"
+_OF_VERDICT: Final = {
+    _NEEDED: "needs: GiB of the fullest GPU",
+    "of": "of: what may be used of it",
+    "at once": "at once: the most sequences of these tokens",
+    "longest": "longest: the most tokens of each",
+}
+"""What the columns of the verdict are."""
+_AS_THE_FORMULAS: Final = "as the formulas"
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
 _NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's own code"
@@ -29,20 +36,15 @@ _ALL_GPUS: Final = "cache: on all GPUs together, each counted as the fullest"
 _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
 _ALWAYS: Final = (
     "a token: what one token more takes of one sequence in the long run",
-    "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache",
+    "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache; where nothing is said, not at all",
     "ratio: the cache in times of the first row's",
 )
-_MEMORY: Final = ("cache", "a token", "ratio", "weights", "total")
-_VERDICT: Final = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
-_SPLIT: Final = ("layers on GPU", "in host memory", "tok/s")
-"""What else is told of engines that may leave a part of a model to the host, which makes it slower."""
 _FREED: Final = "blocks freed"
 _POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
 _TEXTS: Final = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
 _AS_IF: Final = "lacks it: planned as if the engine had the policy; these numbers are assumed.\n"
 _UNKNOWN: Final = "unknown"
-_Rows: TypeAlias = list[Sequence[str]]
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -52,52 +54,180 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def comparison_text(comparison: Comparison, view: View) -> str:
-    """What all variants share, the memory of each, verdicts if an accelerator was named, what failed, and whose config is not as published.
+    """What all variants share, a row for each with its verdict and memory, what failed, and whose config is not as published.
 
-    If the variants' names would make a table too wide, the names get a table of their own, which numbers them, and the other tables show
-    the numbers.
+    Where a line has no room for all columns, those that matter least are left out, which is said; where it has none for the names either,
+    the first of them stands above its rows.
     """
     variants = comparison.variants
-    labels = [{"seq": "tokens", "gpu": "GPU"}.get(name, name) for name in comparison.varying] or ["model"]
-    names = [_names(variant, comparison) for variant in variants]
+    labels, names = _labels(comparison)
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
     beside = any(variant.row is not None for variant in variants)
-    tables = _tables([variants[place] for place in planned], beside=beside)
-    parts = [_shared(comparison, variants[planned[0]]) + "\n"]
-    shown, of_engines = _engine_rows(variants) if beside else ([], [])
-    # Each table by its width: two blanks between columns, nothing wrapped.
-    measured = [(header, [[*names[place], *row] for place, row in zip(planned, rows, strict=True)]) for header, rows in tables]
-    if beside and len(labels) > 1:
-        # What an engine stores may be wrapped, and reasons stand below. The name of an engine alone has room.
-        least = [
-            [*name, max(row[0].split(), key=len, default=""), *row[1:-1]] for name, row in zip(names, of_engines, strict=True)
-        ]
-        measured.append((shown[:-1], least))
-    widths = [
-        sum(max(map(len, column)) + 2 for column in zip([*labels, *header], *rows, strict=True)) - 2 for header, rows in measured
-    ]
-    if view.format == "table" and max(widths) > view.width:
-        parts.append(view.table(["", *labels], [[str(number), *cells] for number, cells in enumerate(names, 1)], right=(0,)))
-        labels, names = [""], [[str(number)] for number in range(1, len(variants) + 1)]
+    columns = _columns(variants, beside=beside)
+    # Every engine has a row beside others, those that cannot run the model too.
+    shown = range(len(variants)) if beside else planned
+    reasons = [_reason(variant) for variant in variants] if beside else []
+    limited = view.format == "table" and view.width < PIPED_WIDTH
+    dropped: list[str] = []
+    titled = False
+    if limited:
+        # A line of its own says why numbers differ; there is none where they do not.
+        reasons = ["" if reason == _AS_THE_FORMULAS else reason for reason in reasons]
+        labels_width = [max(map(len, column)) for column in zip(labels, *(names[place] for place in shown), strict=True)]
+        columns, dropped = _that_fit(columns, view.width - sum(width + _GAP for width in labels_width))
+        if columns and _width(columns) + sum(width + _GAP for width in labels_width) > view.width + _GAP:
+            # The first name has a line of its own.
+            titled = True
+            columns, dropped = _that_fit(
+                _columns(variants, beside=beside), view.width - sum(w + _GAP for w in labels_width[1:]) - _GAP
+            )
+    header = [*(labels[1:] if titled else labels), *(column.title for column in columns)]
+    rows = [[*(names[place][1:] if titled else names[place]), *(column.cells[place] for column in columns)] for place in shown]
+    right = [len(header) - len(columns) + place for place, column in enumerate(columns) if column.right]
+    last = 0
     if beside:
-        # Every engine has a row here, those that cannot run the model too.
-        right = [len(labels) + place for place, title in enumerate(shown) if title in _NUMBERS]
-        named = [[*name, *row] for name, row in zip(names, of_engines, strict=True)]
-        parts.append(view.table([*labels, *shown], named, right=right, last=_REASONS_WIDTH))
-    for header, rows in tables:
-        right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
-        named = [[*names[place], *row] for place, row in zip(planned, rows, strict=True)]
-        parts.append(view.table([*labels, *header], named, right=right))
-    failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
+        header, rows = [*header, "why it differs"], [[*row, reasons[place]] for row, place in zip(rows, shown, strict=True)]
+        last = _REASONS_WIDTH
+    titles = [names[place][0] for place in shown] if titled else ()
+    parts = [_shared(comparison, variants[planned[0]]) + "\n", view.table(header, rows, right=right, last=last, titles=titles)]
     if beside:
-        parts += _meanings(variants, view)
-    elif failed:
-        parts.append(view.table([*labels, "not planned"], failed))
+        parts += _meanings(variants, view, header)
+    else:
+        failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
+        parts += [view.table([*labels, "not planned"], failed)] if failed else []
+        said = _said_of(header)
+        parts += [f"{filled(said, view.width)}\n"] if said and view.format == "table" and not view.quiet else []
+    if dropped and not view.quiet:
+        left_out = f"Left out at this width: {', '.join(dropped)}. All: --format csv."
+        parts.append(f"{filled(left_out, view.width)}\n")
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [_AS_IF] if as_if else []
     pairs = ((variant.model, variant.definition) for variant in variants if variant not in as_if)
     below = footnotes(pairs, view)
     return "\n".join([*parts, *([below] if below else [])])
+
+
+def _said_of(shown: Sequence[str]) -> str:
+    """What the columns of the verdict are, of those that are shown."""
+    return "; ".join(text for title, text in _OF_VERDICT.items() if title in shown)
+
+
+class _Column(Record):
+    """A column of the table: a cell for each variant, and how soon it is left out where there is no room, the highest first; 0 never is."""
+
+    title: str
+    cells: tuple[str, ...]
+    rank: int = 0
+    right: bool = True
+
+
+_GAP: Final = 2
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(max(map(len, (column.title, *column.cells))) + _GAP for column in columns)
+
+
+def _that_fit(columns: Sequence[_Column], room: int) -> tuple[list[_Column], list[str]]:
+    """The columns that so many characters hold, and the titles of those that are left out."""
+    kept, dropped = list(columns), list[str]()
+    while _width(kept) > room + _GAP and any(column.rank for column in kept):
+        least = max(kept, key=lambda column: column.rank)
+        kept.remove(least)
+        dropped.insert(0, least.title)
+    return kept, dropped
+
+
+def _labels(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """The titles of the names by which variants differ, and the names of each variant."""
+    labels = [{"seq": "tokens", "gpu": "runs on"}.get(name, name) for name in comparison.varying] or ["model"]
+    return labels, [_names(variant, comparison) for variant in comparison.variants]
+
+
+def _columns(variants: Sequence[Variant], *, beside: bool) -> list[_Column]:
+    """All columns: the verdict, what is needed of what there is, how many and how long; then what memory goes where, and policies."""
+
+    def column(title: str, cell: Callable[[Variant], str], rank: int = 0, *, right: bool = True) -> list[_Column]:
+        cells = tuple("" if variant.error is not None else cell(variant) for variant in variants)
+        return [_Column(title=title, cells=cells, rank=rank, right=right)] if any(cells) else []
+
+    out: list[_Column] = []
+    if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
+        # Beside engines that split no model, the columns are for a model of which something lies in host memory.
+        split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
+        out += column("layout", lambda variant: variant.layout or "", right=False)
+        out += column("verdict", lambda variant: _UNKNOWN if variant.verdict is None else variant.verdict.text, right=False)
+        out += column(_NEEDED, _needed, 2)
+        out += column("of", lambda variant: _gib(variant.usable_bytes), 3)
+        out += column("at once", lambda variant: how_many(variant.max_batch), 1)
+        out += column("longest", lambda variant: how_many(variant.max_seq), 4)
+        if split:
+            out += column("layers on GPU", _layers_on_gpu, 5)
+            out += column("in host memory", _in_host_memory, 6)
+            out += column("tok/s", _speed, 7)
+    if beside:
+        of_row = {
+            "stores": (lambda row: row.stores, 10, False),
+            "cache": (lambda row: human_bytes(row.all_gpus_bytes), 0 if not out else 5, True),
+            "a token": (lambda row: human_bytes(row.growth_bytes), 11, True),
+            "pool tokens": (
+                _pool_tokens if any(v.row and v.row.pool_tokens is not None for v in variants) else lambda _row: "",
+                12,
+                True,
+            ),
+        }
+        for title, (cell, rank, right) in of_row.items():
+            out += column(title, lambda variant, cell=cell: "" if variant.row is None else cell(variant.row), rank, right=right)
+        out += column("number", lambda variant: _WORDS.get(variant.definition or "", variant.definition or ""), 13, right=False)
+    else:
+        out += column("cache", lambda variant: _size(variant.cache_total_bytes), 8 if out else 0)
+        out += column("a token", lambda variant: _size(variant.bytes_per_token), 11)
+    out += column("ratio", lambda variant: "" if variant.cache_ratio is None else f"{variant.cache_ratio:.2f}", 14)
+    out += column("weights", lambda variant: _size(variant.weights_bytes), 9)
+    out += column("total", lambda variant: _size(variant.total_bytes), 15)
+    if any(variant.policy is not None for variant in variants):
+        paged = any(variant.blocks_freed is not None for variant in variants)
+        titles = [title for title in _POLICY if paged or title != _FREED]
+        for place, title in enumerate(titles):
+            cell = lambda variant, place=place: _policy(variant, titles)[place]  # noqa: E731
+            out += column(title, cell, 0 if title == "in all" else 4 + place, right=title not in _TEXTS)
+    return out
+
+
+def _needed(variant: Variant) -> str:
+    """GiB that the fullest GPU needs; both ends where the verdict depends on them."""
+    verdict, low, high = variant.verdict, variant.total_per_gpu_low_bytes, variant.total_per_gpu_high_bytes
+    if verdict is not None and not verdict.certain and low is not None and high is not None:
+        return f"{_gib(low)} to {_gib(high)}"
+    return _gib(variant.total_per_gpu_bytes)
+
+
+def _gib(count: int | None) -> str:
+    return _UNKNOWN if count is None else f"{count / GIB:,.2f}"
+
+
+def _layers_on_gpu(variant: Variant) -> str:
+    return "" if variant.all_layers is None else f"{variant.gpu_layers:,} of {variant.all_layers:,}"
+
+
+def _in_host_memory(variant: Variant) -> str:
+    return "" if variant.host_bytes is None else human_bytes(variant.host_bytes) if variant.host_bytes else "-"
+
+
+def _speed(variant: Variant) -> str:
+    speed = variant.decode_tokens_per_s_bound if variant.fits else None
+    return "" if speed is None else f"{speed:,.3g}" if speed < 100 else f"{speed:,.0f}"
+
+
+def _pool_tokens(row: EngineRow) -> str:
+    return "no pool" if row.pool_is is None else "" if row.pool_tokens is None else f"{row.pool_tokens:,}"
+
+
+def _reason(variant: Variant) -> str:
+    """Why the numbers of an engine are not those of the formulas, or why there are none."""
+    if variant.row is None:
+        return f"cannot: {variant.error}"
+    return _why(variant.row, exact=variant.definition == Definition.EXACT)
 
 
 def _shared(comparison: Comparison, first: Variant) -> str:
@@ -110,8 +240,8 @@ def _shared(comparison: Comparison, first: Variant) -> str:
         "dtype": f"KV {first.dtype}" if first.row is None else "",
         "weights": f"weights {first.weights}" if first.weights is not None and formats == {first.weights} else "",
         "engine": _engine(first, comparison),
-        "gpu": first.gpu or "",
-        "tp": f"tp {first.tp}" if first.tp > 1 else "",
+        "gpu": _node(first) or "",
+        "tp": first.layout if first.layout and first.gpu is None else "",
         "policy": first.policy or "",
     }
     return clean(" · ".join(word for name, word in words.items() if word and name not in comparison.varying))
@@ -121,11 +251,17 @@ def _names(variant: Variant, comparison: Comparison) -> list[str]:
     """The values by which this variant differs from the others."""
     cells = []
     for name in comparison.varying:
-        value = _engine(variant, comparison) if name == "engine" else getattr(variant, name)
+        value = _engine(variant, comparison) if name == "engine" else _node(variant) if name == "gpu" else getattr(variant, name)
         if value is None:
             value = "none" if name == "policy" else "default"
         cells.append(f"{value:,}" if isinstance(value, int) else str(value))
     return cells or [variant.model]
+
+
+def _node(variant: Variant) -> str | None:
+    """The instance, or the accelerator and how many."""
+    several = variant.gpus is not None and variant.gpus > 1
+    return variant.instance or (f"{variant.gpus} x {variant.gpu}" if several else variant.gpu)
 
 
 def _engine(variant: Variant, comparison: Comparison) -> str:
@@ -135,35 +271,12 @@ def _engine(variant: Variant, comparison: Comparison) -> str:
     return f"{variant.engine}@{variant.engine_version}" if several and variant.engine_version else variant.engine
 
 
-def _engine_rows(variants: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:
-    """The header and the cells of each engine; pools and verdicts are left out where no accelerator and no budget was given."""
-    rows = []
-    for variant in variants:
-        row = variant.row
-        if row is None:
-            rows.append(["", "", "", "", "", "", f"cannot: {variant.error}"])
-            continue
-        pool = "" if row.pool_tokens is None else f"{row.pool_tokens:,}"
-        verdict = "" if variant.verdict is None else variant.verdict.text
-        number = _WORDS.get(variant.definition or "", variant.definition or "")
-        why = _why(row, exact=variant.definition == Definition.EXACT)
-        sizes = (human_bytes(row.all_gpus_bytes), human_bytes(row.growth_bytes))
-        rows.append([row.stores, *sizes, "no pool" if row.pool_is is None else pool, verdict, number, why])
-    without = set()
-    if all(variant.row is None or variant.row.pool_tokens is None for variant in variants):
-        without.add("pool tokens")
-    if all(variant.verdict is None for variant in variants):
-        without.add("verdict")
-    places = [place for place, title in enumerate(_ENGINES) if title not in without]
-    return [_ENGINES[place] for place in places], [[cells[place] for place in places] for cells in rows]
-
-
 def _why(row: EngineRow, *, exact: bool) -> str:
     """Why the bytes are not those of the formulas, the largest causes first."""
     if row.reasons is None:
         return "not said for unlike lengths"
     if not row.reasons:
-        return "these are the formulas" if exact else "as the formulas"
+        return "these are the formulas" if exact else _AS_THE_FORMULAS
     causes = [
         f"{cause.words} ({'+' if cause.bytes > 0 else '-'}{human_bytes(abs(cause.bytes))})" for cause in row.reasons[:_MOST]
     ]
@@ -171,8 +284,10 @@ def _why(row: EngineRow, *, exact: bool) -> str:
     return "; ".join(causes) + (f"; and {more:,} more" if more > 0 else "")
 
 
-def _meanings(variants: Sequence[Variant], view: View) -> list[str]:
-    """A table of what the numbers of each engine are, once; and what the columns are: a line each, or a paragraph of Markdown."""
+def _meanings(variants: Sequence[Variant], view: View, shown: Sequence[str]) -> list[str]:
+    """A table of what the numbers of each engine are, once, where no screen limits it; and what the shown columns are: a line each, or a
+    paragraph of Markdown.
+    """
     rows = {variant.engine: variant.row for variant in variants if variant.row is not None}
     header, cells = ["engine", "its cache is"], [[name, row.cache_is] for name, row in rows.items()]
     pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
@@ -180,52 +295,14 @@ def _meanings(variants: Sequence[Variant], view: View) -> list[str]:
         header.append("its pool tokens are")
         cells = [[*cell, row.pool_is or "no pool"] for cell, row in zip(cells, rows.values(), strict=True)]
     several = any(variant.row is not None and variant.row.all_gpus_bytes != variant.cache_total_bytes for variant in variants)
-    lines = [_NUMBER, *([_ALL_GPUS] if several else []), *_ALWAYS, *([_POOL_TOKENS] if pools else [])]
+    meant = {"number": _NUMBER, **dict(zip(("a token", "why it differs", "ratio"), _ALWAYS, strict=True))}
+    lines = [said] if (said := _said_of(shown)) else []
+    lines += [*([_ALL_GPUS] if several else []), *(meant[title] for title in meant if title in shown)]
+    lines += [_POOL_TOKENS] if pools and "pool tokens" in shown else []
     if view.format == "markdown":
         return [view.table(header, cells), f"{'; '.join(lines)}.\n"]
-    return [view.table(header, cells), "".join(f"{filled(line, view.width)}\n" for line in lines)]
-
-
-def _tables(variants: Sequence[Variant], *, beside: bool) -> list[tuple[Sequence[str], _Rows]]:
-    """The header and the cells of each table of what was planned: the answer first, then where it comes from.
-
-    ``beside``: the row of an engine has the cache and the verdict already.
-    """
-    tables: list[tuple[Sequence[str], _Rows]] = []
-    if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
-        # Beside engines that split no model, the columns are for a model of which something lies in host memory.
-        split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
-        titles = [title for title in _VERDICT if not (beside and title == "verdict")]
-        rows: _Rows = [_verdict(variant, beside=beside, split=split) for variant in variants]
-        tables.append(([*titles, *(_SPLIT if split else ())], rows))
-    memory: _Rows = []
-    for variant in variants:
-        ratio = "" if variant.cache_ratio is None else f"{variant.cache_ratio:.2f}"
-        sizes = [] if beside else [_size(variant.cache_total_bytes), _size(variant.bytes_per_token)]
-        memory.append([*sizes, ratio, _size(variant.weights_bytes), _size(variant.total_bytes)])
-    tables.append((_MEMORY[2:] if beside else _MEMORY, memory))
-    if any(variant.policy is not None for variant in variants):
-        paged = any(variant.blocks_freed is not None for variant in variants)
-        titles = [title for title in _POLICY if paged or title != _FREED]
-        tables.append((titles, [_policy(variant, titles) for variant in variants]))
-    return tables
-
-
-def _verdict(variant: Variant, *, beside: bool, split: bool) -> list[str]:
-    """What a GPU needs and may use, the verdict, the limits; then where the layers lie, and the bound on the speed of what runs."""
-    verdict, low, high = variant.verdict, variant.total_per_gpu_low_bytes, variant.total_per_gpu_high_bytes
-    needed = _size(variant.total_per_gpu_bytes)
-    if verdict is not None and not verdict.certain and low is not None and high is not None:
-        # Both ends of the estimate, as the verdict depends on them.
-        needed = f"{human_bytes(low)} to {human_bytes(high)}"
-    cells = [needed, _size(variant.usable_bytes), *([] if beside else [_UNKNOWN if verdict is None else verdict.text])]
-    cells += [how_many(variant.max_seq), how_many(variant.max_batch)]
-    if split:
-        layers = "" if variant.all_layers is None else f"{variant.gpu_layers:,} of {variant.all_layers:,}"
-        host = "" if variant.host_bytes is None else human_bytes(variant.host_bytes) if variant.host_bytes else "-"
-        speed = variant.decode_tokens_per_s_bound if variant.fits else None
-        cells += [layers, host, "" if speed is None else f"{speed:,.3g}" if speed < 100 else f"{speed:,.0f}"]
-    return cells
+    told = "".join(f"{filled(line, view.width)}\n" for line in lines)
+    return [told] if view.width < PIPED_WIDTH else [view.table(header, cells), told]
 
 
 def _policy(variant: Variant, titles: Sequence[str]) -> list[str]:

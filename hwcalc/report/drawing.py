@@ -236,7 +236,8 @@ def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = (
     sized = _sized([row[:-1] for row in rows], width, frozenset(right))
     parts: list[Piece] = []
     for row in rows:
-        parts += [Grid(columns=sized, rows=(tuple(row[:-1]),), gap=BETWEEN), indented(row[-1])]
+        parts.append(Grid(columns=sized, rows=(tuple(row[:-1]),), gap=BETWEEN))
+        parts += [indented(row[-1])] if row[-1].plain else []
     return parts
 
 
@@ -298,12 +299,44 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     return [Grid(columns=columns, rows=tuple(zip(labels, texts, strict=True)), gap=BETWEEN)]
 
 
+def _titled(
+    lines: Sequence[Sequence[Text]], titles: Sequence[str], *, width: int, right: Iterable[int], below: bool
+) -> list[Piece]:
+    """A header and rows below their titles, indented; with ``below`` the last cell of each row is a paragraph below the others."""
+    cells = [line[:-1] if below else line for line in lines]
+    sized = (Column(width=0), *_sized(cells, width - BETWEEN, frozenset(right)))
+    parts: list[Piece] = []
+    before = ""
+    for title, line, row in zip(("", *titles), lines, cells, strict=True):
+        if title != before:
+            parts.append(Text(clean(cut(title, LONGEST_MESSAGE)), style="bold"))
+            before = title
+        parts.append(Grid(columns=sized, rows=((Text(), *row),), gap=BETWEEN))
+        if below and line is not lines[0] and line[-1].plain:
+            parts.append(
+                Grid(
+                    columns=(Column(width=2 * BETWEEN, folds=False), Column(least=longest_word(line[-1]))),
+                    rows=((Text(), line[-1]),),
+                )
+            )
+    return parts
+
+
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, color: bool, width: int, right: Iterable[int], last: int
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    color: bool,
+    width: int,
+    right: Iterable[int],
+    last: int,
+    titles: Sequence[str] = (),
 ) -> str:
     """Rows as text, as :meth:`hwcalc.report.view.View.table` says it."""
     cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
     lines = [[Text(title, style="bold") for title in header], *cells]
+    if titles:
+        return rendered(_titled(lines, titles, width=width, right=right, below=bool(last)), color=color, width=width)
     *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
     below = last and min(last, longest) > width - sum(one + BETWEEN for one in others)
     parts = over(lines, width=width, right=right) if below else [columns(lines, width=width, right=right)]

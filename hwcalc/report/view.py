@@ -23,10 +23,19 @@ class View(Record):
     width: int = PIPED_WIDTH
     detail: Detail = "usual"
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[int] = (), last: int = 0) -> str:
+    def table(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: Iterable[int] = (),
+        last: int = 0,
+        titles: Sequence[str] = (),
+    ) -> str:
         """Rows in the chosen format; the columns in ``right`` are aligned right, and no word is cut, whatever the width.
 
-        In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more.
+        In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more. ``titles`` has
+        a line for each row that stands above it, once for all rows in a run that have the same.
         """
         if self.format == "csv":
             return csv_text(header, rows)
@@ -34,7 +43,7 @@ class View(Record):
             return markdown_table(header, rows, right=right)
         from hwcalc.report.drawing import table
 
-        return table(header, rows, color=self.color, width=self.width, right=right, last=last)
+        return table(header, rows, color=self.color, width=self.width, right=right, last=last, titles=titles)
 
     def paragraphs(self, lines: Iterable[str]) -> str:
         """Lines as a Markdown list, or as paragraphs with a hanging indent."""

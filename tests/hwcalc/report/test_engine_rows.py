@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from hwcalc import compare, plan
 from hwcalc.engines import ENGINES
+from hwcalc.errors import UsageError
 from hwcalc.report.schema import json_schema
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
@@ -159,13 +160,47 @@ def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
     assert "on all GPUs together" in ranks
 
 
-def test_several_models_are_numbered_where_their_names_leave_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line is longer than the terminal."""
-    monkeypatch.setenv("COLUMNS", "80")
-    out = run(capsys, "compare", GPT, QWEN, "--engine", "vllm,sglang", "--seq", "8k", "--gpu", "h100")[1]
+def test_a_model_stands_above_its_rows_where_its_name_leaves_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One table with the verdict, in which no line is longer than the terminal; what is left out is named."""
+    monkeypatch.setenv("COLUMNS", "60")
+    llama = "meta-llama/Llama-3.3-70B-Instruct"
+    out = run(capsys, "compare", GPT, llama, "--engine", "vllm", "--seq", "8k", "--gpu", "4xh100,8xh200")[1]
 
-    assert max(map(len, out.splitlines())) <= 80
-    assert "4  Qwen/Qwen3-8B       sglang" in out
+    assert max(map(len, out.splitlines())) <= 60
+    lines = out.splitlines()
+    place = lines.index(llama)
+    assert lines[place + 1].split()[:6] == ["4", "x", "h100-sxm5-80gb", "tp", "4", "fits"]
+    assert lines[place + 2].startswith("  8 x h200-sxm-141gb")
+    assert "Left out at this width: " in out
+
+
+def test_nodes_of_unlike_size_stand_side_by_side(capsys: Capture) -> None:
+    """Each with its number of GPUs, in the layout that a plan of it has, and with the plan's verdict and most sequences."""
+    options: dict[str, Any] = {"engine": "vllm", "seq": "16k", "batch": 50}
+    nodes = ("4xh100", "8xh200", "8xmi300x", "2xl40s")
+    found = compare([DEEPSEEK, GPT], gpu=",".join(nodes), **options)
+
+    assert found.varying == ("model", "gpu")
+    for variant, (model, node) in zip(found.variants, [(m, n) for m in (DEEPSEEK, GPT) for n in nodes], strict=True):
+        alone = plan(model, gpu=node, **options)
+        assert alone.fit is not None
+        assert (variant.gpu, variant.gpus) == (alone.fit.gpu, alone.fit.gpus)
+        assert (variant.tp, variant.max_batch, variant.verdict) == (alone.request.tp, alone.fit.max_batch, alone.fit.verdict)
+    assert found.variants[1].layout == "dp 8, ep 8"
+    out = run(capsys, "compare", DEEPSEEK, "--gpu", "8xh200,h100", "--engine", "vllm", "--seq", "16k")[1]
+    assert "8 x h200-sxm-141gb  dp 8, ep 8" in out or "8 x h200-sxm-141gb  tp 8" in out
+
+
+def test_instances_stand_side_by_side() -> None:
+    """All accelerators of each, by the instance's name."""
+    found = compare(QWEN, instance="p5.48xlarge,g6.12xlarge", engine="vllm", seq="8k")
+
+    assert [(one.instance, one.gpu, one.gpus) for one in found.variants] == [
+        ("p5.48xlarge", "h100-sxm5-80gb", 8),
+        ("g6.12xlarge", "l4", 4),
+    ]
+    with pytest.raises(UsageError, match="both name the accelerator"):
+        compare(QWEN, instance="p5.48xlarge", gpu="l4", seq="8k")
 
 
 def test_dimensions_alone_are_a_model(capsys: Capture) -> None:
