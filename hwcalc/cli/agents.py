@@ -7,6 +7,7 @@ document of the command of the same name, with that command's text beside it.
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,12 +15,13 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.cli.options import OUTPUT, Option, command
 from hwcalc.cli.output import Answer, answer_lists, view_of, write
+from hwcalc.documents import dumps
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.options import ROWS
 from hwcalc.planner.values import TYPES
 from hwcalc.report.view import View
-from hwcalc.text import shown
+from hwcalc.text import lines_for, shown
 
 _MODEL: Final = {
     "description": "A Hub id (org/name), a folder, a config.json or GGUF file, or the config itself as an object.",
@@ -144,14 +146,16 @@ def _checked(file: Mapping[str, Any]) -> Any:
     """The judgement of a check file that was given as an object. It has no folder: paths of models are those of the server."""
     from hwcalc.check.file import parse_check_file
     from hwcalc.check.run import CheckOptions, run_checks
-    from hwcalc.documents import dumps
 
     options = CheckOptions(lock="ignore")
-    return run_checks([parse_check_file(dumps(file), "-")], options)
+    # NaN, which is no JSON, is a word to the reader of check files, and refused by it.
+    return run_checks([parse_check_file(json.dumps(file, indent=2), "-")], options)
 
 
 def call(name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The document and the text with which a tool answers. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
+    """The document and the text with which a tool answers, as harmless as what a command writes. Raises a subclass of
+    :class:`~hwcalc.errors.KvplanError`.
+    """
     known = tools()
     if name not in known:
         raise UsageError(f"there is no tool {shown(name, 40)}.", hint=f"Known: {', '.join(known)}.")
@@ -163,7 +167,8 @@ def call(name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     if missing:
         raise UsageError(f"{name} needs {missing[0]}.", hint="See the schema of its arguments.")
     result = tool.function(**arguments)
-    return result.to_dict(), tool.text(result, View(format="table", quiet=False, color=False, width=100, detail="brief"))
+    text = tool.text(result, View(format="table", quiet=False, color=False, width=100, detail="brief"))
+    return json.loads(dumps(result.to_dict())), lines_for(text)
 
 
 def server() -> Any:

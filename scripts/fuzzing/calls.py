@@ -16,7 +16,7 @@ from scripts.fuzzing.gguf_files import damaged_gguf, models
 from scripts.fuzzing.mutate import HOSTILE, damaged, damaged_text, encoded, strange
 from scripts.fuzzing.words import ENGINES, GPUS, VALUES
 
-__all__ = ["called_library", "library", "opened_file", "stream"]
+__all__ = ["called_library", "called_tool", "library", "opened_file", "stream", "tool"]
 
 _ODD_TOKENS: Final = ("1", "8", "4k", "32k", "131072", "1m", "0", "-1", "x", "1e30", "10**9")
 _TAKEN: Final = (
@@ -70,6 +70,55 @@ def stream(chance: random.Random, configs: Sequence[Mapping[str, Any]]) -> Case:
         return Case(family="stream", words=("load_model",), files={"x.gguf": damaged_gguf(chance)})
     text = damaged_text(json.dumps(chance.choice(configs)), chance, chance.choice((1, 2, 5)))
     return Case(family="stream", words=("load_model",), files={"config.json": encoded(text)})
+
+
+_CHECKS: Final[Mapping[str, Any]] = {
+    "schema_version": 1,
+    "defaults": {"engine": "vllm", "gpu": "l4"},
+    "checks": [
+        {"name": "chat", "model": "Qwen/Qwen3-1.7B", "seq": "16k", "concurrency": 2, "dtype": "fp8", "headroom": "1%"},
+        {"model": "Qwen/Qwen3-8B", "engine": "reference", "gpu": None, "seq": "32k", "max_bytes_per_token": "512KiB"},
+    ],
+}
+
+
+def tool(chance: random.Random, configs: Sequence[Mapping[str, Any]]) -> Case:
+    """What an agent asks of ``kvplan mcp``: a tool and its arguments, any JSON."""
+    name = chance.choices(("plan", "explain", "compare", "check", "fit", "recommend", "nosuch"), (40, 15, 15, 20, 4, 5, 1))[0]
+    model: Any = (
+        chance.choice(configs) if chance.random() < 0.5 else chance.choice(("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", "nosuch/x"))
+    )
+    arguments: dict[str, Any] = {"offline": True, "seq": chance.choice(_ODD_TOKENS[:6])}
+    arguments |= {key: chance.choice(values) for key, share, values in _TAKEN if chance.random() < share * 0.6}
+    if name == "check":
+        arguments = {"file": _CHECKS}
+    elif name == "compare":
+        arguments |= {"models": [model, "Qwen/Qwen3-1.7B"] if chance.random() < 0.7 else model}
+    elif name in {"fit", "recommend"}:
+        # All models or all hardware take as long as they say.
+        arguments = {"offline": True, "gpu": chance.choice(GPUS), "limit": 3}
+        arguments |= {"models": "qwen3-1.7b"} if name == "fit" else {"model": model}
+    else:
+        arguments["model"] = model
+    arguments = damaged(arguments, chance, [*configs[:20], arguments], chance.choice((0, 1, 1, 2, 4)))
+    if (
+        name != "check"
+        and isinstance(arguments, dict)
+        and ("models" if name == "fit" else "gpu") not in arguments
+        and name in {"fit", "recommend"}
+    ):
+        arguments |= {"gpu": "l4", "models": "qwen3-1.7b"} if name == "fit" else {"gpu": "l4"}
+    return Case(family="tool", words=(name, json.dumps(arguments)), files={})
+
+
+def called_tool(case: Case) -> str:
+    """The text with which a case of :func:`tool` is answered. Raises what the library raises."""
+    from hwcalc.cli.agents import call
+
+    name, arguments = case.words
+    document, text = call(name, json.loads(arguments))
+    json.dumps(document)
+    return text
 
 
 def called_library(case: Case) -> None:

@@ -265,6 +265,11 @@ def stream(chance: random.Random) -> Case:
     return calls.stream(chance, configs())
 
 
+def tool(chance: random.Random) -> Case:
+    """A request of an agent to ``kvplan mcp``."""
+    return calls.tool(chance, configs())
+
+
 def hub(chance: random.Random) -> Case:
     """A model of a Hub that answers what no Hub should."""
     rows, end = _tensors(chance, chance.randrange(6))
@@ -340,7 +345,7 @@ def links(chance: random.Random) -> Case:
     return Case(family="links", words=words, files=files, links=linked, pipes=piped)
 
 
-CALLED: Final = frozenset({"hub", "keywords", "library", "page", "stream"})
+CALLED: Final = frozenset({"hub", "keywords", "library", "page", "stream", "tool"})
 """Kinds of input that are no command line alone."""
 
 FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
@@ -355,6 +360,7 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "picture": picture,
     "library": library,
     "stream": stream,
+    "tool": tool,
     "keywords": keywords,
     "hub": hub,
     "page": page,
@@ -363,7 +369,7 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "library": 480, "stream": 180, "keywords": 150, "page": 60,
+    "library": 470, "stream": 180, "keywords": 140, "page": 60, "tool": 20,
     "config": 50, "gguf": 20, "check": 12, "header": 10, "weights": 8, "log": 10, "links": 8, "hub": 5, "profile": 3, "arguments": 3,
     "picture": 1,
 }  # fmt: skip

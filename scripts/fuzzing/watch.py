@@ -19,7 +19,7 @@ from typing import Final
 from hwcalc.cli import main
 from hwcalc.files import SUFFIX
 from hwcalc.formulas.record import Record
-from scripts.fuzzing.calls import called_library, opened_file
+from scripts.fuzzing.calls import called_library, called_tool, opened_file
 from scripts.fuzzing.case import CONFIG_HOME, OUTSIDE, Case, write_files
 from scripts.fuzzing.keywords import CHECKS, VALUES, call
 from scripts.fuzzing.mutate import SECRET
@@ -70,7 +70,7 @@ _TOLD: Final = SECRET[:26]
 _LARGEST_OUTPUT: Final = 50 * 1000**2
 _USUAL_LOOP_SECONDS: Final = 0.0008
 """What 20,000 additions in Python take where nothing else runs, on processors of 2020 and later."""
-_FROM_MEMORY: Final = frozenset({"library", "page", "stream"})
+_FROM_MEMORY: Final = frozenset({"library", "page", "stream", "tool"})
 """Families that read no file and write none."""
 _PIPE_SECONDS: Final = 0.2
 """How long the program waits for the other end of a pipe while it is fuzzed. Nobody is there, and its own five seconds are idle."""
@@ -160,6 +160,8 @@ def started(case: Case) -> int:
         return _status_of(lambda: _called(*case.words))
     if case.family in {"library", "stream"}:
         return _status_of(lambda: called_library(case) if case.family == "library" else opened_file(case))
+    if case.family == "tool":
+        return _status_of(lambda: print(called_tool(case)))
     if case.family == "page":
         reply = asked_page(case.stdin)
         print("no answer" if not reply else reply[:12].decode("latin-1"))

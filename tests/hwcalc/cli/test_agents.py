@@ -11,9 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import hwcalc
-from hwcalc.cli.agents import server, tools
+from hwcalc.cli.agents import call, server, tools
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
+from tests.tiny_configs import TINY_LLAMA
 
 mcp = pytest.importorskip("mcp")
 CHECKS = {
@@ -113,6 +114,31 @@ def test_errors_are_answers(name: str, arguments: Mapping[str, Any], words: str)
     assert words in answer.content[0].text
     assert "hf_secret" not in answer.content[0].text
     assert "internal" not in answer.content[0].text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e400, 10**400, "\ud800", [[]], {"a": []}])
+@pytest.mark.parametrize("key", ["seq", "concurrency", "model", "headroom"])
+def test_checks_of_any_value(key: str, value: Any) -> None:
+    """JSON libraries read NaN and infinity, which JSON has not: they are faults of the file like others."""
+    with pytest.raises(hwcalc.KvplanError):
+        call("check", {"file": {"schema_version": 1, "checks": [{"model": QWEN, "seq": 8, key: value}]}})
+
+
+def test_what_an_agent_gets_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As what a command writes: no line is a command to a runner of CI jobs, and no token is repeated."""
+    monkeypatch.setenv("HF_TOKEN", "the-token-of-this-test-0123456789")
+    method = "x\n::stop-commands::x\x1b[2J the-token-of-this-test-0123456789"
+    config = {**TINY_LLAMA, "quantization_config": {"quant_method": method}}
+    for name, arguments in {
+        "explain": {"model": config, "seq": 8},
+        "compare": {"models": [config, {**config, "_name_or_path": method}], "seq": 8},
+    }.items():
+        answer = asked(name, arguments)
+        text = answer.content[0].text
+        assert answer.is_error is False, text
+        assert "the-token" not in text + json.dumps(answer.structured_content)
+        assert "\x1b" not in text
+        assert not [line for line in text.splitlines() if line.lstrip().startswith("::")]
 
 
 def test_without_the_package(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
