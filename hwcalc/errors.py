@@ -63,6 +63,8 @@ class ConfigError(KvplanError, ValueError):
     type = "bad-config"
     command: tuple[str, str] | None = None
     """A command line in the hint, and the value of ``--assume`` by which it differs from the one that was typed."""
+    written: str | None = None
+    """Options in the hint that write layers down, in place of the model."""
 
 
 class LogError(KvplanError, ValueError):

@@ -79,6 +79,12 @@ NO_WEIGHTS: Final = "weights-not-given"
 EXAMPLE_PARAMETERS: Final = "--parameters 70B"
 """The option that gives them, with a number to change."""
 
+WRITTEN: Final = "written-layers"
+"""The code of the note that the layers were written down by hand. An engine has no class for such a model."""
+
+EXAMPLE_LAYERS: Final = "18*mamba2(heads=64, head_dim=64, d_state=128, conv=4) + 6*sliding(kv_heads=4, head_dim=128, window=1024)"
+"""Layers as they are written down."""
+
 UNREAD_KEYS: Final = "unread-keys"
 """The code of the note that names keys which bear on the cache and were left out of account. A plan shows it as a warning."""
 

@@ -160,6 +160,9 @@ def _command(name: str, words: Sequence[str] | None = None) -> Any:
                 typed = typed_again(name, values["model"], {**values, "assume": assumed})
                 if typed:
                     error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
+            if error.written is not None and name in _OF_ONE_MODEL:
+                typed = typed_again(name, None, {**values, "assume": None})
+                error.hint = error.hint.replace(f"kvplan {error.written}", f"{typed} {error.written}")
             raise
         wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
         return replace(result, color=True) if wanted and not result.json else result

@@ -47,13 +47,21 @@ _COUNTED = "published parameters are all numbers of the files, with scales, buff
             "flag",
             group="model",
         ),
+        Option(
+            "kinds",
+            ("--kinds",),
+            "",
+            "List the kinds of layers, with the parameters that --layers-of takes for each.",
+            "flag",
+            group="model",
+        ),
         *(option for option in PLANNING if option.name in {"revision", "token", "endpoint"}),
         *OUTPUT,
     ),
     {
         "All of them": "kvplan models",
         "Those with these words in id or type": "kvplan models qwen3 coder",
-        "For a script": "kvplan models llama --json",
+        "What layers can be written down with": "kvplan models --kinds mamba",
     },
 )
 def models(
@@ -61,6 +69,7 @@ def models(
     search: Sequence[str] | None,
     refresh: bool,
     types: bool,
+    kinds: bool,
     revision: str | None,
     token: str | None,
     endpoint: str | None,
@@ -74,8 +83,12 @@ def models(
     if refresh:
         return _refreshed(search or (), view, revision=revision, token=token, endpoint=endpoint)
     words = " ".join(search or ())
+    if types and kinds:
+        raise UsageError("--types and --kinds are two lists.", hint="Give one of them.")
     if types:
         return _types(words, view)
+    if kinds:
+        return _kinds(words, view)
     from hwcalc.sources.listing import list_known_models
 
     found = list_known_models(words)
@@ -144,6 +157,29 @@ def _types(words: str, view: View) -> Answer:
 
     text = view.table(("type", "layers"), [(row.model_type, ", ".join(row.families)) for row in found])
     remarks = (plural(len(found), "type"), "To read a config as one of them: kvplan MODEL --assume TYPE")
+    return Answer(text=text, remarks=() if view.quiet else remarks)
+
+
+def _kinds(words: str, view: View) -> Answer:
+    """Every kind of layer with its parameters. All ``words`` must occur in its names or in what it keeps."""
+    from hwcalc.formulas import KINDS
+    from hwcalc.parsers.written import kinds_described, signature
+
+    texts = ((row, " ".join((*row.names, row.keeps)).lower()) for row in kinds_described())
+    found = [row for row, text in texts if all(word in text for word in words.lower().split())]
+    if view.format == "json":
+        return answer_lists(kinds=found)
+    if not found:
+        message = f"no kind of layer has {shown(words, 60)} in its names or in what it keeps."
+        raise ModelNotFoundError(message, hint="List all of them: kvplan models --kinds")
+    from hwcalc.report.text import plural
+
+    rows = [(row.names[0], signature(KINDS[row.kind]), row.keeps) for row in found]
+    text = view.table(("kind", "parameters", "keeps"), rows)
+    remarks = (
+        plural(len(found), "kind"),
+        "To write a model of them: kvplan --layers-of '12*KIND(PARAMETER=N, ...) + 4*KIND(...)' --seq 32k",
+    )
     return Answer(text=text, remarks=() if view.quiet else remarks)
 
 

@@ -314,7 +314,7 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
 def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[PageModel, ...]:
     """The models, each with a name of its own. Without any it is the bare equation."""
     if isinstance(models, (list, tuple)) and not models:
-        return (_page_model(load(None, asked.access, dimensions={**EQUATION, **asked.dimensions}), None, asked),)
+        return (_page_model(load(None, asked.access, dimensions=_equation(asked)), None, asked),)
     given = each_model(models)
     if len(given) > MOST_MODELS:
         raise UsageError(
@@ -338,6 +338,11 @@ def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[Page
     return tuple(named.values())
 
 
+def _equation(asked: Asked) -> dict[str, Any]:
+    """The dimensions of a page without a model, or its layers."""
+    return asked.dimensions if "layers_of" in asked.given else {**EQUATION, **asked.dimensions}
+
+
 def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     """The model with the words that name it on a command line."""
     kept = {name for name in asked.given if name in _FIXED} | {row.name for row in OPTIONS if row.reads_model}
@@ -345,7 +350,7 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     line = command_line(spec, {}, model=given, asked=Asked(values=values))
     own = asked.dimensions
     if given is None:
-        own = {**EQUATION, **asked.dimensions}
+        own = _equation(asked)
         line = line.changed(**own)
     changed = with_dimensions(cast("ModelLike | None", given), asked.access, own, revision=asked.revision, assume=asked.assume)
     word = line.model

@@ -104,7 +104,7 @@ def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -
 
 
 def models_or_equation(
-    given: ModelLike | Sequence[ModelLike] | None, dimensions: Mapping[str, int]
+    given: ModelLike | Sequence[ModelLike] | None, dimensions: Mapping[str, Any]
 ) -> tuple[ModelLike | None, ...]:
     """The models of an argument; where it names none and ``dimensions`` are given, ``None``, which is the bare equation."""
     none = given is None or (isinstance(given, (str, list, tuple)) and not given)

@@ -57,7 +57,7 @@ def load(
     revision: str | None = None,
     assume: str | None = None,
     headers: bool = True,
-    dimensions: Mapping[str, int] | None = None,
+    dimensions: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
     """As :func:`load_model`, with options that were already parsed.
 
@@ -86,12 +86,14 @@ def load(
 
 
 def with_dimensions(
-    model: ModelLike | None, access: Access, given: Mapping[str, int], *, revision: str | None = None, assume: str | None = None
+    model: ModelLike | None, access: Access, given: Mapping[str, Any], *, revision: str | None = None, assume: str | None = None
 ) -> Callable[[Mapping[str, int]], ModelSpec] | None:
     """Makes the model with the ``given`` dimensions and others, again and again; its description is read once, when it is first needed.
 
-    ``None`` for a model that can be read only once, or was read already.
+    ``None`` for a model that can be read only once, or was read already, and for layers that are written down.
     """
+    if "layers_of" in given:
+        return None
     if model is None:
         return lambda dimensions: _equation({**given, **dimensions})
     if not isinstance(model, (str, os.PathLike, Mapping)) or model == "-":
@@ -102,7 +104,7 @@ def with_dimensions(
     return lambda dimensions: changed_model(described(), {**given, **dimensions}, assume)
 
 
-def _equation(dimensions: Mapping[str, int]) -> ModelSpec:
+def _equation(dimensions: Mapping[str, Any]) -> ModelSpec:
     from hwcalc.parsers.dimensions import EXAMPLE, equation_model
 
     if not dimensions:

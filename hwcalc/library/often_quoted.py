@@ -117,7 +117,8 @@ def _symbols(plan: Plan, opened: Occupancy) -> dict[str, int | float]:
     """The model's numbers by the names of the formulas, as a reader of its config would put them in: those of most of its layers."""
     groups, roles = opened.stack.groups, opened.dtypes.roles
     out: dict[str, int | float] = {"layers": len(opened.stack), "seq": opened.tokens, "batch": opened.batch}
-    for group in sorted(groups, key=lambda one: -one.count):
+    # A config's head_dim is that of its attention, though more layers may keep states of heads.
+    for group in sorted(groups, key=lambda one: ("num_key_value_heads" not in one.kind.dims(), -one.count)):
         if group.kind.name == "cross_attention":
             continue
         out = group.kind.dims() | out if "num_attention_heads" in group.kind.dims() or "d_state" in group.kind.dims() else out

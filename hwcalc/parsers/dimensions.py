@@ -8,36 +8,34 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, KvplanError, UsageError
-from hwcalc.formulas.weights import Block, Weight, WeightRole, Weights
-from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters, RawModel
+from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, RawModel
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.parse import parse
 from hwcalc.parsers.understood import language_config
+from hwcalc.parsers.written import KEYS, by_number, is_written, parse_written
 from hwcalc.text import brief
 
 EQUATION: Final = "bare-equation"
 """The id of the model that has no name."""
 EXAMPLE: Final = "kvplan --layers 80 --heads 64 --kv-heads 8 --head-dim 128 --seq 32k"
 
+LAYERS_OF: Final = "layers_of"
+"""The option that writes layers down, kind by kind."""
 _FACTS: Final[Mapping[str, str]] = {
     "layers": "num_hidden_layers", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "head_dim": "head_dim",
     "hidden_size": "hidden_size", "intermediate_size": "intermediate_size", "vocab_size": "vocab_size",
 }  # fmt: skip
 """Option -> the fact of a config that it gives."""
-_MLP: Final = 4
-"""The width of an MLP in widths of the hidden states: that of GPT-2 and BLOOM, and gated ones have about as many numbers."""
-_VOCABULARY: Final = 128_256
-"""That of Llama 3, for the size of logits."""
-_MATRICES: Final = 64
-"""The most matrices of a layer whose weights are known by their number alone."""
 
 
-def equation_model(given: Mapping[str, int]) -> ModelSpec:
-    """The model of the bare equation: plain attention of these dimensions on every layer.
+def equation_model(given: Mapping[str, Any]) -> ModelSpec:
+    """The model of the bare equation: plain attention of these dimensions on every layer, or the layers of ``layers_of``.
 
     With the sizes of its hidden states, MLP and vocabulary the weights are those of a Llama, and with ``parameters`` so many numbers.
     Raises :class:`~hwcalc.errors.UsageError` for dimensions that are missing or make no sense.
     """
+    if LAYERS_OF in given:
+        return _written(given)
     for name in ("layers", "heads"):
         if name not in given:
             raise UsageError(f"the bare equation needs --{name}.", hint=f"Write: {EXAMPLE}")
@@ -66,7 +64,10 @@ def equation_model(given: Mapping[str, int]) -> ModelSpec:
     notes = (*notes, Note(code="bare-equation", message=message))
     spec = replace(spec, read_with=_words(given), notes=notes, max_position_embeddings=None)
     if "parameters" in given:
-        return _weighing(spec, given["parameters"], given.get("vocab_size", _VOCABULARY))
+        named = replace(spec, vocab_size=given.get("vocab_size"))
+        return by_number(
+            named, given["parameters"], "--hidden-size, --intermediate-size and --vocab-size in place of --parameters"
+        )
     if whole:
         return spec
     message = f"The weights are not known: give {EXAMPLE_PARAMETERS}, or --hidden-size, --intermediate-size and --vocab-size."
@@ -74,31 +75,29 @@ def equation_model(given: Mapping[str, int]) -> ModelSpec:
     return replace(spec, counted=None, parameters=None, vocab_size=None, notes=notes)
 
 
-def _weighing(spec: ModelSpec, parameters: int, vocabulary: int) -> ModelSpec:
-    """The model with so many parameters, spread evenly over its layers. Which tensors they form is not known."""
-    layers, hidden = len(spec.stack), spec.hidden_size or 1
-    rows = parameters // (layers * hidden)
-    rest = parameters - rows * layers * hidden
-    # Engines work out activations by the widest thing that a matrix gives: that of an MLP.
-    height = max(_MLP * hidden, -(-rows // _MATRICES))
-    heights = [height] * (rows // height) + ([rows % height] if rows % height else [])
-    matrices = tuple(Weight(path="mlp.up_proj.weight", shape=(size, hidden), role=WeightRole.LINEAR) for size in heights)
-    blocks = [Block(kind="layer", weights=matrices, count=layers, layers=tuple(range(layers)))] if matrices else []
-    blocks += [Block(kind="rest", weights=(Weight(path="rest", shape=(rest,), role=WeightRole.OTHER),))] if rest else []
-    total = Parameters(total=parameters, active=parameters, definition=Definition.ESTIMATE)
-    message = (
-        f"Weights by their number alone: activations are those of an MLP {_MLP} times as wide as the hidden states and of "
-        f"{vocabulary:,} words. Exact ones: --hidden-size, --intermediate-size and --vocab-size in place of --parameters."
-    )
-    notes = (*spec.notes, Note(code="weights-by-number", message=message))
-    return replace(spec, counted=Weights(blocks=tuple(blocks)), parameters=total, vocab_size=vocabulary, notes=notes)
+def _written(given: Mapping[str, Any]) -> ModelSpec:
+    """The model whose layers are written down. Raises :class:`~hwcalc.errors.UsageError`."""
+    twice = next((name for name in _FACTS if name in given and name not in KEYS), None)
+    if twice is not None:
+        raise UsageError(f"{_flag(LAYERS_OF)} and {_flag(twice)} both say what layers keep.", hint="Give one of them.")
+    config = {"layers": given[LAYERS_OF], **{name: value for name, value in given.items() if name in KEYS}}
+    try:
+        spec = parse_written(RawModel(id="written-layers", config=config, source="options"))
+    except ConfigError as error:
+        raise UsageError(f"{_flag(LAYERS_OF)}: {error.message}", hint=error.hint) from error
+    return replace(spec, read_with=_words(given))
 
 
-def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -> ModelSpec:
+def changed_model(raw: RawModel, given: Mapping[str, Any], assume: str | None) -> ModelSpec:
     """The model with other dimensions than its own; every number of it is assumed, and a note names what was changed.
 
     Raises :class:`~hwcalc.errors.UsageError` for a dimension that the model cannot have, or that changes nothing.
     """
+    if LAYERS_OF in given:
+        message = f"{_flag(LAYERS_OF)} describes all layers of a model, and {raw.id} has its own."
+        raise UsageError(message, hint="Leave out the MODEL, or the layers.")
+    if is_written(raw.config):
+        raise UsageError(f"{raw.id} is written down: it has no dimensions to change.", hint="Change them in its layers.")
     if "parameters" in given:
         message = "--parameters counts the weights of the bare equation; those of a MODEL follow from its config."
         raise UsageError(message, hint="Leave it out, or leave out the MODEL.")

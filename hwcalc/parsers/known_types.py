@@ -21,7 +21,7 @@ from hwcalc.text import by_word
 
 NO_CACHE: Final = "no cache"
 
-_SHORT: Final[Mapping[str, str]] = {
+SHORT_NAMES: Final[Mapping[str, str]] = {
     "full_attention": "gqa", "latent_attention": "mla", "expanded_latent_attention": "mla", "sparse_indexer": "indexer",
     "compressed_attention": "csa", "sliding_attention": "sliding", "chunked_attention": "chunked", "sink_attention": "sink",
     "gated_delta_net": "gdn", "gated_linear_attention": "gla", "kimi_delta_attention": "kda", "lightning_attention": "lightning", "real_gated_lru": "rglru",
@@ -29,7 +29,7 @@ _SHORT: Final[Mapping[str, str]] = {
     "cross_attention": "cross", "meta_tokens": "meta", "block_sparse_attention": "infllm",
 }  # fmt: skip
 """What people call a kind of layer, where that is shorter than the kind's own name."""
-_SYNONYMS: Final[Mapping[str, str]] = by_word(
+SYNONYMS: Final[Mapping[str, str]] = by_word(
     {
         "gqa": "mha mqa attention full", "sliding": "swa", "indexer": "dsa", "mamba1": "mamba",
         "gdn": "gated_deltanet deltanet", "mla": "latent",
@@ -56,10 +56,10 @@ def family_of(layers: Iterable[Layer]) -> str:
     >>> family_of([(FullAttention(num_attention_heads=8, num_key_value_heads=2, head_dim=64, v_head_dim=64),), (NoCache(),)])
     'gqa'
     """
-    words = {_SHORT.get(kind.name, kind.name) for layer in layers for kind in layer} - {"no_cache"}
+    words = {SHORT_NAMES.get(kind.name, kind.name) for layer in layers for kind in layer} - {"no_cache"}
     families = {f"hwcalc.formulas.{family}": place for place, family in enumerate(formulas.FAMILIES)}
     kinds = sorted(formulas.KINDS.values(), key=lambda kind: families.get(kind.__module__, len(families)))
-    order = {word: place for place, word in enumerate(dict.fromkeys(_SHORT.get(kind.name, kind.name) for kind in kinds))}
+    order = {word: place for place, word in enumerate(dict.fromkeys(SHORT_NAMES.get(kind.name, kind.name) for kind in kinds))}
     # States before the attention between them: mamba2+gqa.
     ordered = sorted(words, key=lambda word: (word in ("gqa", "sliding", "cross"), order[word]))
     return "+".join(ordered) or NO_CACHE
@@ -72,8 +72,8 @@ def read_family(text: str) -> KeptKinds | None:
     ['gqa', 'mamba2']
     """
     words = {re.sub(r"[\s-]+", "_", word.strip().lower()) for word in text.split("+")}
-    names = {_SHORT.get(name, name) for name in formulas.KINDS} - {"no_cache"}
-    kinds = frozenset(_SYNONYMS.get(word, _SHORT.get(word, word)) for word in words)
+    names = {SHORT_NAMES.get(name, name) for name in formulas.KINDS} - {"no_cache"}
+    kinds = frozenset(SYNONYMS.get(word, SHORT_NAMES.get(word, word)) for word in words)
     return kinds if kinds <= names else None
 
 

@@ -122,6 +122,11 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         from hwcalc.parsers.gguf.parse import parse_gguf
 
         return parse_gguf(raw)
+    if isinstance(raw.config.get("layers"), (str, list, tuple)):
+        from hwcalc.parsers.written import is_written, parse_written
+
+        if is_written(raw.config):
+            return parse_written(raw)
     top = Config(raw.config)
     architecture = architecture_of(raw.config)
     for key, name in (("model_type", top.model_type), ("architectures", architecture)):

@@ -31,7 +31,6 @@ from hwcalc.parsers.registry import (
     find_language_model,
     known_family,
     model_type_of_architecture,
-    room_of,
 )
 from hwcalc.text import quoted, shown
 
@@ -71,7 +70,7 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
             raise proposed(UnknownArchitectureError(f"No parser knows {raw.id}: {what}{named}."), raw, top)
         read, unread = _by_its_family(top, *found, architecture)
         if unread:
-            raise _unread_error(raw, read.config, unread)
+            raise _unread_error(raw, read, unread)
         return read, unread
     assumed = assumption(assume)
     if found is not None:
@@ -79,8 +78,8 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
         if not unread:
             note = Note(code="assume-unused", message=f"--assume was not needed: kvplan knows {read.config.model_type}.")
             return replace(read, notes=(*read.notes, note)), unread
-        if assumed.plain:
-            note = left_out(raw, read.config, unread, f"the {room_of(read.config.model_type)!r} parser")
+        if assumed.plain or assumed.types == (read.config.model_type,):
+            note = left_out(raw, read.config, unread, f"type {read.config.model_type}")
             return replace(read, notes=(*read.notes, note)), unread
     model_type = choose(raw, assumed, top)
     config = language_level(top, None if assumed.plain else model_type)
@@ -165,13 +164,23 @@ def _read(family: Family, config: Config) -> Reading:
     return reading
 
 
-def _unread_error(raw: RawModel, config: Config, unread: list[str]) -> UnreadKeysError:
-    reader = f"the {room_of(config.model_type)!r} parser"
-    message = f"{raw.id} has keys that bear on the cache and that {reader} does not know: {named_keys(unread)}."
-    line = command(raw, PLAIN)
-    hint = f"A number without them would be a guess. To go on all the same, with every number marked as assumed: {line}"
-    error = UnreadKeysError(" ".join((message, *config.contradictions()[:_NAMED])), keys=tuple(unread), hint=hint)
-    error.command = line, PLAIN
+def _unread_error(raw: RawModel, read: Read, unread: list[str]) -> UnreadKeysError:
+    """The error about keys that nobody has read. Its hint goes on without them, unless they say which layers keep what."""
+    from hwcalc.parsers.written import layers_text
+
+    config, own = read.config, read.config.model_type or PLAIN
+    message = f"{raw.id} has keys that bear on the cache and that a {own} model does not have: {named_keys(unread)}."
+    error = UnreadKeysError(" ".join((message, *config.contradictions()[:_NAMED])), keys=tuple(unread))
+    hint = "A number without them would be a guess."
+    if not any(map(is_layout, unread)):
+        line = command(raw, own)
+        hint += f" To go on all the same, with every number marked as assumed: {line}."
+        error.command = line, own
+    text = layers_text(read.reading.layers)
+    if len(text) <= _LONGEST_LAYERS:
+        error.written = f"--layers-of {shlex.quote(text)}"
+        hint += f" Or change the layers, as they are without: kvplan {error.written}"
+    error.hint = hint
     return error
 
 
@@ -380,6 +389,8 @@ PLAIN: Final = "gqa"
 _PLAIN_TYPE: Final = "llama"
 """The type that reads it."""
 
+_LONGEST_LAYERS: Final = 700
+"""Most characters of layers that a message writes down."""
 _NAMED, _SHOWN = 8, 80
 """How many keys a message names, and with how many characters each."""
 _TRIED: Final = 12
@@ -521,8 +532,14 @@ def _tried(raw: Mapping[str, Any], model_type: str) -> Trial | None:
 
 def proposed(error: ConfigError, raw: RawModel, top: Config) -> ConfigError:
     """The error about an unknown architecture with its hint: the nearest types, and a whole command."""
+    from hwcalc.parsers.sketch import sketched
+
     found, fault = nearest(language_level(top, None).raw, like=top.model_type), _plain_fault(top)
     everything = "All that is known: kvplan models --types"
+    written = sketched(language_level(top, None).raw)
+    if written is not None:
+        error.written = written
+        everything = f"Its layers by hand, as far as the file says: kvplan {written}. {everything}"
     if not found:
         layout = [str(key) for key in language_level(top, None).raw if is_layout(str(key))]
         so = f" as its {named_keys(layout)} says" if layout else ""

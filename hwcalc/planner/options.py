@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record, repr_without
-from hwcalc.model import ModelLike
+from hwcalc.model import EXAMPLE_LAYERS, ModelLike
 from hwcalc.planner.values import TYPES, unit_text
 from hwcalc.text import brief, shown
 
@@ -352,6 +352,10 @@ class _Assumed(TypedDict, total=False):
 
 
 class _Dimensions(TypedDict, total=False):
+    layers_of: Annotated[str | None, PlanOption(
+        "text", "L", f"Layers by kind, in order, in place of MODEL: '{EXAMPLE_LAYERS}'.",
+        check=None, in_receipt=False, reads_model=True,
+    )]  # fmt: skip
     layers: Annotated[Count, _dimension("Number of layers.")]
     heads: Annotated[Count, _dimension("Query heads of a layer.")]
     kv_heads: Annotated[Count, _dimension("Key/value heads of a layer. Default: as many as query heads.")]
@@ -571,8 +575,8 @@ class Asked(Record):
         return Access(**{name: value for name, value in self.values.items() if name in _Hub.__annotations__})
 
     @property
-    def dimensions(self) -> dict[str, int]:
-        """The given dimensions of a model, by option."""
+    def dimensions(self) -> dict[str, Any]:
+        """The given dimensions of a model, or its layers, by option."""
         return {name: value for name, value in self.values.items() if name in DIMENSIONS}
 
     def keywords(self) -> dict[str, Any]:

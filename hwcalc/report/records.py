@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from hwcalc.formulas.record import Record
+from hwcalc.parsers.written import KindInfo
 from hwcalc.policies.base import Effect, Quality
 from hwcalc.sources.listing import KnownModel
 
@@ -68,6 +69,13 @@ class TypesDocument(Record):
 
     schema_version: str
     types: tuple[TypeInfo, ...]
+
+
+class KindsDocument(Record):
+    """What ``kvplan models --kinds --json`` prints."""
+
+    schema_version: str
+    kinds: tuple[KindInfo, ...]
 
 
 class OptionInfo(Record):

@@ -44,6 +44,7 @@ def built_schema(document: str) -> dict[str, Any]:
         "reconcile": Reconciliation,
         "models": records.ModelsDocument,
         "types": records.TypesDocument,
+        "kinds": records.KindsDocument,
         "engines": records.EnginesDocument,
         "gpus": records.GpusDocument,
         "instances": records.InstancesDocument,

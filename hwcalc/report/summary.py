@@ -16,7 +16,7 @@ from hwcalc.formulas import LayerNumbers, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Full, Kept, Strided
 from hwcalc.library.layer_bytes import beside_title, kind_title, stored
-from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
+from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, WRITTEN, Note
 from hwcalc.planner.result import NO_VERDICT, DeviceInfo, FitInfo, LayerInfo, PerGpu, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.text import abbreviated, both, escaped, exact, filled, parameters, plural
@@ -216,6 +216,8 @@ def verdict(plan: Plan) -> str:
     required += f"{' and' if flags else ''} only with {variables}" if variables else ""
     if any(note.code == OPEN for note in plan.warnings):
         required += ", if it runs there"
+    if any(note.code == WRITTEN for note in plan.notes):
+        required += ", once it has a class for these layers"
     words = f"{fit.verdict.text}{where}"
     if fit.gpu_layers is not None and (fit.verdict.certain or fit.needed_high_bytes <= fit.usable_bytes):
         return f"{words}: {places(plan)}" if fit.fits else f"{words} with {places(plan)}"

@@ -27,7 +27,7 @@ from hwcalc.sources.built_in import find_in_catalog
 from hwcalc.sources.caches import cache_place, cached_weights, keep_weights, locate
 from hwcalc.sources.local import from_path, from_standard_input, has_path_syntax, read_config, resolve_stream, weights_beside
 from hwcalc.sources.request import Absent, Wanted, split_revision
-from hwcalc.text import operand, printable, shown
+from hwcalc.text import brief, operand, printable, shell_word, shown
 
 __all__ = ["find_cached", "resolve", "resolve_stream"]
 
@@ -267,6 +267,8 @@ def _not_a_model(text: str) -> KvplanError:
     address = re.fullmatch(_HUB_ADDRESS, text)
     if address and is_model_id(address[1]):
         hint = f"Give the id alone: kvplan {address[1]}"
+    elif re.fullmatch(r"(?s)[\s(]*(?:\d+\s*\*[\s(]*)?\w+\([^()]*\).*", text):
+        hint = f"Layers that are written down are an option: kvplan --layers-of {shell_word(brief(text, 200))}"
     else:
         pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if re.fullmatch(_LIKE_OLLAMA, text) else ""
         known = " ".join(filter(None, (_did_you_mean(text), pulled)))

@@ -53,6 +53,28 @@ def read_document(path: str | os.PathLike[str], name: str | None = None) -> dict
     else.
     """
     name = name or printable(str(path))
+    return parse_document(_bytes_of(path, name), name)
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The object in a YAML file, read as untrusted text (:mod:`hwcalc.yaml_tree`). Raises as :func:`read_document` does."""
+    from hwcalc.yaml_tree import TreeError, plain_value, read_tree
+
+    name = printable(str(path))
+    try:
+        value = plain_value(read_tree(_bytes_of(path, name).decode("utf-8-sig")))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name} is not UTF-8.", hint=_WRONG_KIND) from error
+    except TreeError as error:
+        place = "" if error.line is None else f":{error.line}:{error.column}"
+        raise ConfigError(f"{name}{place}: {error.problem}.", hint=error.hint or _WRONG_KIND) from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} is no description of a model: it is no mapping of keys.", hint=_WRONG_KIND)
+    return value
+
+
+def _bytes_of(path: str | os.PathLike[str], name: str) -> bytes:
+    """The content of a regular file, or as much of it as shows that it is too large."""
     data = b""
     try:
         mode = os.stat(path).st_mode
@@ -72,7 +94,7 @@ def read_document(path: str | os.PathLike[str], name: str | None = None) -> dict
     if not stat.S_ISREG(mode):
         message = f"{name} is a pipe or a device, not a regular file."
         raise ConfigError(message, hint="Read from a pipe as standard input: kvplan -")
-    return parse_document(data, name)
+    return data
 
 
 def read_start(stream: IO[str] | IO[bytes], name: str) -> bytes:

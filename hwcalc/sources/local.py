@@ -7,17 +7,26 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
-from hwcalc.model import Note, RawModel, WeightFacts
+from hwcalc.model import EXAMPLE_LAYERS, Note, RawModel, WeightFacts
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.caches import snapshot_of
-from hwcalc.sources.document import GGUF_MAGIC, config_from_params, read_document, read_start, read_stream, with_quantization
+from hwcalc.sources.document import (
+    GGUF_MAGIC,
+    config_from_params,
+    read_document,
+    read_start,
+    read_stream,
+    read_yaml,
+    with_quantization,
+)
 from hwcalc.text import printable
 
 MODEL_FILES = ("config.json", "params.json")
 """A file with one of these names describes the model of its folder. Any other file describes only itself."""
+_YAML: Final = (".yaml", ".yml")
 OPEN_FILE = "an open file"
 """The location of a config from a stream without a name."""
 
@@ -26,7 +35,7 @@ def has_path_syntax(text: str) -> bool:
     """Whether ``text`` can only be a path: ``./x``, ``/x``, ``~/x``, ``a/../b``, ``x.json``, or any text with a backslash."""
     return (
         text.startswith(("/", "./", "~"))
-        or text.endswith((".json", "/"))
+        or text.endswith((".json", *_YAML, "/"))
         or "\\" in text
         or os.path.isabs(text)
         or any(part in (".", "..") for part in text.split("/"))
@@ -62,6 +71,8 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
             raise ModelNotFoundError(f"the folder {name} has no config.json and no GGUF file.", hint=hint)
         file = path / "params.json"
 
+    if file.suffix.lower() in _YAML:
+        return _from_yaml(file)
     notes: list[Note] = []
     config = read_config(file, notes)
     model_id, revision = _identity(file)
@@ -74,6 +85,17 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
         weights=weights_beside(file, notes) if weights and file.name in MODEL_FILES else None,
         notes=tuple(notes),
     )
+
+
+def _from_yaml(file: Path) -> RawModel:
+    """The model of a file in YAML: one whose layers are written down, or a config in YAML's words."""
+    name, config = printable(str(file)), read_yaml(file)
+    if not {"layers", "model_type", "architectures"} & config.keys():
+        if "checks" in config:
+            raise ConfigError(f"{name} is a check file, not a model.", hint=f"Write: kvplan check {name}")
+        hint = f"A model in YAML has its layers, such as: layers: {EXAMPLE_LAYERS}"
+        raise ConfigError(f"{name} describes no model: it has no layers.", hint=hint)
+    return RawModel(id=printable(file.stem), config=config, source="local", location=name)
 
 
 def _identity(file: Path) -> tuple[str, str | None]:

@@ -267,11 +267,12 @@ def row_for(model: ModelSpec) -> Row:
     if row is None and (name is None or reconstructed or (level and inner is None)):
         row = _by_type().get(_type(level) or "") or _by_type().get(_type(model.config) or "")
     if row is None:
-        what = f"The class {shown(name, 60)}" if name else f"model_type {shown(_type(model.config) or 'none', 60)}"
-        raise UnsupportedError(
-            f"{what} of {model.id} is none that llama.cpp converts to GGUF.",
-            hint="Plan it with another engine: --engine reference, or see kvplan engines",
-        )
+        kind = _type(model.config)
+        what = f"The class {shown(name, 60)}" if name else f"model_type {shown(kind or '', 60)}"
+        message = f"{what} of {model.id} is none that llama.cpp converts to GGUF."
+        if not (name or kind):
+            message = f"{model.id} names no class and no model_type, by which llama.cpp converts models to GGUF."
+        raise UnsupportedError(message, hint="Plan it with another engine: --engine reference, or see kvplan engines")
     return row
 
 
