@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from msgspec import convert
+
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import TOP, record
 
@@ -24,11 +26,7 @@ class Term(Record):
 @lru_cache(maxsize=1)
 def terms() -> tuple[Term, ...]:
     """All terms, those of one group together."""
-    lists = ("also", "options", "see")
-    return tuple(
-        Term(**{name: tuple(value) if name in lists else value for name, value in row.items()})
-        for row in record(TOP, "glossary")["terms"]
-    )
+    return convert(record(TOP, "glossary")["terms"], tuple[Term, ...])
 
 
 def groups() -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hwcalc.cli.output import FORMATS, Answer, shown_progress, write
+from hwcalc.cli.output import FORMATS, Answer, on_screen, shown_progress, write
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
@@ -228,7 +228,7 @@ def say_unreachable(notes: Iterable[Note]) -> None:
     """Report on standard error if the Hub could not be reached, which the numbers alone do not show."""
     for note in notes:
         if note.code == "hub-unreachable":
-            write(sys.stderr, f"kvplan: {note.message}\n")
+            write(sys.stderr, on_screen(f"kvplan: {note.message}") + "\n")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from hwcalc.documents import SCHEMA_VERSION, document_of, dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.report.text import PIPED_WIDTH
+from hwcalc.report.text import PIPED_WIDTH, filled
 from hwcalc.report.view import Detail, View
 from hwcalc.text import clean, cut, json_for, lines_for, shown
 from hwcalc.unfinished import Uncut, Unfinished
@@ -112,10 +112,13 @@ def output_width() -> int:
     text = os.environ.get("COLUMNS", "")
     if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(PIPED_WIDTH)) and int(text):
         return max(_NARROWEST, min(int(text), PIPED_WIDTH))
-    if not on_terminal():
-        return PIPED_WIDTH
+    return _columns(sys.stdout) if on_terminal() else PIPED_WIDTH
+
+
+def _columns(stream: TextIO) -> int:
+    """Columns of the terminal that a stream is."""
     try:
-        return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH)
+        return max(_NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
     except (OSError, ValueError, AttributeError):
         return WIDTH
 
@@ -172,6 +175,13 @@ def _put(stream: TextIO, text: str) -> None:
             # The caller gave a pipe that does not wait. Buffered streams raise the same.
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         rest = rest[written:]
+
+
+def on_screen(line: str) -> str:
+    """A line for standard error, broken at blanks where that is a terminal. A line with a command stays whole, so that it can be copied."""
+    if sys.stderr is None or not sys.stderr.isatty() or any(sign in line for sign in (" kvplan ", "First: ")):
+        return line
+    return filled(line, _columns(sys.stderr))
 
 
 def discard(stream: TextIO) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import Answer, discard, wants_json, write
+from hwcalc.cli.output import Answer, discard, on_screen, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
 from hwcalc.formulas.record import Record
@@ -119,7 +119,7 @@ def _print(result: Any, *, before: Callable[[], object] = lambda: None) -> int:
     if not isinstance(result, Answer):
         return result if isinstance(result, int) else 0
     for remark in result.remarks:
-        write(sys.stderr, f"kvplan: {remark}\n")
+        write(sys.stderr, on_screen(f"kvplan: {remark}") + "\n")
     with Uncut():
         before()
         write(sys.stdout, result.text, json=result.json, commands=result.commands, color=result.color)
@@ -172,6 +172,6 @@ def report(error: Exception, *, json: bool) -> int:
         document = error_document(code=failure.status, type_=failure.type, message=failure.message, hint=failure.hint)
         write(sys.stdout, dumps(document), json=True)
     else:
-        hint = f"{failure.hint}\n" if failure.hint else ""
-        write(sys.stderr, f"kvplan: {failure.message}\n{hint}")
+        hint = f"{on_screen(failure.hint)}\n" if failure.hint else ""
+        write(sys.stderr, on_screen(f"kvplan: {failure.message}") + f"\n{hint}")
     return failure.status

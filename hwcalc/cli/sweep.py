@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import MODELS, OUTPUT, Option, command, given_options, plan_options, progress
-from hwcalc.cli.output import Answer, write
+from hwcalc.cli.output import Answer, on_terminal, view_of, write
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import brief, shown
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hwcalc.sweep.rows import Sweep
 
 
-FORMATS: Final = ("csv", "jsonl", "json", "parquet")
+FORMATS: Final = ("table", "csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 
 _IN_MEMORY: Final = 16 * 1024**2
@@ -42,10 +42,10 @@ _WORTH_SAYING: Final = 10
             "format_",
             ("--format",),
             "F",
-            "csv, jsonl, json or parquet. Default: by the suffix, or csv.",
+            "table, csv, jsonl, json or parquet. Default: by the suffix; a table on a terminal, and csv elsewhere.",
             complete="sweep_formats",
         ),
-        *(option for option in OUTPUT if option.name in {"json", "quiet"}),
+        *(option for option in OUTPUT if option.name != "format_"),
     ),
     {
         "From 1k to 128k tokens, doubling": "kvplan sweep Qwen/Qwen3-8B --seq 1k..128k --dtype bf16,fp8",
@@ -63,6 +63,8 @@ def sweep(
     format_: str | None,
     json: bool,
     quiet: bool,
+    color: str | None,
+    no_color: bool,
     **options: Any,
 ) -> Answer:
     """Plan a whole grid: rows for a spreadsheet or a notebook.
@@ -88,7 +90,14 @@ def sweep(
         rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, **given)
         if rows.seconds >= _WORTH_SAYING and not quiet:
             write(sys.stderr, f"kvplan: {len(rows):,} points, about {in_words(rows.seconds)}\n")
-        pieces = _write(chosen, target, tally.counted(rows), models or ())
+        text = ""
+        if chosen == "table":
+            from hwcalc.report.sweep import first_rows, sweep_text
+
+            text = sweep_text(*first_rows(tally.counted(rows)), view_of(quiet=quiet, color=color, no_color=no_color))
+            pieces: Iterator[str] = iter(())
+        else:
+            pieces = _write(chosen, target, tally.counted(rows), models or ())
     from hwcalc.report.text import plural
 
     remarks = [] if quiet else [note.message for note in rows.notes]
@@ -105,7 +114,7 @@ def sweep(
     status = 1 if tally.unjudged and tally.unjudged + tally.failed == tally.rows else 0
     if tally.error is not None and tally.failed == tally.rows:
         status = tally.error.exit_code
-    return Answer(text="", pieces=pieces, json=True, remarks=tuple(remarks), status=status)
+    return Answer(text=text, pieces=pieces, json=chosen != "table", remarks=tuple(remarks), status=status)
 
 
 def _format(format_: str | None, target: str | None, *, json: bool) -> str:
@@ -113,7 +122,8 @@ def _format(format_: str | None, target: str | None, *, json: bool) -> str:
     from pathlib import Path
 
     suffix = "" if target is None else Path(target).suffix.lower()
-    chosen = (format_ or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else "csv")).strip().lower()
+    usual = "table" if target is None and on_terminal() else "csv"
+    chosen = (format_ or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else usual)).strip().lower()
     if not chosen:
         message = f"the suffix {brief(suffix, 20)} of --output names no format."
         raise UsageError(message, hint="Add: --format csv, jsonl, json or parquet")
@@ -121,6 +131,8 @@ def _format(format_: str | None, target: str | None, *, json: bool) -> str:
         raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
     if json and chosen != "json":
         raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
+    if chosen == "table" and target is not None:
+        raise UsageError("A table goes to standard output.", hint="Leave out --output, or name a file of points.csv.")
     if chosen == "parquet" and target is None:
         raise UsageError("Parquet goes to a file only.", hint="Add: --output points.parquet")
     return chosen

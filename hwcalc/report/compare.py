@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from hwcalc.formulas.record import Record
 from hwcalc.library.compare import Comparison, EngineRow, Variant
 from hwcalc.model import Definition
+from hwcalc.report.columns import GAP, Column, gib, left_out, that_fit, width_of
 from hwcalc.report.summary import footnotes
 from hwcalc.report.text import PIPED_WIDTH, csv_text, filled, how_many
 from hwcalc.report.view import View
 from hwcalc.text import clean
-from hwcalc.units import GIB, human_bytes
+from hwcalc.units import human_bytes
 
 _REASONS_WIDTH: Final = 30
 """Characters that reasons need beside the other columns; with fewer they stand below them."""
@@ -74,12 +74,12 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         # A line of its own says why numbers differ; there is none where they do not.
         reasons = ["" if reason == _AS_THE_FORMULAS else reason for reason in reasons]
         labels_width = [max(map(len, column)) for column in zip(labels, *(names[place] for place in shown), strict=True)]
-        columns, dropped = _that_fit(columns, view.width - sum(width + _GAP for width in labels_width))
-        if columns and _width(columns) + sum(width + _GAP for width in labels_width) > view.width + _GAP:
+        columns, dropped = that_fit(columns, view.width - sum(width + GAP for width in labels_width))
+        if columns and width_of(columns) + sum(width + GAP for width in labels_width) > view.width + GAP:
             # The first name has a line of its own.
             titled = True
-            columns, dropped = _that_fit(
-                _columns(variants, beside=beside), view.width - sum(w + _GAP for w in labels_width[1:]) - _GAP
+            columns, dropped = that_fit(
+                _columns(variants, beside=beside), view.width - sum(w + GAP for w in labels_width[1:]) - GAP
             )
     header = [*(labels[1:] if titled else labels), *(column.title for column in columns)]
     rows = [[*(names[place][1:] if titled else names[place]), *(column.cells[place] for column in columns)] for place in shown]
@@ -98,8 +98,7 @@ def comparison_text(comparison: Comparison, view: View) -> str:
         said = _said_of(header)
         parts += [f"{filled(said, view.width)}\n"] if said and view.format == "table" and not view.quiet else []
     if dropped and not view.quiet:
-        left_out = f"Left out at this width: {', '.join(dropped)}. All: --format csv."
-        parts.append(f"{filled(left_out, view.width)}\n")
+        parts.append(f"{filled(left_out(dropped), view.width)}\n")
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [_AS_IF] if as_if else []
     pairs = ((variant.model, variant.definition) for variant in variants if variant not in as_if)
@@ -112,53 +111,27 @@ def _said_of(shown: Sequence[str]) -> str:
     return "; ".join(text for title, text in _OF_VERDICT.items() if title in shown)
 
 
-class _Column(Record):
-    """A column of the table: a cell for each variant, and how soon it is left out where there is no room, the highest first; 0 never is."""
-
-    title: str
-    cells: tuple[str, ...]
-    rank: int = 0
-    right: bool = True
-
-
-_GAP: Final = 2
-
-
-def _width(columns: Sequence[_Column]) -> int:
-    return sum(max(map(len, (column.title, *column.cells))) + _GAP for column in columns)
-
-
-def _that_fit(columns: Sequence[_Column], room: int) -> tuple[list[_Column], list[str]]:
-    """The columns that so many characters hold, and the titles of those that are left out."""
-    kept, dropped = list(columns), list[str]()
-    while _width(kept) > room + _GAP and any(column.rank for column in kept):
-        least = max(kept, key=lambda column: column.rank)
-        kept.remove(least)
-        dropped.insert(0, least.title)
-    return kept, dropped
-
-
 def _labels(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """The titles of the names by which variants differ, and the names of each variant."""
     labels = [{"seq": "tokens", "gpu": "runs on"}.get(name, name) for name in comparison.varying] or ["model"]
     return labels, [_names(variant, comparison) for variant in comparison.variants]
 
 
-def _columns(variants: Sequence[Variant], *, beside: bool) -> list[_Column]:
+def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
     """All columns: the verdict, what is needed of what there is, how many and how long; then what memory goes where, and policies."""
 
-    def column(title: str, cell: Callable[[Variant], str], rank: int = 0, *, right: bool = True) -> list[_Column]:
+    def column(title: str, cell: Callable[[Variant], str], rank: int = 0, *, right: bool = True) -> list[Column]:
         cells = tuple("" if variant.error is not None else cell(variant) for variant in variants)
-        return [_Column(title=title, cells=cells, rank=rank, right=right)] if any(cells) else []
+        return [Column(title=title, cells=cells, rank=rank, right=right)] if any(cells) else []
 
-    out: list[_Column] = []
+    out: list[Column] = []
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         # Beside engines that split no model, the columns are for a model of which something lies in host memory.
         split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
         out += column("layout", lambda variant: variant.layout or "", right=False)
         out += column("verdict", lambda variant: _UNKNOWN if variant.verdict is None else variant.verdict.text, right=False)
         out += column(_NEEDED, _needed, 2)
-        out += column("of", lambda variant: _gib(variant.usable_bytes), 3)
+        out += column("of", lambda variant: gib(variant.usable_bytes), 3)
         out += column("at once", lambda variant: how_many(variant.max_batch), 1)
         out += column("longest", lambda variant: how_many(variant.max_seq), 4)
         if split:
@@ -198,12 +171,8 @@ def _needed(variant: Variant) -> str:
     """GiB that the fullest GPU needs; both ends where the verdict depends on them."""
     verdict, low, high = variant.verdict, variant.total_per_gpu_low_bytes, variant.total_per_gpu_high_bytes
     if verdict is not None and not verdict.certain and low is not None and high is not None:
-        return f"{_gib(low)} to {_gib(high)}"
-    return _gib(variant.total_per_gpu_bytes)
-
-
-def _gib(count: int | None) -> str:
-    return _UNKNOWN if count is None else f"{count / GIB:,.2f}"
+        return f"{gib(low)} to {gib(high)}"
+    return gib(variant.total_per_gpu_bytes)
 
 
 def _layers_on_gpu(variant: Variant) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from hwcalc.cli import output
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import colored, view_of
+from hwcalc.cli.output import colored, on_screen, view_of
 from hwcalc.errors import UsageError
 from hwcalc.report.text import PIPED_WIDTH
 from tests.hwcalc.command import QWEN, Capture, run
@@ -36,7 +36,7 @@ TABLES: Final = {
     "policies": ("policies",),
     "strategies": ("strategies", QWEN, "--seq", "32k", "--gpu", "l4"),
 }  # fmt: skip
-NO_TABLE: Final = {"sweep", "explore", "plot", "probe", "schema", "help", "version"}
+NO_TABLE: Final = {"sweep", "mcp", "explore", "plot", "probe", "schema", "help", "version"}
 CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -220,3 +220,18 @@ def test_a_terminal_gets_the_answer_and_a_pipe_all_of_it(capsys: Capture, monkey
     assert "  start    vllm serve Qwen/Qwen3-8B --max-model-len 8192\n" in screen
     assert "\neach GPU\n" in run(capsys, *line, "-v")[1]
     assert "\n36 layers: " in run(capsys, QWEN, "--seq", "8k")[1]
+
+
+def test_notes_on_a_terminal_are_broken_at_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To its columns, but for lines with a command; a log has one line for each."""
+    note = "kvplan: " + "word " * 30 + "end"
+    command = f"{note} kvplan {QWEN} --seq 4k"
+    assert on_screen(note) == note
+    terminal = type("Terminal", (), {"isatty": lambda _: True, "fileno": lambda _: 2})
+    monkeypatch.setattr("sys.stderr", terminal())
+    monkeypatch.setattr("os.get_terminal_size", lambda _: type("Size", (), {"columns": 60}))
+
+    broken = on_screen(note)
+    assert max(map(len, broken.splitlines())) <= 60
+    assert broken.split() == note.split()
+    assert on_screen(command) == command
