@@ -229,9 +229,9 @@ _DAMAGES: Final[tuple[Callable[..., None], ...]] = (
 
 def _many(chance: random.Random) -> bytes:
     """A sound header of up to a megabyte that has as many small keys, strings, arrays or tensors as go into it."""
-    count = chance.choice((100, 3_000, 4_096, 4_097, 8_192, 20_000, 60_000))
+    count = chance.choice((100, 1_024, 1_025, 3_000, 8_192, 20_000, 60_000))
     name = chance.choice((b"%x", b"k.%06d", b"\xff\xfe%05d", "\u05d0\u202e%d".encode(), b"tokenizer.%d"))
-    inner = chance.choice((0, 1, 28, 255, 256, 4_095, 10_000))
+    inner = chance.choice((0, 1, 28, 110, 255, 256, 4_095, 10_000))
     value: tuple[int, Any] = chance.choice((
         (0, 1), (7, True), (_STRING, b""), (_STRING, b"\xff" * 30), (_ARRAY, (4, [])), (_ARRAY, (_STRING, [b""] * inner)), (_ARRAY, (0, [1] * inner)),
         (_ARRAY, (_STRING, [b"x" * 5_000] + [b""] * inner)), (_ARRAY, (_STRING, [b"x" * 128, b""] * (inner // 2))), (_ARRAY, (12, [0.5] * inner)),

@@ -110,29 +110,43 @@ _AT_ONCE: Final = 256
 _LENGTH: Final = 8
 
 
+@lru_cache(maxsize=64)
+def _struct(form: str) -> Struct:
+    return Struct(form)
+
+
 def skip_strings(window: Window, count: int, order: str) -> None:
     """Step over ``count`` strings, each of which has its length before it. ``order`` is that of their bytes, ``<`` or ``>``.
 
     One at a time in Python takes twice as long as many at a time in a regular expression, so that is tried first.
     """
     window.must_have(_LENGTH * count)
-    length = Struct(f"{order}Q").unpack_from
-    match = _short_strings(order).match if count >= _AT_ONCE else None
-    while count:
-        if match is not None and count >= _AT_ONCE and (found := match(window.data, window.position)):
+    while count >= _AT_ONCE:
+        if found := _short_strings(order).match(window.data, window.position):
             window.position = found.end()
-            count -= _AT_ONCE
-            continue
-        for _ in range(min(count, _AT_ONCE)):
-            if len(window.data) < window.position + _LENGTH:
-                window.need(_LENGTH)
-            data, position = window.data, window.position
-            end: int = position + _LENGTH + length(data, position)[0]
-            if end <= len(data):
-                window.position = end
-            else:
-                window.skip(end - position)
-        count -= min(count, _AT_ONCE)
+        else:
+            _skip_each(window, _AT_ONCE, order)
+        count -= _AT_ONCE
+    _skip_each(window, count, order)
+
+
+def _skip_each(window: Window, count: int, order: str) -> None:
+    """Step over strings one at a time."""
+    length = _struct(f"{order}Q").unpack_from
+    while count:
+        data, position, size = window.data, window.position, len(window.data) - _LENGTH
+        while count and position <= size:
+            end = position + _LENGTH + length(data, position)[0]
+            if end > len(data):
+                break
+            position = end
+            count -= 1
+        window.position = position
+        if count:
+            # What is read ends within this string.
+            window.need(_LENGTH)
+            window.skip(_LENGTH + length(window.data, window.position)[0])
+            count -= 1
 
 
 @lru_cache(maxsize=2)
@@ -146,7 +160,7 @@ def _short_strings(order: str) -> re.Pattern[bytes]:
 
 MAGIC: Final = b"GGUF"
 
-MOST_KEYS: Final = 4_096
+MOST_KEYS: Final = 1_024
 """Most keys of a header. Published files have up to 100."""
 MOST_TENSORS: Final = 8_192
 """Most tensors of a file. Published files have up to 2,000."""
@@ -310,8 +324,11 @@ class _Reader:
         return int(version)
 
     def _unpack(self, letters: str) -> tuple[Any, ...]:
-        form = f"{self.order}{letters}"
-        return struct.unpack(form, self.window.take(struct.calcsize(form)))
+        form, window = _struct(self.order + letters), self.window
+        window.need(form.size)
+        values = form.unpack_from(window.data, window.position)
+        window.position += form.size
+        return values
 
     def _keys(self, count: int) -> tuple[dict[str, Any], dict[str, int]]:
         """The metadata, and the types of their values."""
@@ -388,13 +405,13 @@ class _Reader:
         letter = _NUMBERS.get(kind)
         if letter is None:
             self.fail(f"{shown(key)} is an array of type {kind:,}, which there is not")
-        size = count * struct.calcsize(f"<{letter}")
+        size = count * _struct(f"<{letter}").size
         if not kept:
             self.window.skip(size)
             return None, key.startswith(_UNKEPT)
         self.window.must_have(size)
         self._keep(_OF_A_VALUE * count)
-        return list(self._unpack(f"{count}{letter}")), True
+        return list(struct.unpack(f"{self.order}{count}{letter}", self.window.take(size))), True
 
     def _texts(self, count: int) -> list[str] | None:
         """The strings of an array; ``None`` if one of them is long."""
