@@ -226,7 +226,7 @@ def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[B
 
 
 def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
-    """One table for both sides. The encoder reads images; the decoder uses the same matrices for self and cross attention."""
+    """One table for both sides if it is tied. The encoder reads images; the decoder has the same matrices for self and cross attention."""
     encoder = needed(config, "encoder")
     text, vision = encoder.part("text_config"), needed(encoder, "vision_config")
     if text is None:
@@ -245,7 +245,13 @@ def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[
     projector = parameter(f"{path}.mm_input_projection_weight", seen, width, role=WeightRole.LINEAR)
     out.append(Block(kind="projector", weights=projector + rms_norm(f"{path}.mm_soft_emb_norm", seen), part=Part.PROJECTOR))
     out += _gemma_side(reading.config, reading.layers, "decoder", Part.LANGUAGE, head_norms=True)
-    return out if blocks.tied_head(reading.config, top) else None
+    if blocks.tied_head(reading.config, top):
+        return out
+    # Untied, the decoder has a table of its own as well, not the head alone.
+    decoder, wide = reading.config, reading.config.integer("hidden_size")
+    out.append(_gemma_table(decoder, "decoder", Part.LANGUAGE))
+    out.append(Block(kind="embedding", weights=parameter("decoder.embed_tokens.eoi_embedding", wide)))
+    return out + (blocks.output_head("lm_head.out_proj", wide, decoder.integer("vocab_size")) if kind == "both" else [])
 
 
 T5: Final = _T5()

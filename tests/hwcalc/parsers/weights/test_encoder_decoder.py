@@ -12,6 +12,14 @@ from hwcalc.parsers.config import Config
 from tests.hwcalc.parsers.weights.counted import read_weights
 
 DECODER = {"is_decoder": True, "add_cross_attention": True}
+T5GEMMA2 = {
+    "encoder": {
+        "model_type": "t5gemma2_encoder",
+        "text_config": {"model_type": "t5gemma2_text", "num_hidden_layers": 2},
+        "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 1},
+    },
+    "decoder": {"model_type": "t5gemma2_decoder", "num_hidden_layers": 4},
+}
 
 
 def weigh(model_type: str, architecture: str, **keys: Any) -> Weights | None:
@@ -36,6 +44,9 @@ def weigh(model_type: str, architecture: str, **keys: Any) -> Weights | None:
             {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 60_000},
             475_747_328,
         ),
+        # Tied it has 1,088,020,992: the decoder's table and the head are 262,208 x 2,304 each, and a row of its own comes with the table.
+        ("t5gemma2", "T5Gemma2ForConditionalGeneration", T5GEMMA2, 1_088_020_992),
+        ("t5gemma2", "T5Gemma2ForConditionalGeneration", {**T5GEMMA2, "tie_word_embeddings": False}, 2_296_277_760),
         ("longt5", "LongT5ForConditionalGeneration", {"encoder_attention_type": "transient-global"}, 60_509_952),
         ("udop", "UdopForConditionalGeneration", {"feed_forward_proj": "gated-gelu"}, 943_767_552),
         ("switch_transformers", "SwitchTransformersForConditionalGeneration", {"tie_word_embeddings": False}, 391_335_168),
