@@ -22,7 +22,6 @@ from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelLike, ModelSpec, Note, OpenFile
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS, Asked, ReconcileOptions, take_options, takes
-from hwcalc.profiles.engines import planned_version
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts, Row
 from hwcalc.reconcile.result import Input, Reconciliation, Saved, Unread, about_memory
@@ -454,15 +453,10 @@ def _engine_of(dialect: Dialect, chosen: str | None, notes: list[Note]) -> str:
     try:
         return f"{name}@{rules.version(said)}"
     except UnknownNameError:
-        nearest = min(known, key=lambda one: abs(_order(one) - _order(said)))
+        nearest = dialect.nearest_version(said, known)
     message = f"The rules of {rules.label} {said} are not known: those of {nearest} are taken."
     notes.append(Note(code="version-unknown", message=message))
     return f"{name}@{nearest}"
-
-
-def _order(version: str) -> int:
-    major, minor, *_ = (*planned_version(version), 0)
-    return 1000 * major + minor
 
 
 def _shown_inputs(

@@ -7,12 +7,13 @@ states it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
 from hwcalc.model import Note
+from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:
@@ -181,6 +182,11 @@ class Facts:
         return fact.value if fact is not None and isinstance(fact.value, str) else None
 
 
+def _order(version: str) -> int:
+    major, minor, *_ = (*planned_version(version), 0)
+    return 1000 * major + minor
+
+
 class Dialect:
     """Reads a log of one program line by line, and compares its figures with a plan.
 
@@ -217,6 +223,10 @@ class Dialect:
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """The keywords of a plan and the engine options that the log states."""
         raise NotImplementedError
+
+    def nearest_version(self, said: str, known: Sequence[str]) -> str:
+        """The known version that is the nearest to that of the log, whose rules are not known."""
+        return min(known, key=lambda one: abs(_order(one) - _order(said)))
 
     def online_format(self) -> str | None:
         """The weight format into which the engine converts unquantized weights."""

@@ -27,7 +27,7 @@ class LlamacppDevices(Devices):
 
     def most_tokens(self) -> int | None:
         """The most tokens of a sequence with ``n_ctx``, where the length does not depend on the memory; else ``None``."""
-        return None if self.occupancy.deployment.context.n_ctx is None else self.occupancy.settings.n_ctx_seq
+        return None if self.occupancy.deployment.context.n_ctx is None else self.occupancy.settings.slot_tokens
 
     def lacking(self, end: str) -> str | None:
         occupancy = self.occupancy

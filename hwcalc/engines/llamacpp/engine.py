@@ -19,6 +19,7 @@ from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.facts import Command, Facts, RequestRules, Turns, WeightFormats
 from hwcalc.engines.forms import ENDS
 from hwcalc.engines.general import GeneralDeployment, GeneralEngine
+from hwcalc.engines.llamacpp.builds import VERSIONS, BuildRules, build_of, resolve, rules_of
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES
 from hwcalc.engines.llamacpp.layers import ON_HOST, Layers, Run, Runs, Weighed, device_of, divided, splits, weigh
 from hwcalc.engines.llamacpp.layout import Layout, host_room, rooms_of
@@ -51,7 +52,7 @@ from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.setup import Load, Request, Setup
 from hwcalc.engines.stored import Dtypes
 from hwcalc.engines.subjects import Traits
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import SlidingAttention, Stack
 from hwcalc.formulas.arithmetic import Table
 from hwcalc.model import Definition, ModelSpec, Note, Noted
@@ -95,9 +96,19 @@ class LlamacppDeployment(GeneralDeployment):
         return hparams_of(self.model)
 
     @cached_property
+    def build(self) -> int:
+        """The number of the build."""
+        return build_of(self.version)
+
+    @cached_property
+    def rules(self) -> BuildRules:
+        """The rules of the build."""
+        return rules_of(self.build)
+
+    @cached_property
     def context(self) -> ContextOptions:
         """The options of the context."""
-        return ContextOptions.of(self.setup)
+        return ContextOptions.of(self.setup, self.rules)
 
     @cached_property
     def dtypes(self) -> Noted[Dtypes]:
@@ -216,7 +227,15 @@ class LlamacppDeployment(GeneralDeployment):
     def layers_under(self, acted_on: frozenset[int] | None) -> Layers:
         """The layers under a policy that drops tokens in these blocks; ``None`` is all blocks, or no policy."""
         context, single = self.context, self.context.settings(self.hparams, CELLS, 1)
-        cache = (context.drafts, single.type_k, single.type_v, single.flash_attn, single.n_rs_seq, acted_on)
+        cache = (
+            context.drafts,
+            single.type_k,
+            single.type_v,
+            single.flash_attn,
+            single.n_rs_seq,
+            self.rules.latent_values,
+            acted_on,
+        )
         file = (self.setup.weights, context.load_mtp, self.options.overrides)
 
         def made() -> Layers:
@@ -274,7 +293,7 @@ class LlamacppDeployment(GeneralDeployment):
     def options(self) -> PlaceOptions:
         """The options on where layers lie. Raises :class:`~hwcalc.errors.UsageError` for options that contradict the hardware."""
         setup, gpus, gpu = self.setup, self.setup.gpus, self.gpu
-        options = place_options(setup.options, fits_itself=self.context.server)
+        options = place_options(setup.options, default=self.rules.default_layers if self.context.server else "all")
         check_stages(self.engine.label, setup.parallel)
         devices = [(device_of(one.buffer), one.buffer) for one in options.overrides]
         if gpu is not None and gpu.is_host:
@@ -344,6 +363,11 @@ class LlamacppDeployment(GeneralDeployment):
         A machine with one memory has no need of it.
         """
         return self.gpus > 0 and self.gpu is not None and not self.gpu.shares_host_memory
+
+    @property
+    def reads_sixteen_bit(self) -> bool:
+        """Whether flash attention reads keys and values as 16-bit floats, and makes copies of others (ggml-cuda/fattn.cu)."""
+        return self.gpu is None or self.gpu.vendor.lower() in ("nvidia", "amd")
 
     @cached_property
     def copies_of_inputs(self) -> int:
@@ -455,7 +479,7 @@ class LlamacppRequests(RequestRules):
             return None
         self.check_options(options)
         named = read_settings(Request.of(seq=1, batch=max(1, batch), options=options), hparams_of(model))
-        return min(named.n_ctx_asked, named.n_ctx_seq) or None
+        return min(named.n_ctx_asked, named.slot_tokens) or None
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """The turns with those of llama.cpp: the most slots of a context, and the tokens of a batch, which a short trained length limits."""
@@ -503,20 +527,14 @@ class Llamacpp(GeneralEngine):
     )
     weights: ClassVar[WeightFormats] = LlamacppWeights()
     command: ClassVar[Command] = LlamacppCommand()
-    versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
+    versions: ClassVar[tuple[str, ...]] = VERSIONS
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
     kinds: ClassVar[frozenset[str]] = frozenset(RULES)
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
 
     def _resolve_version(self, requested: str) -> str:
-        """The release of a version: ``0.5``, ``v0.5.0`` and ``0.5.0`` name the release whose rules are known."""
-        if requested.removeprefix("v") in ("0.5", "0.5.0"):
-            return self.versions[0]
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}. Builds shortly before and after it have the same rules: --engine {self.name}",
-        )
+        """A build, ``b6900``, or a release, ``v0.5.0`` for ``0.5``."""
+        return resolve(requested)
 
     @property
     def requests(self) -> LlamacppRequests:

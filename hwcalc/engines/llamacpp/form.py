@@ -28,6 +28,7 @@ from hwcalc.engines.forms import (
     Product,
     Term,
 )
+from hwcalc.engines.llamacpp.builds import NEWEST_RULES
 from hwcalc.engines.llamacpp.graph import COMPUTE_BUFFER, FLOAT, GpuPart
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import budget_beside
@@ -145,6 +146,8 @@ def placed_curve(deployment: LlamacppDeployment) -> PlacedCurve:
 def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | None:
     """The form of a deployment with all layers on the GPUs at every length; ``None`` for another one."""
     options, gpu = deployment.options, deployment.gpu
+    if deployment.rules != NEWEST_RULES:
+        return None
     if gpu is None or gpu.is_host or deployment.engine.name != "llamacpp" or deployment.setup.options.keys() & _UNDRAWN:
         return None
     if options.n_gpu_layers is None or options.kv_on_host or deployment.setup.lora is not None:

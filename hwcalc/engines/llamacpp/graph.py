@@ -72,8 +72,9 @@ class Sum:
 NOTHING: Final = Sum({})
 _SIZES: Final = (
     "n_ubatch", "n_seq_max", "n_stream", "n_ctx_seq", "cells_swa", "groups_of_4", "groups_of_128", "outputs", "tokens_each", "alone",
+    "mask_rows",
 )  # fmt: skip
-N_UBATCH, N_SEQ_MAX, N_STREAM, N_CTX_SEQ, CELLS_SWA, GROUPS_OF_4, GROUPS_OF_128, OUTPUTS, EACH, ALONE = (
+N_UBATCH, N_SEQ_MAX, N_STREAM, N_CTX_SEQ, CELLS_SWA, GROUPS_OF_4, GROUPS_OF_128, OUTPUTS, EACH, ALONE, MASK_ROWS = (
     Sum({(name,): 1}) for name in _SIZES
 )
 
@@ -123,19 +124,33 @@ Moments = tuple[tuple[Moment, Sum], ...]
 """Moments with the bytes of the whole buffer that each would need."""
 
 
-def input_bytes(read: Hparams, one: Settings) -> Sum:
-    """Bytes of the inputs that stay alive through the pass: the mask, with an element for each token and each cell of a stream, and others."""
+def input_bytes(read: Hparams, one: Settings, *, device: bool = False) -> Sum:
+    """Bytes of the inputs that stay alive through the pass: the mask, with an element for each token and each cell of a stream, and others.
+
+    ``device``: whether they are those of a device that runs layers, which has a copy of a mask of 32 bits in 16.
+    """
     masks = _draft_mask(read) if one.drafts else mask_cells(read)
     cells = sum(masks, NOTHING)
-    each = (2 if one.flash_attn else FLOAT) * cells
+    mask = _mask_bytes(read, one, device=device) * cells
     # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
-    each += 2 * N_CTX_SEQ if _has_indexer(read) and not one.drafts else 0
+    each = 2 * N_CTX_SEQ if _has_indexer(read) and not one.drafts else NOTHING
     each += FLOAT * cells if read.architecture.graph.biased else 0
     indexed = 0
-    if not (one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory == "compressed"):
+    if one.rules.indexed_values and not (
+        one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory == "compressed"
+    ):
         # Without flash attention every number of a value is stored by its own index of 64 bits, in each cache.
         indexed = 8 * len(masks) * read.n_embd_v_gqa_max
-    return N_UBATCH * (each + FLOAT * _decay(read) + indexed)
+    rows = N_UBATCH if one.rules.mask_rows == 1 else MASK_ROWS
+    return rows * mask + N_UBATCH * (each + FLOAT * _decay(read) + indexed)
+
+
+def _mask_bytes(read: Hparams, one: Settings, *, device: bool) -> int:
+    """Bytes of an element of a mask: 4, or 2 with flash attention; where such a mask has 4, a device has both."""
+    wide = {"all": True, "none": False, "without cache": not _reads_cache(read)}[one.rules.wide_masks]
+    if not one.flash_attn:
+        return FLOAT
+    return (FLOAT + 2 if device else FLOAT) if wide else 2
 
 
 def _has_indexer(read: Hparams) -> bool:
@@ -191,13 +206,13 @@ def cell_bytes(read: Hparams, one: Settings, layer: int) -> int:
     if not _reads_cache(read):
         return 0
     keys, values = read.n_embd_k_gqa(layer), 0 if read.is_mla else read.n_embd_v_gqa(layer)
+    if read.is_mla and one.rules.latent_values:
+        values = read.kv_lora_rank
     return one.type_k.row_bytes(keys) + one.type_v.row_bytes(values)
 
 
-def _sixteen_bit_copies(read: Hparams, one: Settings) -> list[Moment]:
-    """The moments at which a layer's keys and values that are not 16-bit floats are copied: of the widest layers, those with a window apart."""
-    if one.type_k.name == one.type_v.name == FP16.name:
-        return []
+def _widest_converted(read: Hparams, one: Settings) -> dict[bool, int]:
+    """The numbers of a cell that are not 16-bit floats, of the widest layer with a window (``True``) and without."""
     widest = {True: 0, False: 0}
     for number in range(read.n_layer, read.n_layer_all) if one.drafts else range(read.n_layer):
         # The values of a latent are a part of its keys: they have no copy of their own.
@@ -205,6 +220,19 @@ def _sixteen_bit_copies(read: Hparams, one: Settings) -> list[Moment]:
         keys = 0 if one.type_k.name == FP16.name else read.n_embd_k_gqa(number)
         slides = bool(read.is_swa[number])
         widest[slides] = max(widest[slides], keys + values)
+    return widest
+
+
+def most_converted(read: Hparams, one: Settings) -> int:
+    """The numbers of a cell of the widest layer that flash attention on CUDA has to convert to 16-bit floats; 0 if it reads them as they are."""
+    return max(_widest_converted(read, one).values()) if _reads_cache(read) else 0
+
+
+def _sixteen_bit_copies(read: Hparams, one: Settings) -> list[Moment]:
+    """The moments at which a layer's keys and values that are not 16-bit floats are copied: of the widest layers, those with a window apart."""
+    if one.type_k.name == one.type_v.name == FP16.name:
+        return []
+    widest = _widest_converted(read, one)
     tokens = Sum.of(2 * read.n_embd + read.query_width + read.attention_width)
     copies = [2 * N_STREAM * (CELLS_SWA if slides else N_CTX_SEQ) * width for slides, width in widest.items() if width]
     return [Moment(name="16-bit copies", per_token=tokens, fixed_bytes=size) for size in copies]
@@ -307,8 +335,10 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     if state is not None:
         found.append(state)
     if part.output and not read.architecture.encoder:
-        name = "logits of hybrids" if read.architecture.states in ("mamba1", "mamba2") and mask_cells(read) else "logits"
-        kept = Sum.of(read.n_embd if part.alone else 0)
+        name = "logits" if one.rules.outputs_limited else "logits of a batch"
+        name = "logits of hybrids" if read.architecture.states in ("mamba1", "mamba2") and mask_cells(read) else name
+        # The host alone keeps an embedding that a caller may give, where the graph has it.
+        kept = Sum.of(read.n_embd if part.alone and one.rules.host_embeddings > 1 else 0)
         found.append(Moment(name=name, per_token=kept, per_output=read.n_vocab + read.n_embd))
     return tuple(found)
 
@@ -331,7 +361,7 @@ def _scores(read: Hparams, latent: Moment) -> Moment:
 
 def gpu_moments(read: Hparams, one: Settings, part: Part) -> Moments:
     """The moments of a device that runs layers, with the bytes of the whole buffer that each would need."""
-    kept = part.copies * input_bytes(read, one)
+    kept = part.copies * input_bytes(read, one, device=True)
     if one.drafts:
         # A single layer: the mask is gone behind its attention.
         gone = (DRAFT_FEED_FORWARD, "logits")
@@ -348,7 +378,7 @@ def gpu_moments(read: Hparams, one: Settings, part: Part) -> Moments:
 
 def _host_moments(read: Hparams, one: Settings, copies: int) -> Moments:
     """The moment of the host where all layers lie on GPUs, with the bytes of its buffer: the embeddings of a batch and the inputs."""
-    embeddings = (2 if copies == 1 else copies + 1) + read.architecture.graph.positions
+    embeddings = one.rules.host_embeddings + (0 if copies == 1 else copies - 1) + read.architecture.graph.positions
     if one.drafts:
         # Nemotron's graph scales the embedding before the device gets it.
         embeddings = 2 if read.architecture.states == "mamba2" else 1
@@ -418,7 +448,7 @@ class Buffers:
         self._once = once
         single = not settings.kv_unified or settings.n_seq_max == 1
         types = (settings.type_k.name, settings.type_v.name)
-        self._sort = (settings.drafts, settings.flash_attn, *types, single, settings.n_rs_seq)
+        self._sort = (settings.drafts, settings.flash_attn, *types, single, settings.n_rs_seq, settings.rules)
         self._sized: dict[Device, tuple[Sized, ...]] = {}
         # Bytes of the fullest moment, of those that are the same whatever a GPU copies.
         self._fullest: dict[tuple[Device, str], Any] = {}
@@ -531,7 +561,7 @@ class Buffers:
     def _logits(self, end: str) -> int:
         """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
         one = self._settings
-        return FLOAT * self._read.n_vocab * (larger(one.n_seq_max, one.n_outputs) if end == "high" else one.n_seq_max)
+        return FLOAT * self._read.n_vocab * (larger(one.n_seq_max, one.n_outputs_wanted) if end == "high" else one.n_seq_max)
 
 
 def _has(part: GpuPart, moment: Moment) -> bool:

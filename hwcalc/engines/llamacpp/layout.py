@@ -145,8 +145,7 @@ class Layout:
         self._uncut = settings if uncut is None else uncut
         self._scored = scored
         self._runs = runs
-        gpu = deployment.gpu
-        sixteen_bit = gpu is None or gpu.vendor.lower() in ("nvidia", "amd")
+        sixteen_bit = settings.rules.copies_reserved and deployment.reads_sixteen_bit
         self.buffers = Buffers(deployment.hparams, settings, sixteen_bit=sixteen_bit, once=deployment.model.once)
         self.file: Mapping[int, int] | None = None
         self._known: dict[tuple[Any, ...], Any] = {}

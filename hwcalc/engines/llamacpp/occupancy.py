@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, Self
 from msgspec.structs import replace
 
 from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.llamacpp.builds import COPIES_SINCE, DRAFTS_SINCE, known_since
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
+from hwcalc.engines.llamacpp.graph import most_converted
 from hwcalc.engines.llamacpp.layers import ON_HOST
 from hwcalc.engines.llamacpp.layout import Layout, budget_beside
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
@@ -41,6 +43,32 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import Allocation
     from hwcalc.engines.stored import Support
     from hwcalc.engines.subjects import PolicyRules
+
+
+def _check_build(occupancy: LlamacppOccupancy) -> None:
+    """Refuse what the planned build does not know, and say what it does otherwise than builds of today."""
+    deployment, read, one = occupancy.deployment, occupancy.hparams, occupancy.settings
+    build, rules = deployment.build, deployment.rules
+    first = known_since(read.arch, latent=read.is_mla)
+    if first > build:
+        raise UnsupportedError(
+            f"llama.cpp b{build} does not know {read.arch}{' with latents' if read.is_mla else ''}: b{first} is the first build that does.",
+            hint=f"Use: --engine llamacpp@b{first}, or a later one",
+        )
+    if (one.drafts or one.load_mtp) and not rules.drafts:
+        message = f"llama.cpp b{build} has no multi-token prediction: b{DRAFTS_SINCE} is the first build that has."
+        raise UnsupportedError(message, hint=f"Use: --engine llamacpp@b{DRAFTS_SINCE}, or a later one")
+    if rules.default_layers == "none" and one.server and deployment.gpus and "n_gpu_layers" not in deployment.setup.options:
+        message = f"llama.cpp b{build} leaves all layers to the host where nothing is said. Set them with --engine-option n_gpu_layers=all."
+        occupancy.tell(Note(code="no-offload", message=message))
+    if deployment.gpu is not None and deployment.gpus and not rules.copies_reserved and deployment.reads_sixteen_bit:
+        size = 2 * one.n_stream * one.n_ctx_seq * most_converted(read, one)
+        if size and one.flash_attn:
+            message = (
+                f"llama.cpp b{build} takes up to {human_bytes(size)} more while it runs: CUDA makes copies of a layer's keys and values in 16 bits, "
+                f"which builds before b{COPIES_SINCE} do not reserve."
+            )
+            occupancy.tell(Note(code="not-reserved", message=message))
 
 
 def _check_model(occupancy: LlamacppOccupancy) -> None:
@@ -233,6 +261,7 @@ class LlamacppOccupancy(GeneralOccupancy):
                 f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
                 hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
             )
+        _check_build(self)
         _check_model(self)
         _check_sizes(self)
         _check_cache_types(self.settings, self.hparams)
@@ -304,7 +333,7 @@ class LlamacppOccupancy(GeneralOccupancy):
                 blocks_per_request=None,
                 max_concurrency=None,
                 max_requests=None,
-                max_seq=one.n_ctx_seq if self.evicted is None else max(self.tokens, one.n_ctx_seq),
+                max_seq=one.slot_tokens if self.evicted is None else max(self.tokens, one.slot_tokens),
                 swa_tokens=one.n_stream * one.cells_swa if any(self.hparams.is_swa) else None,
                 state_slots=None,
                 needed_bytes=needed,
@@ -329,11 +358,12 @@ class LlamacppOccupancy(GeneralOccupancy):
         """The settings by the names that llama.cpp's log has for them when a context is made."""
         from hwcalc.engines.llamacpp.command import cache_type
 
-        names = ("n_seq_max", "n_ctx", "n_ctx_seq", "n_batch", "n_ubatch", "n_rs_seq", "kv_unified", "swa_full")
+        names = ("n_seq_max", "n_ctx", "n_batch", "n_ubatch", "n_rs_seq", "kv_unified", "swa_full")
         one = self.settings
         attention = "auto" if one.flash_attn_asked is None else "on" if one.flash_attn_asked else "off"
         types = {"type_k": cache_type(one.type_k.name), "type_v": cache_type(one.type_v.name)}
-        return Reported({**{name: getattr(one, name) for name in names}, "flash_attn": attention, **types})
+        settings = {name: getattr(one, name) for name in names}
+        return Reported({**settings, "n_ctx_seq": one.slot_tokens, "flash_attn": attention, **types})
 
     @cached_property
     def sharing_support(self) -> Support:

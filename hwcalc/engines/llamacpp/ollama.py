@@ -1,11 +1,12 @@
 """Ollama: the llama-server that it starts, with its names for what can be set, and what it tells the server by itself.
 
 Since 0.30, Ollama runs every GGUF file as a ``llama-server`` of its own (``llm/llama_server.go``); before, it had a runner with other memory.
-Read in the releases 0.30.0 to 0.33.0 (rc2), which agree in all that is here.
+Read in the releases 0.30.0 to 0.33.0 (rc2), which agree in all that is here; the build of llama.cpp that each starts is in ``builds.py``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 from msgspec.structs import replace
 
 from hwcalc.engines.facts import Command, Facts, Turns
+from hwcalc.engines.llamacpp.builds import NEWEST, OLDEST, ollama_build, rules_of
 from hwcalc.engines.llamacpp.devices import LlamacppDevices
 from hwcalc.engines.llamacpp.engine import Llamacpp, LlamacppDeployment, LlamacppRequests
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
@@ -154,9 +156,13 @@ class OllamaDeployment(LlamacppDeployment):
         return type(self)(self.engine, self.model, self.setup, cuts_context=False)
 
     @cached_property
+    def build(self) -> int:
+        return ollama_build(self.version)
+
+    @cached_property
     def context(self) -> ContextOptions:
         """The options of the context, with what Ollama tells llama-server where the user says nothing."""
-        context, options = ContextOptions.of(self.setup), self.setup.options
+        context, options = ContextOptions.of(self.setup, self.rules), self.setup.options
         if "flash_attn" not in options and not has_flash_attention(self.gpu):
             context = replace(context, flash_attn=False)
         if options.keys() & _BATCH:
@@ -347,14 +353,24 @@ class Ollama(Llamacpp):
     )
 
     def _resolve_version(self, requested: str) -> str:
-        """``0.33.1`` has the rules of 0.33."""
-        minor = ".".join(requested.removeprefix("v").split(".")[:2])
-        if minor in self.versions:
-            return minor
+        """``0.31.1`` has the rules of 0.31; a release that starts a build with other rules than the last of its line keeps its name."""
+        numbers = requested.strip().removeprefix("v").split("-")[0].split(".")
+        minor = ".".join(numbers[:2])
+        if minor in self.versions and all(part.isdecimal() and len(part) < 4 for part in numbers[2:]):
+            whole = ".".join(numbers[:3])
+            return minor if rules_of(ollama_build(whole)) == rules_of(ollama_build(minor)) else whole
+        build = (
+            ollama_build(requested)
+            if re.fullmatch(r"v?[0-9]{1,2}(\.[0-9]{1,3}){1,2}(-[A-Za-z0-9]{1,12})?", requested.strip())
+            else 0
+        )
+        older = "Before 0.30 Ollama ran models by a program of its own"
+        if minor not in self.versions and build >= OLDEST and build < NEWEST:
+            older += f", and those that it did not know by llama.cpp b{build}: --engine llamacpp@b{build}"
         raise UnknownNameError(
             f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
             option="engine",
-            hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
+            hint=f"Known: {', '.join(self.versions)}. {older}.",
         )
 
     @property

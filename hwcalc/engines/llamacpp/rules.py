@@ -38,14 +38,27 @@ def _cells_in_words(context: CacheContext, size: str) -> str:
     settings = context.settings
     if size.startswith("groups_of_"):
         return f"roundup(ceil({settings.n_ctx_seq:,} / {size.removeprefix('groups_of_')}), {CELLS})"
-    full = f"roundup(n_ctx {settings.n_ctx_asked:,}, {CELLS})"
-    if not settings.kv_unified and settings.n_seq_max > 1:
-        full = f"roundup({full} // n_seq_max {settings.n_seq_max}, {CELLS})"
-    if size == "n_ctx_seq" or settings.swa_full:
+    rules = settings.rules
+    multiple = CELLS if rules.cells == "context" else 1
+    asked = f"n_ctx {settings.n_ctx_asked:,}"
+    full = f"roundup({asked}, {CELLS})" if multiple > 1 else asked
+    if not settings.kv_unified and settings.n_seq_max > 1 and settings.n_ctx_seq != settings.n_ctx:
+        full = (
+            f"{full} // n_seq_max {settings.n_seq_max}"
+            if rules.divides == "down"
+            else f"ceil({full} / n_seq_max {settings.n_seq_max})"
+        )
+        full = f"roundup({full}, {CELLS})" if multiple > 1 else full
+    if multiple == 1 and rules.cells == "cache":
+        full = f"roundup({full}, {settings.cell_multiple})"
+    if size == "n_ctx_seq" or settings.swa_full or rules.windows == "all":
         return full
     shared = settings.n_stream == 1 and settings.n_seq_max > 1
     reach = f"window {context.hparams.n_swa:,}" + (f" x n_seq_max {settings.n_seq_max}" if shared else "")
-    return f"roundup(min({settings.n_ctx_seq:,}, {reach} + n_ubatch {settings.n_ubatch:,}), {CELLS})"
+    tokens = f"n_batch {settings.n_batch:,}" if rules.windows == "batch" else f"n_ubatch {settings.n_ubatch:,}"
+    if rules.cells == "context":
+        return f"roundup(min({settings.n_ctx_seq:,}, {reach} + {tokens}), {CELLS})"
+    return f"min({settings.n_ctx_seq:,}, roundup({reach} + {tokens}, {settings.cell_multiple}))"
 
 
 class _Row(NamedTuple):
@@ -116,10 +129,14 @@ def _no_heads(kind: NoHeads, context: CacheContext) -> tuple[StoredTensor, ...]:
 
 
 def _latent(kind: LatentAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
-    """The tensor of keys alone, of which the values are a part."""
+    """The tensor of keys alone, of which the values are a part; older builds keep the latent as values too."""
     rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
     row = _Row(width=rank + rope, axis="kv_lora_rank + qk_rope_head_dim", text=f"({rank:,} + {rope:,})")
-    return (_cells(context, "latent", Role.LATENT, row, "n_ctx_seq" if kind.window is None else "cells_swa"),)
+    size = "n_ctx_seq" if kind.window is None else "cells_swa"
+    latent = _cells(context, "latent", Role.LATENT, row, size)
+    if not context.settings.rules.latent_values:
+        return (latent,)
+    return latent, _cells(context, "latent_values", Role.VALUE, _Row(width=rank, axis="kv_lora_rank", text=f"{rank:,}"), size)
 
 
 def _indexer(kind: SparseIndexer, context: CacheContext) -> tuple[StoredTensor, ...]:

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from hwcalc.engines.llamacpp.builds import NEWEST_RULES, BuildRules
 from hwcalc.engines.llamacpp.tensors import overrides
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, size_option
 from hwcalc.engines.stored import Dtypes
@@ -185,15 +186,15 @@ class PlaceOptions(Record):
     host_gbps: float | None
 
 
-def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> PlaceOptions:
-    """Parse the options of a request. ``fits_itself`` says whether the program fits layers if no option says where they lie.
+def place_options(options: Mapping[str, str], *, default: str = "fit") -> PlaceOptions:
+    """Parse the options of a request. ``default`` is what a program does if no option says where layers lie: ``fit``, ``all`` or ``none`` of them.
 
-    As common/fit.cpp, it does not where the user says so.
+    As common/fit.cpp, it does not fit them where the user says so.
     """
     given: dict[str, Any] = {name: option.check(name, options[name]) for name, option in PLACE_OPTIONS.items() if name in options}
     fixed = options.keys() & {"n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split"} or options.get("split_mode") == "row"
-    layers = given.get("n_gpu_layers", "auto")
-    if layers == "auto" and not fixed and given.get("fit", True) and fits_itself:
+    layers = given.get("n_gpu_layers", 0 if default == "none" else "auto")
+    if layers == "auto" and not fixed and given.get("fit", True) and default == "fit":
         layers = None
     return PlaceOptions(
         n_gpu_layers=-1 if isinstance(layers, str) else layers,
@@ -215,6 +216,8 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
 
 CELLS: Final = 256
 """``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""
+_CELLS_WITHOUT_FLASH: Final = 32
+"""What ``llama_kv_cache::get_padding`` was without flash attention."""
 MAX_SEQUENCES: Final = 256
 """``LLAMA_MAX_SEQ`` (src/llama-cparams.h)."""
 STATE_DTYPE: Final = DType(name="fp32", block_elements=1, block_bytes=4)
@@ -237,7 +240,9 @@ class Settings(Record):
     n_ctx: int
     """Cells of all streams together, as ``llama_n_ctx`` says."""
     n_ctx_seq: int
-    """Cells of one stream, of which one sequence has at most so many."""
+    """Cells of one stream."""
+    slot_tokens: int
+    """The most tokens of a sequence, which the log calls n_ctx_seq, or n_ctx_per_seq."""
     n_seq_max: int
     kv_unified: bool
     n_stream: int
@@ -245,7 +250,9 @@ class Settings(Record):
     n_batch: int
     n_ubatch: int
     n_outputs: int
-    """Most tokens of a batch whose logits are computed."""
+    """Most tokens of a batch whose logits are computed, which the buffers are made for."""
+    n_outputs_wanted: int
+    """Most tokens of a batch whose logits the program asks for."""
     type_k: DType
     type_v: DType
     flash_attn: bool
@@ -263,6 +270,24 @@ class Settings(Record):
     server: bool
     """Whether the defaults are those of llama-server."""
     ollama: bool
+    rules: BuildRules
+    """What holds in the build."""
+
+    @property
+    def cell_multiple(self) -> int:
+        """The number of which the cells of a cache are a multiple."""
+        return _multiple(self.rules, flash_attn=self.flash_attn)
+
+    @property
+    def n_ctx_logged(self) -> int:
+        """The cells of all streams as the log prints them: before builds divided the context themselves, as they were asked for."""
+        return self.n_ctx if self.rules.divides == "down" else self.n_ctx_asked
+
+    @property
+    def mask_rows(self) -> int:
+        """The rows of a mask: the tokens of a batch, which some builds round up in each stream."""
+        rows = self.rules.mask_rows
+        return self.n_ubatch if rows == 1 else self.n_stream * rounded_up(ceil_div(self.n_ubatch, self.n_stream), rows)
 
     @property
     def outputs(self) -> int:
@@ -316,9 +341,11 @@ class ContextOptions(Record):
     """Whether this is the context of multi-token prediction."""
     server: bool
     ollama: bool
+    rules: BuildRules
+    """What holds in the build."""
 
     @classmethod
-    def of(cls, setup: Setup) -> ContextOptions:
+    def of(cls, setup: Setup, rules: BuildRules = NEWEST_RULES) -> ContextOptions:
         """The options of a setup. Raises :class:`~hwcalc.errors.UsageError` for a value that llama.cpp would refuse."""
         options: dict[str, Any] = {
             name: OPTIONS[name].check(name, value) for name, value in setup.options.items() if name in OPTIONS
@@ -342,13 +369,14 @@ class ContextOptions(Record):
             type_v=options.get("type_v"),
             draft_types=(options.get("type_k_draft") or F16, options.get("type_v_draft") or F16),
             swa_full=options.get("swa_full", not server),
-            flash_attn=options.get("flash_attn"),
+            flash_attn=options.get("flash_attn", None if rules.flash_auto else False),
             n_rs_seq=n_rs_seq,
             drafted=n_rs_seq or (0 if setup.draft is None else DRAFTED),
             load_mtp=load_mtp,
             drafts=drafts,
             server=server,
             ollama=options.get("ollama", False),
+            rules=rules,
         )
 
     @cached_property
@@ -381,27 +409,43 @@ class ContextOptions(Record):
 
         ``batch`` is the number of tokens that the program chooses as n_batch and n_ubatch, where it does.
         """
-        row, unified = read.architecture, self.kv_unified
+        row, rules = read.architecture, self.rules
+        unified = self.kv_unified or not rules.streams
         n_batch, n_ubatch = (self.n_batch, self.n_ubatch) if batch is None else (batch, batch)
         n_batch = smaller(cells, n_batch) if read.causal else n_batch
         n_ubatch = smaller(n_batch, n_ubatch)
-        per_stream = rounded_up(cells) if unified else rounded_up(rounded_up(cells) // sequences)
+        flash_attn = False if row.keeps_flash_attention_off else self.flash_attn
+        multiple = _multiple(rules, flash_attn=flash_attn is not False)
+        context = rounded_up(cells, multiple) if rules.cells == "context" else cells
+        divided = context if unified else context // sequences if rules.divides == "down" else ceil_div(context, sequences)
+        per_stream = rounded_up(divided, multiple)
+        n_ctx = per_stream if unified else per_stream * sequences
+        if rules.cells == "nothing" and rules.divides == "up":
+            n_ctx = cells
+        elif rules.cells == "cache" and row.memory in ("hybrid", "recurrent"):
+            # Only the caches of other models change the number that the context has.
+            n_ctx = rounded_up(cells, multiple) if row.memory == "hybrid" else cells
         # The caches of DeepSeek-V4 are apart for each sequence, whatever was asked (src/llama-kv-cache-dsv4.cpp).
         shared = unified and (row.memory != "compressed" or self.drafts)
-        reach = read.n_swa * (sequences if shared else 1) + n_ubatch
-        flash_attn = False if row.keeps_flash_attention_off else self.flash_attn
+        whole = not rules.hybrid_streams and row.memory == "hybrid" and not shared
+        n_ctx_seq = n_ctx if whole else per_stream
+        reach = read.n_swa * (sequences if shared else 1) + (n_batch if rules.windows == "batch" else n_ubatch)
+        # llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch.
+        wanted = sequences * (1 + self.drafted) if self.server else n_batch
+        all_cells = self.swa_full or rules.windows == "all"
         type_k, type_v = self.types
         return Settings(
             n_ctx_asked=cells,
-            n_ctx=per_stream if unified else per_stream * sequences,
-            n_ctx_seq=per_stream,
+            n_ctx=n_ctx,
+            n_ctx_seq=n_ctx_seq,
+            slot_tokens=per_stream if rules.divides == "down" else cells // sequences,
             n_seq_max=sequences,
             kv_unified=unified,
             n_stream=1 if shared else sequences,
             n_batch=n_batch,
             n_ubatch=n_ubatch,
-            # llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch.
-            n_outputs=sequences * (1 + self.drafted) if self.server else n_batch,
+            n_outputs=wanted if rules.outputs_limited else n_batch,
+            n_outputs_wanted=wanted,
             type_k=type_k,
             type_v=type_v,
             flash_attn=flash_attn is not False,
@@ -410,10 +454,24 @@ class ContextOptions(Record):
             n_rs_seq=self.n_rs_seq if row.rollback else 0,
             load_mtp=self.load_mtp,
             drafts=self.drafts,
-            cells_swa=per_stream if self.swa_full else rounded_up(smaller(per_stream, reach)),
+            cells_swa=n_ctx_seq if all_cells else _window_cells(rules, n_ctx_seq, reach, multiple),
             server=self.server,
             ollama=self.ollama,
+            rules=rules,
         )
+
+
+def _multiple(rules: BuildRules, *, flash_attn: bool) -> int:
+    """The number of which the cells of a cache are a multiple. ``auto`` counts as with flash attention."""
+    if rules.cells == "cache":
+        return CELLS if flash_attn else _CELLS_WITHOUT_FLASH
+    return CELLS if rules.cells == "context" else 1
+
+
+def _window_cells(rules: BuildRules, cells: int, reach: int, multiple: int) -> int:
+    """The cells of layers with a window: those that it reaches, but no more than others have."""
+    size: int = smaller(cells, rounded_up(reach, multiple))
+    return rounded_up(smaller(cells, reach)) if rules.cells == "context" else size
 
 
 def read_settings(request: Request, read: Hparams) -> Settings:

@@ -11,12 +11,13 @@ llama-memory-recurrent.cpp, common/fit.cpp.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import DeviceShare, Placement
+from hwcalc.engines.llamacpp.builds import NEWEST, OLDEST, nearest, ollama_build
 from hwcalc.engines.llamacpp.layers import divided
 from hwcalc.engines.llamacpp.layout import Layout
 from hwcalc.engines.llamacpp.occupancy import LlamacppOccupancy
@@ -67,6 +68,7 @@ _GPU_ROW: Final = re.compile(
 )
 _HOST_ROW: Final = re.compile(r"\| +([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9}) +\|")
 _BUILD: Final = re.compile(r"\bbuild(?:_info)?: (?:b)?([0-9]{1,6})\b")
+_OLLAMA_RELEASE: Final = re.compile(r'msg="Listening on [^ "]{1,60} \(version ([0-9]{1,3}(?:\.[0-9]{1,4}){1,2})')
 _OLLAMA: Final = re.compile(
     r'msg="(model weights|kv cache|compute graph|total memory)"(?: [a-z_]{1,20}=[^ "]{1,40})*? (?:device|buffer|backend)=([A-Za-z0-9:_.-]{1,40}) (?:buffer_type=[^ ]{1,40} )?size="([^"]{1,20})"'
 )
@@ -87,6 +89,7 @@ class LlamacppLog(Dialect):
 
     name = "llamacpp"
     engine = "llamacpp"
+    states_version = True
     sought = (
         "CUDA0 KV buffer size =  1024.00 MiB",
         "CUDA0 model buffer size =  4403.49 MiB",
@@ -151,6 +154,10 @@ class LlamacppLog(Dialect):
             if self._contexts:
                 self.restart()
             self._aside, self._contexts, self._caches = False, 0, 0
+            if built is not None and int(built[1]):
+                self.facts.add("version", f"b{int(built[1])}")
+        elif "(version " in text and (release := _OLLAMA_RELEASE.search(text)) is not None:
+            self._ollama_release(release[1])
         elif "loaded meta data with" in text:
             self._aside = self._contexts > 0
         elif "no_alloc" in text and _DRY_RUN.search(text):
@@ -158,6 +165,12 @@ class LlamacppLog(Dialect):
         elif "constructing llama_context" in text or _CONTEXT.search(text):
             self._contexts += not self._aside
             self._aside = self._aside or self._contexts > 1
+
+    def _ollama_release(self, release: str) -> None:
+        """The build of llama.cpp that a release of Ollama starts, or has in itself, if it is known."""
+        build = ollama_build(release)
+        if OLDEST <= build < NEWEST:
+            self.facts.add("version", f"b{build}")
 
     def _cache(self, text: str) -> None:
         """The sum of one cache over all devices, behind the lines of its buffers."""
@@ -237,6 +250,9 @@ class LlamacppLog(Dialect):
             if 0 <= int(whole) * MIB < 2**50:
                 self.facts.add_floor(name, int(whole), MIB, rank=device[1].split(" (")[0])
 
+    def nearest_version(self, said: str, known: Sequence[str]) -> str:
+        return nearest(said)
+
     def inputs(self) -> tuple[dict[str, object], dict[str, str]]:
         """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
         facts = self.facts
@@ -269,7 +285,7 @@ class LlamacppLog(Dialect):
             message = "ik_llama.cpp keeps latents in ways of its own (-mla): its cache may differ from llama.cpp's."
             notes.append(Note(code="other-engine", message=message))
         cells = facts.number("n_ctx")
-        if cells is not None and cells % CELLS:
+        if cells is not None and cells % CELLS and occupancy.settings.rules.cells == "context":
             message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {occupancy.deployment.version}."
             notes.append(Note(code="older-build", message=message))
         placement = occupancy.devices.placement()
@@ -335,9 +351,11 @@ def _context(facts: Facts, occupancy: LlamacppOccupancy) -> list[Row]:
     stored += [(1, tensor) for tensor in occupancy.extras]
     states = sum(count * tensor.bytes for count, tensor in stored if tensor.role in _STATES)
     cache, state = _whole(facts, "kv_sum_bytes", "kv_bytes"), _whole(facts, "state_sum_bytes", "state_bytes")
-    rows = compared("cells", facts.last("n_ctx"), one.n_ctx, 0.0, "engine", "n_ctx after rounding, all slots together")
+    rows = compared(
+        "cells", facts.last("n_ctx"), one.n_ctx_logged, 0.0, "engine", "n_ctx as the build logs it, all slots together"
+    )
     meaning = "n_ctx_seq: what one sequence can have"
-    rows += compared("cells of a slot", facts.last("n_ctx_seq"), one.n_ctx_seq, 0.0, "engine", meaning)
+    rows += compared("cells of a slot", facts.last("n_ctx_seq"), one.slot_tokens, 0.0, "engine", meaning)
     rows += compared("cache", cache, occupancy.stored_bytes - states, 0.0, "engine", "keys and values of all layers")
     rows += compared("states", state, states, 0.0, "engine", "recurrent states of all slots, in 32 bits")
     return rows

@@ -75,10 +75,43 @@ def test_several_gpus_are_compared_together() -> None:
 @pytest.mark.parametrize("cells", [240_000, 32])
 def test_an_older_build_rounds_otherwise(cells: int) -> None:
     """Builds before November 2025 rounded cells to 32 without flash attention, which is said."""
-    log = LLAMA_8B.replace("n_ctx         = 8192", f"n_ctx         = {cells}")
+    log = LLAMA_8B.replace("build: 6700 (3df2244)", "build: 0 (unknown)").replace(
+        "n_ctx         = 8192", f"n_ctx         = {cells}"
+    )
     result = reconcile("meta-llama/Llama-3.1-8B", log, weights="q4_k_m")
     assert figures(result)["cells"] is False
     assert "older-build" in {note.code for note in result.notes}
+
+
+def planned_by(result: Reconciliation) -> str | None:
+    """The build whose rules were taken."""
+    return result.engine_version
+
+
+def test_the_build_that_the_log_prints_is_planned() -> None:
+    """``build: 6700``, ``build_info: b9459-...``, Ollama's release for the build in it; the nearest known one for another."""
+    without = LLAMA_8B.partition("\n")[2]
+    lines = {
+        "build: 6700 (3df2244) with cc": "b6700",
+        "build_info: b9459-0123abc": "b9459",
+        "build: 20000 (0123abc) with cc": "v0.5.0",
+        "build: 4000 (0123abc) with cc": "b4400",
+        'time=2025-11-20T10:00:00Z level=INFO source=routes.go:1 msg="Listening on 127.0.0.1:11434 (version 0.12.6)"': "b6752",
+    }
+    for line, build in lines.items():
+        result = reconcile("meta-llama/Llama-3.1-8B", f"{line}\n{without}", weights="q4_k_m")
+        assert planned_by(result) == build
+    unknown = reconcile("meta-llama/Llama-3.1-8B", without, weights="q4_k_m")
+    assert planned_by(unknown) == "v0.5.0"
+    assert "version-unknown" in {note.code for note in unknown.notes}
+
+
+def test_a_log_agrees_with_its_build_alone() -> None:
+    """258.50 MiB are the logits of a batch: llama-server's until b9459, and not the 116 MiB of builds since."""
+    for build, agrees in ((9459, True), (9460, False)):
+        log = LLAMA_8B.replace("build: 6700", f"build: {build}")
+        result = reconcile("meta-llama/Llama-3.1-8B", log, gpu="rtx-4090", weights="q4_k_m")
+        assert figures(result)["compute on GPUs"] is agrees
 
 
 def test_the_log_of_an_ollama_is_read_as_that_of_the_server_it_started() -> None:
