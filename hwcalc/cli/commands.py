@@ -266,20 +266,20 @@ def short_help(name: str, width: int) -> str:
     for group in ("", *GROUPS):
         for option in shown:
             if (option.group if option.flags else "") == group:
-                names = ", ".join(dict.fromkeys((option.flags[0], option.flags[-1]))) if option.flags else ""
+                spelled = ", ".join(dict.fromkeys((option.flags[0], option.flags[-1]))) if option.flags else ""
                 text = option.short or re.split(r"(?<!\.)\. ", option.help)[0].removesuffix(".") + "."
-                rows.append((group, " ".join(filter(None, (names, option.metavar))), text))
-    groups, names = max(len(group) for group, *_ in rows) if rows else 0, max((len(second) for _, second, _ in rows), default=0)
-    names = min(names, _WIDEST)
+                rows.append((group, " ".join(filter(None, (spelled, option.metavar))), text))
+    groups = max((len(group) for group, *_ in rows), default=0)
+    widest = min(_WIDEST, max((len(second) for _, second, _ in rows), default=0))
     lines = [f"Usage: kvplan {name} {arguments} [OPTIONS]".replace("  ", " "), ""]
     lines += [*(f"  {line}" for line in wrap(summary(name), width - 2)), ""]
     before = ""
     for group, second, text in rows:
-        room = max(width - groups - names - 6, 20)
+        room = max(width - groups - widest - 6, 20)
         first, *others = wrap(text, room, break_long_words=False, break_on_hyphens=False)
         title = group if group != before else ""
-        lines.append(f"  {title:<{groups}}  {second:<{names}}  {first}")
-        lines += [f"  {'':<{groups}}  {'':<{names}}  {other}" for other in others]
+        lines.append(f"  {title:<{groups}}  {second:<{widest}}  {first}")
+        lines += [f"  {'':<{groups}}  {'':<{widest}}  {other}" for other in others]
         before = group
     lines += ["", *(f"  {example.line}" for example in found.examples[:2])]
     more = "" if few else f"All options: kvplan help {name} --all. "

@@ -212,6 +212,8 @@ class CommandInput(Record):
     draft: str | None
     options: Mapping[str, str]
     requires: tuple[Try, ...]
+    published: str = "BF16"
+    """The format of the GGUF file that llama.cpp's converter makes of the published weights."""
     path: str | None = None
     library: str | None = None
     made: bool = False

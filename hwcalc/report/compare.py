@@ -6,6 +6,7 @@ The rows of several engines: what each stores, what its numbers are, and why the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from hwcalc.library.compare import Comparison, EngineRow, Variant
@@ -139,18 +140,11 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
             out += column("in host memory", _in_host_memory, 6)
             out += column("tok/s", _speed, 7)
     if beside:
-        of_row = {
-            "stores": (lambda row: row.stores, 10, False),
-            "cache": (lambda row: human_bytes(row.all_gpus_bytes), 0 if not out else 5, True),
-            "a token": (lambda row: human_bytes(row.growth_bytes), 11, True),
-            "pool tokens": (
-                _pool_tokens if any(v.row and v.row.pool_tokens is not None for v in variants) else lambda _row: "",
-                12,
-                True,
-            ),
-        }
-        for title, (cell, rank, right) in of_row.items():
-            out += column(title, lambda variant, cell=cell: "" if variant.row is None else cell(variant.row), rank, right=right)
+        pools = any(variant.row is not None and variant.row.pool_tokens is not None for variant in variants)
+        out += column("stores", _of_row(lambda row: row.stores), 10, right=False)
+        out += column("cache", _of_row(lambda row: human_bytes(row.all_gpus_bytes)), 5 if out else 0)
+        out += column("a token", _of_row(lambda row: human_bytes(row.growth_bytes)), 11)
+        out += column("pool tokens", _of_row(_pool_tokens), 12) if pools else []
         out += column("number", lambda variant: _WORDS.get(variant.definition or "", variant.definition or ""), 13, right=False)
     else:
         out += column("cache", lambda variant: _size(variant.cache_total_bytes), 8 if out else 0)
@@ -162,9 +156,19 @@ def _columns(variants: Sequence[Variant], *, beside: bool) -> list[Column]:
         paged = any(variant.blocks_freed is not None for variant in variants)
         titles = [title for title in _POLICY if paged or title != _FREED]
         for place, title in enumerate(titles):
-            cell = lambda variant, place=place: _policy(variant, titles)[place]  # noqa: E731
-            out += column(title, cell, 0 if title == "in all" else 4 + place, right=title not in _TEXTS)
+            out += column(
+                title, partial(_policy_cell, titles, place), 0 if title == "in all" else 4 + place, right=title not in _TEXTS
+            )
     return out
+
+
+def _policy_cell(titles: Sequence[str], place: int, variant: Variant) -> str:
+    return _policy(variant, titles)[place]
+
+
+def _of_row(cell: Callable[[EngineRow], str]) -> Callable[[Variant], str]:
+    """The cell of an engine's row; empty for an engine that cannot run the model."""
+    return lambda variant: "" if variant.row is None else cell(variant.row)
 
 
 def _needed(variant: Variant) -> str:

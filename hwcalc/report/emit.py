@@ -104,6 +104,10 @@ def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
     return tuple(filter(None, (f"First: {_quoted(before)}" if before else "", remark)))
 
 
+_KEPT: Final = "mxfp4"
+"""The published format that the converter of llama.cpp keeps; others become 16 bits."""
+
+
 def _quoted(words: Iterable[str]) -> str:
     return " ".join(map(shell_word, words))
 
@@ -133,6 +137,9 @@ def _planned(plan: Plan, engine: str) -> tuple[Engine, CommandInput]:
         memory_utilization=request.memory_utilization,
         kv_memory=request.kv_memory,
         weights=request.weights,
+        published="MXFP4_MOE"
+        if any(one.format == _KEPT for part in plan.memory.weights.parts for one in part.formats)
+        else "BF16",
         lora=request.lora,
         draft=request.draft,
         options=options | request.options,

@@ -121,7 +121,7 @@ def _made(planned: CommandInput) -> str:
         if large in _FLOATS or (mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum()):
             name = name[:place]
             break
-    return f"./{name}-{(planned.weights or 'BF16').upper()}.gguf"
+    return f"./{name}-{(planned.weights or planned.published).upper()}.gguf"
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:

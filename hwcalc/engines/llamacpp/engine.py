@@ -455,7 +455,7 @@ class LlamacppCommand(Command):
         """Where a file comes from that the model's publisher does not have."""
         if not planned.made:
             return (), ""
-        weights = (planned.weights or "BF16").upper()
+        weights = (planned.weights or planned.published).upper()
         return (
             (),
             f"A published file in place of -m: -hf USER/NAME-GGUF:{weights}. To make it: convert_hf_to_gguf.py, llama-quantize.",

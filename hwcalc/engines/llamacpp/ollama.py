@@ -290,7 +290,7 @@ class OllamaCommand(Command):
         """What to write where a Modelfile names a file that the model's publisher does not have."""
         if not planned.made:
             return (), ""
-        return (), f"For a published file write FROM hf.co/USER/NAME-GGUF:{(planned.weights or 'BF16').upper()} in it."
+        return (), f"For a published file write FROM hf.co/USER/NAME-GGUF:{(planned.weights or planned.published).upper()} in it."
 
 
 class OllamaRequests(LlamacppRequests):

@@ -51,7 +51,8 @@ def test_other_names_are_the_option() -> None:
     assert dict(table.OTHER_NAMES) == {"concurrency": "batch", "users": "batch", "context": "seq", "quant": "weights"}
     asked = hwcalc.plan("Qwen/Qwen3-8B", users=4, context="8k", quant="fp8").request
     assert (asked.batch, asked.seq, asked.weights) == (4, 8192, "fp8")
-    for twice in ({"users": 4, "batch": 4}, {"context": 4, "seq": 4}):
+    both: tuple[dict[str, typing.Any], ...] = ({"users": 4, "batch": 4}, {"context": 4, "seq": 4})
+    for twice in both:
         with pytest.raises(UsageError, match="are the same option"):
             hwcalc.plan("Qwen/Qwen3-8B", **twice)
 
