@@ -34,6 +34,7 @@ from hwcalc.formulas.arithmetic import either, floored, larger, largest
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
+    from hwcalc.engines.sglang.rules import Rules
     from hwcalc.engines.sglang.settings import SglangSettings
 
 _ROPE: Final = 64
@@ -65,11 +66,14 @@ class CompressedLayout(Record):
     window: int
     drafts: bool
     page_size: int
+    rules: Rules
 
     def row_bytes(self, ratio: int = 1) -> float:
         """Bytes of an entry for ``ratio`` tokens, with its share of the padding of a page."""
         rows = self.page_size // ratio
         row = self.head_dim - _ROPE + 2 * _ROPE + _SCALES
+        if not self.rules.compressed_row_padding:
+            return row
         return -(-rows * row // _PAGE_ALIGN) * _PAGE_ALIGN / rows
 
     def ring(self, ratio: int) -> int:
@@ -88,7 +92,8 @@ class CompressedLayout(Record):
     def swa_bytes(self, stage: CompressedStage) -> float:
         """Bytes of a window token: a row in every layer, and its share of the compressors of 4 tokens."""
         states = 2 * 2 * (self.head_dim + self.index_head_dim) * _STATE_BYTES
-        own = self.row_bytes() * stage.layers + self.ring(_FEW) / self.page_size * states * stage.few
+        ring_tokens = self.page_size if self.rules.compressed_ring_by_page else self.window
+        own = self.row_bytes() * stage.layers + self.ring(_FEW) / ring_tokens * states * stage.few
         return own * self.inflation(stage)
 
     def compressed_bytes(self, stage: CompressedStage) -> float:
@@ -138,6 +143,7 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
         window=kinds[0].window,
         drafts=settings.drafts,
         page_size=settings.page_size,
+        rules=settings.rules,
     )
 
 
@@ -227,13 +233,13 @@ class CompressedPools(PoolRules):
     def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
         yield figures.budget_bytes > 0, NOTHING_LEFT
         yield figures.tokens > 0, NO_TOKENS
-        if self.settings.swa_ratio is not None:
+        if self.settings.swa_ratio is not None and self.layout.rules.compressed_window_check:
             assert figures.swa_tokens is not None
             yield figures.swa_tokens > self.layout.window + self.layout.page_size, NO_WINDOW
 
     def bounds(self, demand: Demand) -> tuple[int, int]:
         settings, layout = self.settings, self.layout
-        if settings.swa_ratio is not None:
+        if settings.swa_ratio is not None and layout.rules.compressed_window_check:
             demand = with_a_window(demand, layout.window, layout.page_size)
         tokens = self.least_tokens(demand, settings.swa_ratio or 0)
         few, many = (0, MOST_REQUESTS) if settings.own_requests is None else (settings.own_requests,) * 2

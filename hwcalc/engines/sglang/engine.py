@@ -1,4 +1,4 @@
-"""SGLang: a server whatever the load, what a load takes of its pools, and the command line of a plan (flags of ``server_args.py``, 0.5.23)."""
+"""SGLang: a server whatever the load, what a load takes of its pools, and the command line of a plan (flags of ``server_args.py``)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from hwcalc.engines.sglang.pools import (
     pool_curve,
     slots_per_request,
 )
+from hwcalc.engines.sglang.rules import VERSIONS, resolve
 from hwcalc.engines.sglang.settings import (
     ARGUMENTS,
     LONGER,
     MAX_LENGTH,
+    OLD_FOUR_BITS,
     OPTIONS,
     SWITCHES,
     SglangSettings,
@@ -53,6 +55,7 @@ from hwcalc.formulas import CompressedAttention, FullAttention, LayerKind, NoCac
 from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.model import Definition, Note, Noted
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -175,6 +178,11 @@ class SglangDeployment(GeneralDeployment):
     def check_class(self) -> None:
         """Refuse a class that SGLang does not have, and whose layers transformers' own code cannot run in its place."""
         plain = all(isinstance(group.kind, FullAttention | SlidingAttention | NoCache) for group in self.model.stack.groups)
+        row = model_classes("sglang").row(self.model)
+        came = row.words.get("since")
+        if came is not None and planned_version(self.version) < since(came):
+            message = f"SGLang {self.version} has no class {brief(row.name, 60)}, which came with {came}."
+            raise UnsupportedError(message, hint=f"Use: --engine sglang@{came}")
         if not plain:
             super().check_class()
 
@@ -211,7 +219,7 @@ class SglangDeployment(GeneralDeployment):
             name = model.architecture or model.id
             if self.compressed is not None or not self.layout.has_states:
                 raise UsageError(f"mamba_scheduler_strategy {strategy} needs mamba state, got {name}.", hint="Leave it out")
-            if gpu is not None and "copies_states" not in words_of(model):
+            if gpu is not None and "copies_states" not in words_of(model, settings.rules):
                 raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
             if strategy.endswith("lazy") and not settings.overlap:
                 what = "Lazy extra buffer requires overlap schedule."
@@ -229,13 +237,16 @@ class SglangDeployment(GeneralDeployment):
             yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
         name = self.model.architecture
         if name is not None and name not in model_classes("sglang").rows:
-            message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
+            message = f"SGLang {self.version} has no class {name}: it runs the model by transformers' own code, if that has it."
             yield Note(code="not-its-own-class", message=message)
         if settings.kv_dtype == "nvfp4" and gpu is None:
             message = (
                 "KV dtype nvfp4: prompts are counted as unpacked in fp8, which kernels of a B200 do without. Set it with --gpu."
             )
             yield Note(code="one-scale-layout", message=message)
+        if (self.setup.dtype or "").strip().lower() == OLD_FOUR_BITS:
+            message = f"KV dtype {OLD_FOUR_BITS}: the word of releases before 0.5.16, which are not planned; counted as fp4_mx_block16 of {self.version}."
+            yield Note(code="older-name", message=message)
         if settings.dp > 1:
             message = (
                 f"The pool is that of one of {settings.dp} replicas of attention. SGLang's own --tp counts the ranks of all of them: "
@@ -643,10 +654,13 @@ class Sglang(GeneralEngine):
     )
     weights: ClassVar[WeightFormats] = WeightFormats(None, "fp8", "awq")
     command: ClassVar[Command] = SglangCommand()
-    versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
+    versions: ClassVar[tuple[str, ...]] = VERSIONS
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+
+    def _resolve_version(self, requested: str) -> str:
+        return resolve(requested)
 
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(

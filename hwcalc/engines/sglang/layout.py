@@ -54,8 +54,6 @@ _SCALED_LATENT: Final = 128
 """Numbers of a latent that share one."""
 _MX_BLOCK: Final = 32
 _FP4_BLOCK: Final = 16
-_RAW_BACKENDS: Final = ("trtllm", "tilelang")
-"""Kernels that read latents in fp8 without scales."""
 ROW_KINDS: Final = (FullAttention, SlidingAttention, ChunkedAttention, LatentAttention, SparseIndexer)
 _FLOAT_INDEX_BYTES: Final = 2
 
@@ -88,7 +86,7 @@ def rows_of(
         size = width * settings.element_bytes
         if settings.kv_dtype in FOUR_BITS:
             size = width // 2 + width // _FP4_BLOCK
-        elif sparse and settings.kv_dtype == "fp8_e4m3" and settings.dsa_backend not in _RAW_BACKENDS:
+        elif sparse and settings.kv_dtype == "fp8_e4m3" and not settings.raw_latents:
             # Scales of the latent, and the rotary key in 16 bits (``calculate_mla_kv_cache_dim``).
             size = kind.kv_lora_rank + kind.kv_lora_rank // _SCALED_LATENT * 4 + kind.qk_rope_head_dim * 2
         return (Row("latent", Role.LATENT, width, size, settings.kv_dtype),)
@@ -101,13 +99,18 @@ def rows_of(
     assert isinstance(kind, AttentionKind)
     key, value = attention_elements(kind, settings.tp)
     name = settings.kv_dtype
-    sizes = tuple(count * settings.element_bytes if plain else _row_bytes(count, settings, split=split) for count in (key, value))
+    sizes = tuple(
+        count * settings.element_bytes if plain else _row_bytes(count, key, settings, split=split) for count in (key, value)
+    )
     return Row("keys", Role.KEY, key, sizes[0], name), Row("values", Role.VALUE, value, sizes[1], name)
 
 
-def _row_bytes(elements: int, settings: SglangSettings, *, split: bool) -> int:
+def _row_bytes(elements: int, key: int, settings: SglangSettings, *, split: bool) -> int:
     if settings.kv_dtype == "mxfp8":
         return elements + elements // _MX_BLOCK
+    if settings.kv_dtype in FOUR_BITS and not split and not settings.rules.fp4_by_method:
+        # Values have as many scales as keys.
+        return elements // 2 + key // _FP4_BLOCK
     if settings.kv_dtype in FOUR_BITS and not split:
         # Kernels of Blackwell read scales in an order of their own, and prompts are unpacked in another.
         layouts = 2 if settings.kv_dtype == "nvfp4" and settings.major == BLACKWELL and settings.unpacks else 1
@@ -150,7 +153,8 @@ class StageCells(Record):
 class PoolLayout(Record):
     """The stages of a model, the tensors of each kind of layer, and what its pools are divided by.
 
-    ``window`` is the window as SGLang counts it; ``None`` without a pool of its own. ``states`` are elements of a state and its bytes, by kind.
+    ``window`` is the window as SGLang counts it; ``None`` without a pool of its own. ``state_bytes`` are those of both states, by kind.
+    ``states_by_stage`` says whether a stage counts the states of its own layers alone.
     """
 
     stages: tuple[StageCells, ...]
@@ -158,6 +162,7 @@ class PoolLayout(Record):
     pools: Mapping[LayerKind, str]
     window: int | None
     state_bytes: Mapping[LayerKind, tuple[int, int]]
+    states_by_stage: bool
 
     @property
     def has_states(self) -> bool:
@@ -168,8 +173,9 @@ class PoolLayout(Record):
     def slot_bytes(self) -> int:
         """Bytes of a slot on the stage with most states; all stages have as many slots."""
         layers, most = sum(stage.state_layers for stage in self.stages), max(stage.state_layers for stage in self.stages)
+        size = sum(stage.slot_bytes for stage in self.stages)
         # The product of a float, as there.
-        return int(sum(stage.slot_bytes for stage in self.stages) * (most / max(1, layers)))
+        return int(size * (most / max(1, layers))) if self.states_by_stage else size
 
 
 def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
@@ -188,8 +194,8 @@ def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
 
 def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> PoolLayout:
     """The layout of a model other than DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for a kind without a rule."""
-    kinds, words = tuple(group.kind for group in stack.groups), words_of(model)
-    split, states = splits_windows(model), dict[LayerKind, tuple[int, int]]()
+    kinds, words = tuple(group.kind for group in stack.groups), words_of(model, settings.rules)
+    split, states = splits_windows(model, settings.rules), dict[LayerKind, tuple[int, int]]()
     for kind in kinds:
         if isinstance(kind, STATE_KINDS):
             conv, state = _STATE_RULES[type(kind)](kind, settings.tp * (settings.dp if "whole_group_states" in words else 1))
@@ -199,13 +205,22 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     rows = {kind: () if kind in states else _counted_rows(kind, usual, model, settings) for kind in kinds}
     pools = {kind: SWA if split and isinstance(kind, SlidingAttention | ChunkedAttention) else FULL for kind in kinds}
     shared, splits = _shared_pools(model, stack) if split else {}, SWA in pools.values()
+    unpacks = settings.kv_dtype == "nvfp4" and settings.unpacks
+    if not settings.rules.fp4_by_method:
+        unpacks = settings.kv_dtype in FOUR_BITS and settings.rules.fp4_workspace
     latent = any(isinstance(kind, LatentAttention) for kind in pools)
+    each_indexes = latent and not settings.rules.shares_indexers
     like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
 
     def stage(span: range) -> StageCells:
         """What a token and a slot of states take on one rank of the stage with these layers."""
         sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
-        for kind, count, named in _counted(stack, span, shared):
+        if splits and not settings.rules.windows_by_stage:
+            span = range(len(stack))
+        # Before 0.5.18 layers that take the indexer of another one are counted with one of their own.
+        latents = sum(count for kind, count, _ in _counted(stack, span, shared) if isinstance(kind, LatentAttention))
+        for kind, layer_count, named in _counted(stack, span, shared):
+            count = latents if each_indexes and isinstance(kind, SparseIndexer) else layer_count
             if kind in states:
                 slot, recurrent = slot + count * sum(states[kind]), recurrent + count
             pool = pools[kind] if named is None else named
@@ -222,7 +237,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
             counted = usual or kind
             # Four-bit keys and values take a place where one layer is unpacked in fp8 for prompts; pools of windows have none. Kernels of
             # Blackwell read four bits themselves (``NVFP4KVCacheMethod``), and ``fp4_mx_block16`` has no such place.
-            if not splits and settings.kv_dtype == "nvfp4" and settings.unpacks and isinstance(counted, AttentionKind):
+            if not splits and unpacks and isinstance(counted, AttentionKind):
                 workspace = max(workspace, sum(attention_elements(counted, settings.tp)))
         return StageCells(
             full_bytes=sizes[FULL],
@@ -243,6 +258,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
         pools=pools,
         window=max(windows) - ("window_less_one" in words) if windows else None,
         state_bytes=states,
+        states_by_stage=settings.rules.states_by_stage,
     )
 
 
@@ -276,9 +292,13 @@ def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, se
         kind,
         settings,
         sparse=is_sparse_latent(model),
-        split=splits_windows(model),
-        fp8_index=settings.kv_dtype == "fp8_e4m3" and (settings.major == HOPPER or settings.backend == "trtllm_mha"),
-        plain="minimax_sparse" in words_of(model),
+        split=splits_windows(model, settings.rules),
+        fp8_index=settings.kv_dtype == "fp8_e4m3"
+        and (
+            (settings.major == HOPPER and "hopper" in settings.rules.index_fp8)
+            or (settings.backend == "trtllm_mha" and "blackwell" in settings.rules.index_fp8)
+        ),
+        plain="minimax_sparse" in words_of(model, settings.rules),
     )
 
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.memory import Budget, Section, budget_of, communication, device_context, exact, loaded_beside, ranked
 from hwcalc.engines.rank_weights import GroupRank, Rank, Rules, mtp_bytes_rank
-from hwcalc.engines.sglang.settings import cuts_prompts, prompt_tokens, shows_images, words_of
+from hwcalc.engines.sglang.settings import SMALL_GPU_GIB, cuts_prompts, is_sparse_latent, prompt_tokens, shows_images, words_of
 from hwcalc.engines.steps import Step, figure, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.weights import Block, Weight, WeightRole
@@ -42,12 +42,12 @@ _LATENT_PREFILL_MIB: Final = 1536
 _LLAMA_2_TOKENS: Final = 4096
 _LARGE_GPU_MIB: Final = 60 * 1024
 _LEAST_RESERVED_MIB: Final = 10 * 1024
-_IMAGES_MIB: Final = 100
 _AITER_SHARE: Final = 0.85
 _LONG: Final = 8192
-_GRAPHS: Final = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512))
-"""GiB that the accelerator has less than, and the largest batch of a graph with fewer than four ranks and with more; 512 above."""
-_LARGEST_GRAPH: Final = 512
+_GRAPHS: Final = ((20, (8, 8)), (SMALL_GPU_GIB, None), (60, (32, 160)), (160, (256, 512)))
+"""GiB that the accelerator has less than, and the largest batch of a graph with fewer than four ranks and with more. ``None``: those of the
+release."""
+_LARGEST_GRAPHS: Final = (512, 512)
 _FEW_RANKS: Final = 4
 _TOWER: Final = (24, 1024)
 """Layers and width of the vision tower that SGLang compares others with, and takes where a config names none."""
@@ -93,10 +93,11 @@ def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Bud
         source = f"{part.source}; {share:g} of it, since the share is of what is free"
         low, expected, high = int(part.low * share), ceil(part.expected * share), ceil(part.high * share)
         parts.append(replace(part, low=low, expected=expected, high=high, source=source, steps=()))
-    if shows_images(model):
-        steps = (step("image cache", "cache_mib x mib", cache_mib=_IMAGES_MIB, mib=MIB),)
-        source = "SGLang 0.5.23 SGLANG_VLM_CACHE_SIZE_MB: embeddings of images"
-        parts.append(replace(exact("image cache", Section.OVERHEAD, _IMAGES_MIB * MIB, source), steps=steps))
+    images = deployment.settings.rules.image_cache_mib if shows_images(model, deployment.settings.rules) else 0
+    if images:
+        steps = (step("image cache", "cache_mib x mib", cache_mib=images, mib=MIB),)
+        source = f"SGLang {deployment.version} SGLANG_VLM_CACHE_SIZE_MB: embeddings of images"
+        parts.append(replace(exact("image cache", Section.OVERHEAD, images * MIB, source), steps=steps))
     rows = occupancy.request.replica_batch
     budget, measured = budget_of(occupancy, memory, tuple(parts), tokens=deployment.settings.chunk, rows=rows, share=share)
     return Noted(budget, (*notes, *measured))
@@ -110,19 +111,19 @@ def default_fraction(deployment: SglangDeployment, steps: list[Step] | None = No
     gpu, settings = deployment.setup.hardware.gpu, deployment.settings
     assert gpu is not None
     if gpu.memory_total_mib is None:
-        return 0.95
+        return settings.rules.unknown_gpu_share
     formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB} x ranks + graphs_mib"
     reserved = figure(
         steps,
         "reserved_mib",
         f"max({formula}, {_LEAST_RESERVED_MIB})" if gpu.memory_total_mib > _LARGE_GPU_MIB else formula,
         unit="MiB",
-        chunk_tokens=max(prompt_tokens(deployment.setup), _LEAST_TOKENS),
+        chunk_tokens=max(prompt_tokens(deployment.setup, settings.rules), _LEAST_TOKENS),
         ranks=settings.tp * settings.dp * settings.pp,
         graphs_mib=_graphs_mib(deployment, gpu.memory_total_mib),
     )
     # What a vision tower and AMD's kernels leave of the share.
-    beside = _of_tower(deployment.model) if shows_images(deployment.model) else 1.0
+    beside = _of_tower(deployment.model) if shows_images(deployment.model, settings.rules) else 1.0
     if gpu.vendor.lower() == "amd" and settings.context > _LONG:
         beside *= _AITER_SHARE
     return figure(
@@ -148,10 +149,10 @@ def fraction_steps(deployment: SglangDeployment) -> tuple[Step, ...]:
 def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
     """What graphs of decode steps and of prompts reserve: for prompts a flat amount for latents, else by the number of lengths."""
     settings, options, model = deployment.settings, deployment.setup.options, deployment.model
-    few = settings.tp * settings.dp < _FEW_RANKS
-    batches = (batch if few else many for below, batch, many in _GRAPHS if total_mib < below * 1024)
-    graph = next(batches, _LARGEST_GRAPH)
-    if "max_running_requests" in options:
+    rules, few = settings.rules, settings.tp * settings.dp < _FEW_RANKS
+    batches = next((batches for below, batches in _GRAPHS if total_mib < below * 1024), _LARGEST_GRAPHS) or rules.small_gpu_graphs
+    graph = batches[0] if few else batches[1]
+    if rules.graph_within_requests and "max_running_requests" in options:
         # What SGLang limits by itself comes later.
         graph = min(graph, int(options["max_running_requests"]))
     size: float = _GRAPH_MIB * graph
@@ -159,15 +160,24 @@ def _graphs_mib(deployment: SglangDeployment, total_mib: int) -> float:
         size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * settings.dp
     kinds = {type(group.kind) for group in model.stack.groups}
     # Graphs of prompts are not captured everywhere (``disable_breakable_cudagraph_if_incompatible``).
-    pictures = shows_images(model) and "graphs_with_images" not in words_of(model)
-    if settings.pp > 1 or deployment.compressed is not None or pictures or KimiDeltaAttention in kinds:
+    pieces = shows_images(model, rules) and (model.architecture or "").startswith(rules.piecewise_images or ("-",))
+    pictures = shows_images(model, rules) and not pieces and "graphs_with_images" not in words_of(model, rules)
+    nemotron = (model.architecture or "").startswith("NemotronH")
+    plain_latent = LatentAttention in kinds and not is_sparse_latent(model)
+    like = (
+        ("delta", KimiDeltaAttention in kinds), ("latent", plain_latent), ("sparse latent", is_sparse_latent(model)),
+        ("nemotron", nemotron), ("replicas", settings.dp > 1), ("adapters", deployment.setup.lora is not None),
+    )  # fmt: skip
+    graphless = any(name in rules.graphless for name, is_so in like if is_so) and not pieces
+    staged = (settings.pp > 1 and (pieces or not rules.graphs_with_stages)) or (pieces and settings.dp > 1)
+    if staged or deployment.compressed is not None or pictures or graphless:
         return size
     if LatentAttention in kinds:
         return size + _LATENT_PREFILL_MIB
     if not cuts_prompts(deployment.setup):
         # The longest graph of a prompt has as many tokens as a chunk: none are captured.
         return size
-    chunk = prompt_tokens(deployment.setup)
+    chunk = prompt_tokens(deployment.setup, rules)
     longest = min(chunk, settings.total_tokens or chunk)
     return size + _BUCKET_MIB * prefill_buckets(min(longest, _LLAMA_2_TOKENS) if "llama-2" in model.id.lower() else longest)
 

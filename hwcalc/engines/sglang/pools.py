@@ -367,6 +367,7 @@ class LayerPools(PoolRules):
         """Slots for states, and the bytes that they leave (``_handle_max_mamba_cache``). What drafts copy of states has no step."""
         settings, slot, each = self.settings, self.layout.slot_bytes, slots_per_request(self.settings)
         requests, plain = settings.own_requests or 1, None if settings.drafts else steps
+        padding = int(settings.rules.padding_slot)
         one_a_request = settings.mamba_slots is None and not settings.radix and settings.requests is not None
         if settings.mamba_slots is not None:
             terms = {"max_mamba_cache_size": settings.mamba_slots, "dp": settings.dp}
@@ -378,8 +379,9 @@ class LayerPools(PoolRules):
         left = budget / GIB
         if settings.drafts:
             copied = slots if one_a_request else smaller(slots // each, requests)
-            left = left - slot * (copied + 1) * settings.draft_tokens / GIB
-        formula, left_bytes = "pool_bytes - (state_slots + 1) x slot_bytes", floored((left - (slots + 1) * slot / GIB) * GIB)
+            left = left - slot * (copied + padding) * settings.draft_tokens / GIB
+        formula = f"pool_bytes - {'(state_slots + 1)' if padding else 'state_slots'} x slot_bytes"
+        left_bytes = floored((left - (slots + padding) * slot / GIB) * GIB)
         figure(plain, "budget_of_tokens", formula, left_bytes, pool_bytes=budget, state_slots=slots, slot_bytes=slot)
         formula, terms = "floor(state_slots / slots_per_request)", {"state_slots": slots, "slots_per_request": each}
         figure(steps, "state_requests", formula, slots // each, unit="requests", **terms)
@@ -388,13 +390,15 @@ class LayerPools(PoolRules):
     def _slots_in_share(self, budget: int, steps: list[Step] | None) -> int:
         """Slots for states of ``mamba_full_memory_ratio`` of the budget. One slot more than these is allocated."""
         settings, slot, drafted = self.settings, self.layout.slot_bytes, self.settings.draft_tokens
+        padding = int(settings.rules.padding_slot)
         share = budget / GIB * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
         if settings.drafts:
             each = slots_per_request(settings)
-            slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
+            slots = floored((share - padding * slot * (1 + drafted)) // (slot * (1 + drafted / each)))
         else:
-            slots = floored((share - slot) // slot)
-        formula = "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)"
+            slots = floored((share - padding * slot) // slot)
+        share_of = "pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio)"
+        formula = f"floor(({share_of} - slot_bytes) / slot_bytes)" if padding else f"floor({share_of} / slot_bytes)"
         shares = {"pool_bytes": budget, "mamba_full_memory_ratio": settings.mamba_ratio, "slot_bytes": slot}
         return figure(steps, "state_slots", formula, slots, unit="slots", **shares)
 
@@ -497,8 +501,8 @@ class LayerPools(PoolRules):
             # So many slots take the same of every budget.
             return around(least + _PROBE - self._slots(_PROBE, None)[1])
         each, share = slots_per_request(settings), 1 + settings.mamba_ratio
-        drafted = settings.draft_tokens if settings.drafts else 0
-        for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / settings.mamba_ratio)
+        drafted, padding = settings.draft_tokens if settings.drafts else 0, int(settings.rules.padding_slot)
+        for_slots = slot * (requests * (each + drafted) + padding * (1 + drafted)) * (share / settings.mamba_ratio)
         # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
         low = least if settings.drafts else (least - slot) * share
         return around(larger(for_slots, low))[0], around(larger(for_slots, least * share))[1]

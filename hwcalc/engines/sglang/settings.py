@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.devices import compute_capability
 from hwcalc.engines.models import model_classes
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, is_on, number_option
+from hwcalc.engines.sglang.rules import NEWEST, Rules, planned_rules
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
@@ -30,6 +31,7 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
+from hwcalc.profiles.engines import planned_version, since
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -124,6 +126,8 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
 _LENGTHS: Final = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 """Keys of the longest sequence; the first that the text part has counts (``CONTEXT_LENGTH_KEYS``)."""
 _NO_LENGTH: Final = 2048
+SMALL_GPU_GIB: Final = 35
+"""GiB below which an accelerator has smaller batches than others."""
 _CLASS_LENGTHS: Final = {"step3p5": 128_000, "step3p7": 128_000}
 """``max_seq_len`` of classes of SGLang's own, whatever ``max_position_embeddings`` says (``Step3p5Config``)."""
 _TEXT_ONLY_READ: Final = frozenset({"step3p7"})
@@ -132,9 +136,10 @@ _STRETCHED: Final = frozenset({"linear", "dynamic"})
 """Kinds of rotary embeddings whose factor counts; those of the others are already part of the length."""
 
 
-def words_of(model: ModelSpec) -> Mapping[str, str]:
-    """What the row of the model's class says in ``profiles/engines/sglang/classes.yaml``."""
-    return model_classes("sglang").row(model).words
+def words_of(model: ModelSpec, rules: Rules) -> Mapping[str, str]:
+    """What the row of the model's class says in ``profiles/engines/sglang/classes.yaml``, as far as it holds in a release."""
+    words, planned = model_classes("sglang").row(model).words, planned_version(rules.version)
+    return {word: value for word, value in words.items() if not value or since(value) <= planned}
 
 
 def context_tokens(model: ModelSpec) -> int:
@@ -161,30 +166,31 @@ def is_sparse_latent(model: ModelSpec) -> bool:
     return kinds >= {LatentAttention, SparseIndexer}
 
 
-def splits_windows(model: ModelSpec) -> bool:
+def splits_windows(model: ModelSpec, rules: Rules) -> bool:
     """Whether windows have a pool of their own."""
-    return "splits_windows" in words_of(model) or is_compressed(model)
+    return "splits_windows" in words_of(model, rules) or is_compressed(model)
 
 
-def shows_images(model: ModelSpec) -> bool:
+def shows_images(model: ModelSpec, rules: Rules) -> bool:
     """Whether SGLang loads the towers of a model, so that it reserves memory for images (``enable_multimodal``)."""
     parts = model.facts.part_types
-    return bool(parts.keys() & {"vision", "audio"}) and "text_alone" not in words_of(model)
+    return bool(parts.keys() & {"vision", "audio"}) and "text_alone" not in words_of(model, rules)
 
 
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 """What ``--kv-cache-dtype`` takes."""
 FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
-_SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3", "fp4_e2m1": "fp4_mx_block16"}
-"""Other spellings; ``fp4_e2m1`` is that of releases before 0.5.23, whose cells have the same bytes."""
+OLD_FOUR_BITS: Final = "fp4_e2m1"
+_SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3", OLD_FOUR_BITS: "fp4_mx_block16"}
+"""Other spellings; ``fp4_e2m1`` is that of releases before 0.5.16, whose cells have the same bytes."""
 _STATE_NAMES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SWA_RATIO: Final = 0.8
 _DSV4_RATIO: Final = 0.1
 _DSV4_REQUESTS: Final = 256
 _EAGLE_REQUESTS: Final = 48
 _MAMBA_RATIO: Final = 0.9
-_CHUNKS: Final = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
-"""GiB that the accelerator has less than, and its tokens of a prompt in a batch; 16,384 above."""
+_CHUNKS: Final = ((20, 2048), (SMALL_GPU_GIB, 0), (60, 4096), (160, 8192))
+"""GiB that the accelerator has less than, and its tokens of a prompt in a batch; 16,384 above. 0: those of the release."""
 _LARGEST_CHUNK: Final = 16_384
 _USUAL_CHUNK: Final = 8192
 _MOST_PREFILL: Final = 16_384
@@ -245,6 +251,7 @@ class SglangSettings(Record):
     made fp8.
     """
 
+    rules: Rules
     kv_dtype: str
     element_bytes: int
     backend: str
@@ -273,7 +280,13 @@ class SglangSettings(Record):
     @property
     def own_requests(self) -> int | None:
         """Requests of one replica, as the user limits them."""
-        return None if self.requests is None else max(1, self.requests // self.dp)
+        return None if self.requests is None else max(int(self.rules.least_one_request), self.requests // self.dp)
+
+    @property
+    def raw_latents(self) -> bool:
+        """Whether sparse latents in fp8 are counted without scales, as some kernels read them."""
+        raw = self.dsa_backend == "trtllm" or not self.rules.counts_latent_scales
+        return raw or (self.rules.raw_tilelang and self.dsa_backend == "tilelang")
 
     @property
     def drafts(self) -> bool:
@@ -283,8 +296,12 @@ class SglangSettings(Record):
 
 def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     """The settings of a setup. Raises the error of SGLang for a KV dtype that it does not take."""
-    options, major = setup.options, compute_capability(setup.hardware.gpu) // 10
-    kv_dtype = _kv_dtype(model, setup.dtype, major)
+    options, major, rules = setup.options, compute_capability(setup.hardware.gpu) // 10, planned_rules(setup)
+    words = words_of(model, rules)
+    if rules.version != NEWEST and (setup.dtype or "").strip().lower() == OLD_FOUR_BITS:
+        message = f"--dtype {OLD_FOUR_BITS}: SGLang {rules.version} does not take it; it is the word of releases before 0.5.16."
+        raise UnknownNameError(message, option="dtype", hint="Use: --dtype fp4_mx_block16")
+    kv_dtype = _kv_dtype(model, setup.dtype, major, rules)
     radix = not is_on(options.get("disable_radix_cache"))
     settled = setup.hardware.gpu is not None
     states = any(isinstance(group.kind, STATE_KINDS) for group in model.stack.groups)
@@ -296,7 +313,13 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
     cached = radix and not layers and not named_strategy.startswith("extra_buffer")
     kernel = options.get("attention_backend", "auto")
     backend = attention_backend(
-        model, major, named=kernel, kv_dtype=kv_dtype, cached=cached, tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4"
+        model,
+        major,
+        rules=rules,
+        named=kernel,
+        kv_dtype=kv_dtype,
+        cached=cached,
+        tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4",
     )
     strategy = named_strategy if states and radix else "none"
     if strategy == "auto":
@@ -305,28 +328,36 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
             backend == "trtllm_mha"
             and (model.architecture in _ON_TRITON_IF_CACHED or (layers > 0 and model.architecture in _NEMOTRON))
         )
-        copies = settled and (overlap or paged) and "copies_states" in words_of(model)
+        copies = settled and (overlap or paged) and "copies_states" in words
         strategy = "extra_buffer" if copies else "no_buffer"
     # Four bits are decoded by one kernel; prompts are unpacked first where it is not that of the model, too.
-    own_backend = "trtllm_mha" if kv_dtype == "nvfp4" and is_blackwell(major) and backend not in ("dsa", "dsv4") else backend
+    decoded = kv_dtype == "nvfp4" and rules.fp4_by_method and is_blackwell(major) and backend not in ("dsa", "dsv4")
+    own_backend = "trtllm_mha" if decoded else backend
     if named is None:
         # States of drafts cannot be counted without a number.
         usual = _EAGLE_REQUESTS if layers > 0 and (settled or states) else None
         named = _DSV4_REQUESTS if settled and is_compressed(model) else usual
     ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(
+        rules=rules,
         kv_dtype=kv_dtype,
         element_bytes=2 if kv_dtype in ("bf16", "fp16") else 1,
         backend=own_backend,
         unpacks=major != BLACKWELL or backend == "flashinfer",
         major=major,
-        page_size=page_size(model, major, own_backend, page, settled=settled, chosen=is_auto(kernel)),
+        page_size=page_size(model, major, own_backend, page, words=words, settled=settled, chosen=is_auto(kernel)),
         # Replicas that divide attention alone divide the batch of a pass, too (``handle_data_parallelism``).
-        chunk=prompt_tokens(setup) // replicas,
+        chunk=prompt_tokens(setup, rules) // replicas,
         requests=named,
         total_tokens=_option(options, "max_total_tokens"),
         # Windows of whole prompts have no bound by the number of requests.
-        swa_ratio=_swa_ratio(model, ratio, by_request=named is not None and cuts_prompts(setup), radix=radix, settled=settled),
+        swa_ratio=_swa_ratio(
+            model,
+            ratio,
+            by_request=named is not None and cuts_prompts(setup),
+            radix=radix,
+            capped=rules.compressed_window_cap and not settled,
+        ),
         radix=radix,
         # Stages of a pipeline wait for each batch, too (``_pipeline_parallel_overlap_disable``).
         overlap=overlap and strategy != "no_buffer" and (stages == 1 or not settled),
@@ -334,7 +365,7 @@ def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
         mamba_slots=_option(options, "max_mamba_cache_size"),
         strategy=strategy,
         state_dtype=_STATE_NAMES.get(options.get("mamba_ssm_dtype", "auto")),
-        dsa_backend=_dsa_backend(model, options.get("dsa_backend", "auto"), kv_dtype, major),
+        dsa_backend=_dsa_backend(options.get("dsa_backend", "auto"), kv_dtype, major, words),
         draft_layers=layers,
         draft_tokens=tokens,
         tp=setup.parallel.tp,
@@ -350,7 +381,7 @@ def _option(options: Mapping[str, str], name: str) -> Any:
     return OPTIONS[name].check(name, options[name]) if name in options else None
 
 
-def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
+def _kv_dtype(model: ModelSpec, requested: str | None, major: int, rules: Rules) -> str:
     """The KV dtype by its short name. Raises :class:`~hwcalc.errors.UnknownNameError` for one that SGLang does not take."""
     if is_auto(requested):
         # The files may ask for a cache in fp8 (``kv_cache_quant_algo``).
@@ -371,12 +402,12 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
         return "bf16" if gemma or scheme.get("quant_method") == "mxfp4" else "fp16"
     spelled = (requested or "").strip().lower()
     if spelled not in KV_DTYPES and spelled not in _SPELLINGS:
-        message = f"--dtype {shown(requested or '', 40)}: SGLang does not take it as --kv-cache-dtype."
+        message = f"--dtype {shown(requested or '', 40)}: SGLang {rules.version} does not take it as --kv-cache-dtype."
         raise UnknownNameError(message, option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}.")
     return _SPELLINGS.get(spelled, spelled)
 
 
-def prompt_tokens(setup: Setup) -> int:
+def prompt_tokens(setup: Setup, rules: Rules) -> int:
     """Tokens of a prompt in a batch, of all replicas together. A batch of whole prompts has up to ``max_prefill_tokens``."""
     named: int | None = _option(setup.options, "chunked_prefill_size")
     if named is not None:
@@ -384,7 +415,8 @@ def prompt_tokens(setup: Setup) -> int:
     gpu = setup.hardware.gpu
     if gpu is None or gpu.memory_total_mib is None:
         return _USUAL_CHUNK
-    return next((chunk for below, chunk in _CHUNKS if gpu.memory_total_mib < below * 1024), _LARGEST_CHUNK)
+    below = next((chunk for below, chunk in _CHUNKS if gpu.memory_total_mib < below * 1024), _LARGEST_CHUNK)
+    return below or rules.small_gpu_chunk
 
 
 def cuts_prompts(setup: Setup) -> bool:
@@ -393,24 +425,24 @@ def cuts_prompts(setup: Setup) -> bool:
     return named != _NO_CHUNKS
 
 
-def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix: bool, settled: bool) -> float | None:
+def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix: bool, capped: bool) -> float | None:
     """Window tokens for each token; ``None`` where their number follows from that of the requests.
 
-    That is so without a prefix cache, whatever the ratio, and for DeepSeek-V4 while nobody has set one, as a server does.
+    That is so without a prefix cache, whatever the ratio, and for DeepSeek-V4 (``capped``) while nobody has set one, as a server does.
     """
     if is_compressed(model):
-        return named or (None if by_request and not settled else _DSV4_RATIO)
+        return named or (None if by_request and capped else _DSV4_RATIO)
     if by_request and not radix:
         return None
     return named or _SWA_RATIO
 
 
-def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str:
+def _dsa_backend(named: str, kv_dtype: str, major: int, words: Mapping[str, str]) -> str:
     if named != "auto":
         return named
     if kv_dtype != "fp8_e4m3" or major < BLACKWELL:
         return "flashmla_sparse"
-    return "flashinfer_sparse_mla" if major > BLACKWELL and "scaled_on_consumer" in words_of(model) else "trtllm"
+    return "flashinfer_sparse_mla" if major > BLACKWELL and "scaled_on_consumer" in words else "trtllm"
 
 
 def is_blackwell(major: int) -> bool:
@@ -418,7 +450,7 @@ def is_blackwell(major: int) -> bool:
     return major in (BLACKWELL, _CONSUMER)
 
 
-def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str, cached: bool, tree: bool) -> str:
+def attention_backend(model: ModelSpec, major: int, *, rules: Rules, named: str, kv_dtype: str, cached: bool, tree: bool) -> str:
     """The backend of decoding.
 
     ``cached`` says that a prefix cache keeps states with a strategy that nobody named, and nothing drafts; ``tree`` that drafts are checked
@@ -438,20 +470,26 @@ def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str
     if latent:
         return "trtllm_mla" if model.architecture in _DEEPSEEK else "flashinfer"
     name = model.architecture
-    if name in _ON_FLASHINFER:
+    unnamed = (name or "").startswith(rules.unnamed_kernels or ("-",))
+    if name in _ON_FLASHINFER and not unnamed:
         return "flashinfer"
     if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and (cached or tree)):
         return "triton"
-    if "minimax_sparse" in words_of(model):
+    if "minimax_sparse" in words_of(model, rules):
         return "trtllm_mha" if kv_dtype == "fp8_e4m3" else "fa4"
+    if name in _NEMOTRON and not rules.nemotron_on_trtllm:
+        return "flashinfer"
     kinds = [group.kind for group in model.stack.groups]
-    if tree and name not in (*_ON_FA4, *_ON_TRTLLM):
+    names_kernel = name in (*_ON_FA4, *_ON_TRTLLM) and not unnamed
+    if tree and not names_kernel:
         return "flashinfer"
     unlike = any(isinstance(kind, AttentionKind) and kind.head_dim != kind.v_head_dim for kind in kinds)
-    return "fa4" if unlike or name in _ON_FA4 else "trtllm_mha"
+    return "fa4" if (unlike and rules.unlike_on_fa4) or (name in _ON_FA4 and names_kernel) else "trtllm_mha"
 
 
-def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, settled: bool, chosen: bool) -> int:
+def page_size(
+    model: ModelSpec, major: int, backend: str, named: int | None, *, words: Mapping[str, str], settled: bool, chosen: bool
+) -> int:
     """Tokens in a page. A server that knows its accelerator corrects what is named; without one it is taken as it is.
 
     ``chosen`` says that SGLang chose the backend.
@@ -460,7 +498,7 @@ def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, 
         return named if named is not None and not settled else _DSV4_PAGE
     if backend == "dsa":
         return named if named is not None and not settled else _USUAL_PAGE
-    if named is None and "minimax_sparse" in words_of(model) and (major in (HOPPER, BLACKWELL) or not settled):
+    if named is None and "minimax_sparse" in words and (major in (HOPPER, BLACKWELL) or not settled):
         named = _MINIMAX_PAGE
     if not settled:
         return named or 1

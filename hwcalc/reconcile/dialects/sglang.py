@@ -1,4 +1,4 @@
-"""The start-up log of SGLang, 0.5.23 and releases near it.
+"""The start-up log of SGLang. Its arguments tell the release: each one came with some argument, and a start prints them all.
 
 "GB" is 2^30 bytes. Pools are printed at their physical size, with one page and one slot more than the counts beside them. Sources of the
 wordings: SGLang ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py``, ``pool_configurator.py`` and ``managers/scheduler.py``.
@@ -27,7 +27,9 @@ _SIZES: Final = (
     ("conv_bytes", "conv_state size:"), ("state_bytes", "ssm_state size:"),
     ("key_bytes", " K size:"), ("value_bytes", " V size:"), ("latent_bytes", "KV size:"),
 )  # fmt: skip
-_ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/@+-]{1,300})\2[,)]", re.ASCII)
+_ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})(?:=|': )('?)([A-Za-z0-9_.:/@+-]{1,300})\2[,)}]", re.ASCII)
+"""An argument of ``ServerArgs(tp_size=1, ...)``, and since 0.5.19 of ``{'tp_size': 1, ...}``."""
+_ARGUMENTS: Final = ("server_args=ServerArgs(", "server_args={")
 _RANK: Final = re.compile(r"\[(?:[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8} )?([A-Z]{2,3}[0-9]{1,4}(?: [A-Z]{2,3}[0-9]{1,4}){0,4})\]")
 _CLASS: Final = re.compile(r"\btype=([A-Za-z0-9_]{1,80})")
 _FORMAT: Final = re.compile(r"\bquant=([A-Za-z0-9_-]{1,40})")
@@ -51,6 +53,7 @@ class SglangLog(Dialect):
 
     name = "sglang"
     engine = "sglang"
+    states_version = True
     longest = 16_384
     sought = (
         "KV Cache is allocated. dtype:",
@@ -82,10 +85,10 @@ class SglangLog(Dialect):
     def read(self, text: str) -> None:
         """Add the facts that one line states."""
         facts = self.facts
-        if "server_args=ServerArgs(" in text:
+        if any(words in text for words in _ARGUMENTS):
             if any(name in facts for name in _POOL):
                 self.restart()
-            self._arguments(text[text.find("ServerArgs(") :])
+            self._arguments(text[text.find("server_args=") + len("server_args=") :])
             return
         if "device_name=" in text:
             add_device(facts, text)
@@ -100,8 +103,12 @@ class SglangLog(Dialect):
             self._pool(text)
 
     def _arguments(self, text: str) -> None:
+        from hwcalc.engines.sglang.rules import ARGUMENTS_SINCE
         from hwcalc.engines.sglang.settings import ARGUMENTS, SWITCHES
 
+        release = next((release for release, name in ARGUMENTS_SINCE.items() if re.search(rf"\b{name}\b", text)), None)
+        if release is not None:
+            self.facts.add("version", release)
         for found in _ARGUMENT.finditer(text):
             name, value = found.group(1), found.group(3)
             if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, *_MORE):

@@ -27,6 +27,30 @@ def test_arguments_are_read() -> None:
     assert options == {"page_size": "64", "enable_dp_attention": "true"}
 
 
+def test_arguments_tell_the_release() -> None:
+    """Since 0.5.19 arguments are printed as a dictionary; the newest that is there came with the release."""
+    for text, release in (
+        ("server_args=ServerArgs(tp_size=2, kv_cache_dtype='fp8_e4m3', page_size=64, enable_flexkv=False)", "0.5.16"),
+        (
+            "server_args={'tp_size': 2, 'kv_cache_dtype': 'fp8_e4m3', 'page_size': 64, 'enable_flexkv': False, 'dsv4_attn_backend': None}",
+            "0.5.20",
+        ),
+        ("server_args=ServerArgs(tp_size=2, kv_cache_dtype='fp8_e4m3', page_size=64)", None),
+    ):
+        parser = SglangLog()
+        parser.feed(1, text)
+        assert parser.inputs() == ({"tp": 2, "dtype": "fp8_e4m3"}, {"page_size": "64"})
+        assert parser.facts.word("version") == release
+
+
+def test_a_log_is_compared_with_the_release_that_it_tells() -> None:
+    """An RTX 5090 takes chunks of 2,048 until 0.5.19; a named release comes before the log's."""
+    lines = "max_total_num_tokens=100000, chunked_prefill_size=2048, max_running_requests=2048, context_len=40960\n"
+    text = f"server_args={{'tp_size': 1, 'enable_flexkv': False, 'enable_layernorm_sp': False}}\n{lines}"
+    assert reconcile("Qwen/Qwen3-8B", text, gpu="rtx-5090").engine_version == "0.5.19"
+    assert reconcile("Qwen/Qwen3-8B", text, gpu="rtx-5090", engine="sglang@0.5.21").engine_version == "0.5.21"
+
+
 def test_a_second_start_begins_anew() -> None:
     """The figures of a start that failed are not those of the next one."""
     parser = SglangLog()
