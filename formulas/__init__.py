@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Rwkv4,
         RwkvMatrix,
         ShortConvolution,
+        StreamConvolutions,
     )
     from hwcalc.formulas.tensor import CacheTensor, DType, Role, Span
 
@@ -42,13 +43,13 @@ __all__ = [
     "DType", "ExpandedLatentAttention", "FullAttention", "GatedDeltaNet", "GatedLinearAttention", "KimiDeltaAttention", "LatentAttention", "Layer",
     "LayerKind", "LayerNumbers", "LightningAttention", "Mamba1", "Mamba2", "MatrixLSTM", "MetaTokens", "NoCache", "RealGatedLRU", "Role",
     "Rwkv4", "RwkvMatrix", "SharedCache", "ShortConvolution", "SinkAttention", "SlidingAttention", "Span", "SparseIndexer",
-    "Stack",
+    "Stack", "StreamConvolutions",
 ]  # fmt: skip
 
 _MODULES = {
     "attention": "AttentionKind BlockSparseAttention ChunkedAttention CrossAttention FullAttention MetaTokens SinkAttention SlidingAttention",
     "latent": "CompressedAttention ExpandedLatentAttention LatentAttention SparseIndexer",
-    "states": "GatedDeltaNet GatedLinearAttention KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
+    "states": "GatedDeltaNet GatedLinearAttention KimiDeltaAttention LightningAttention Mamba1 Mamba2 MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution StreamConvolutions",
     "kind": "KINDS LayerKind MAX_DIMENSION NoCache SharedCache",
     "hybrid": "Layer LayerNumbers Stack",
     "tensor": "CacheTensor DType Role Span",

@@ -311,3 +311,29 @@ class ShortConvolution(StateKind):
 
     channels: int
     d_conv: int
+
+
+@register
+class StreamConvolutions(StateKind):
+    """The last d_conv - 1 inputs of the four short convolutions around one layer: of keys, values, and the outputs of attention and MLP.
+
+    They are those of Inkling as one layer has them, for an engine that keeps the four side by side.
+
+    >>> StreamConvolutions(num_key_value_heads=8, head_dim=128, hidden_size=6144, d_conv=4).conv_dim
+    14336
+
+    After four tokens as after four million: (2 x 8 x 128 + 2 x 6,144) x 3 x 2 = 86,016 bytes.
+    Source: vLLM, vllm/models/inkling/nvidia/sconv_swa_attn.py.
+    """
+
+    name = "stream_convolutions"
+    title = "four short convolutions"
+    keeps = "The last d_conv - 1 inputs of four short convolutions: of keys, values, and the outputs of attention and MLP."
+    source = "vLLM, models/inkling/nvidia/sconv_swa_attn.py"
+    _divided = ("num_key_value_heads",)
+    _convolved = "2 x num_key_value_heads x head_dim + 2 x hidden_size"
+
+    num_key_value_heads: int
+    head_dim: int
+    hidden_size: int
+    d_conv: int

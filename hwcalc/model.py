@@ -230,6 +230,8 @@ class ModelFacts(Record):
     """Rows of the head of an EAGLE draft, where they are fewer than its vocabulary."""
     mtp_modules: int | None = None
     """Layers of multi-token prediction that come with the model."""
+    mtp_windowed: tuple[int, ...] = ()
+    """Those of them that have a window, counted from 0, where the config lists them."""
     sliding_window: int | None = None
     """The window that the file names, whether or not its layers use it."""
     state_chunk_tokens: int | None = None

@@ -44,6 +44,9 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),
         mtp_modules=next((count for count in counts if count is not None and count <= _MOST_MTP_MODULES), None),
+        mtp_windowed=_numbers(mtp.get("local_layer_ids"))
+        if isinstance(mtp, Mapping)
+        else _numbers(inner.get("mtp_local_layer_ids")),
         sliding_window=_number(config, "sliding_window"),
         state_chunk_tokens=_number(inner, "mamba_chunk_size") or _number(inner, "chunk_size"),
         ngram_size=_number(inner, "ngram_size"),
@@ -70,6 +73,12 @@ def _rope_scalings(levels: tuple[Mapping[str, Any], ...]) -> Iterator[RopeScalin
 def _number(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DIMENSION else None
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    """The whole numbers of a list, from 0 on."""
+    listed = value if isinstance(value, (list, tuple)) else ()
+    return tuple(each for each in listed if isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= MAX_DIMENSION)
 
 
 def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:

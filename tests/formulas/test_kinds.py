@@ -42,6 +42,7 @@ from hwcalc.formulas import (
     SinkAttention,
     SlidingAttention,
     SparseIndexer,
+    StreamConvolutions,
 )
 from hwcalc.formulas.kind import register
 from hwcalc.formulas.states import StateKind
@@ -154,6 +155,10 @@ AFTER_FOUR_TOKENS: Final[tuple[tuple[LayerKind, int], ...]] = (
     (RwkvMatrix(hidden_size=2560, num_heads=40, head_dim=64), 40 * 64 * 64 * 4 + 2 * 2560 * 2),
     (MatrixLSTM(num_heads=8, qk_head_dim=256, v_head_dim=512), 8 * (256 * 512 + 256 + 1) * 4),
     (ShortConvolution(channels=2048, d_conv=3), 2048 * 2 * 2),
+    (
+        StreamConvolutions(num_key_value_heads=8, head_dim=128, hidden_size=6144, d_conv=4),
+        (2 * 8 * 128 + 2 * 6144) * 3 * 2,
+    ),
     # As long as the encoder input, whatever was decoded.
     (
         CrossAttention(num_attention_heads=6, num_key_value_heads=6, head_dim=64, v_head_dim=64),
@@ -175,6 +180,7 @@ RECURRENT: Final = (
     RwkvMatrix,
     MatrixLSTM,
     ShortConvolution,
+    StreamConvolutions,
 )
 
 

@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.policies import PromptPeak
 
 
-_ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
+_ROLES: Final = {
+    "latent": Role.LATENT,
+    "window_latent": Role.LATENT,
+    "compressed_latent": Role.LATENT,
+    "convolutions": Role.CONV,
+}
 
 
 class VllmDeployment(Deployment):

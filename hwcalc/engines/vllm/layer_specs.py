@@ -46,6 +46,7 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
     Stack,
+    StreamConvolutions,
 )
 from hwcalc.formulas.attention import AttentionKind
 
@@ -78,6 +79,7 @@ KINDS: Final[frozenset[type[LayerKind]]] = frozenset(
     {
         *(FullAttention, SlidingAttention, ChunkedAttention, CrossAttention),
         *(LatentAttention, SparseIndexer, CompressedAttention),
+        StreamConvolutions,
         *(*STATE_KINDS, *_STATELESS),
     }
 )
@@ -266,6 +268,8 @@ class SpecBuilder:
             return (("state", self._state(kind)),)
         if isinstance(kind, CompressedAttention):
             return tuple(self._compressed(kind))
+        if isinstance(kind, StreamConvolutions):
+            return (("convolutions", self._streams(kind)),)
         if isinstance(kind, SparseIndexer):
             width = kind.index_head_dim + kind.index_extra_elements
             row = width + 4 * ceil_div(width, 128)
@@ -330,6 +334,25 @@ class SpecBuilder:
             return ceil_div(row, self.rules.latent_row_alignment) * self.rules.latent_row_alignment
         heads, key, value = self._heads(kind)
         return heads * formats.row_bytes(kv_dtype, key, value, element_bytes)
+
+    def _streams(self, kind: StreamConvolutions) -> LayerSpec:
+        """The four convolutions as a window of their kernel, in blocks of as many tokens, dealt out over the key/value heads.
+
+        A row of a head is a power of two: of 2 x 128 + 2 x 6,144 / 8 = 1,792 numbers it has 2,048.
+        """
+        heads, tp, size = kind.num_key_value_heads, self.settings.tp, kind.d_conv
+        if self.settings.model_dtype != "bf16":
+            raise UnsupportedError(
+                f"vLLM runs {self.model.architecture} in bf16 alone: its convolutions are kept in it.",
+                hint="Leave out: --engine-option dtype",
+            )
+        if tp > heads:
+            raise UnsupportedError(
+                f"vLLM cannot split the convolutions of {heads} key/value heads over tp {tp}.", hint=f"Use --tp {heads} or less."
+            )
+        width = 1 << (2 * kind.head_dim + 2 * (kind.hidden_size // heads) - 1).bit_length()
+        row = width * self.settings.element_bytes
+        return WindowSpec.of(block_size=size, heads=heads // tp, row=row, tag=f"convolutions {heads} {width}", limit=size)
 
     def _compressed(self, kind: CompressedAttention) -> Iterator[Named]:
         """DeepSeek-V4: every layer has a window. Compressed layers also have entries and an fp32 compressor state; so may an indexer."""

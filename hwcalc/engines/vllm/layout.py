@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from hwcalc.engines.pool import Allocation
 from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder
-from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, Limits, ceil_div
+from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, Limits, WindowSpec, ceil_div
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
+from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SlidingAttention, SparseIndexer, StreamConvolutions
 from hwcalc.formulas.arithmetic import largest
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
@@ -199,7 +199,9 @@ def _promoted(specs: Sequence[LayerSpec], rules: Rules) -> list[LayerSpec]:
     sizes = {spec.block_size for spec in distinct if isinstance(spec, FullSpec)}
     size = next(iter(sizes)) if len(sizes) == 1 and (rules.promoted_block or any(spec.is_latent for spec in distinct)) else None
     new = {spec: spec.whole(size) if sizes else spec for spec in distinct}
-    if len({spec.family for spec in new.values()}) > 1:
+    # A layer that is kept whole still names its window, and layers of one kind have one (FullAttentionSpec.merge).
+    windows = {spec.limit for spec in distinct if type(spec) is WindowSpec}
+    if len({spec.family for spec in new.values()}) > 1 or len(windows) > 1:
         raise UnsupportedError(
             "vLLM cannot run this model without its hybrid KV cache manager: its layers do not become one kind.",
             hint="Leave out: --engine-option disable_hybrid_kv_cache_manager=true"
@@ -517,7 +519,8 @@ class PoolLayout(Record):
 def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
     """The kinds of the draft's layers, in order; empty for n-gram lookup.
 
-    A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window.
+    A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window. Those of Inkling have
+    each its own kind of attention, and are as many as tokens are drafted.
     """
     if speculation is None or speculation.method == "ngram":
         return ()
@@ -528,6 +531,10 @@ def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[
         raise UsageError(
             f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
         )
+    if any(isinstance(group.kind, StreamConvolutions) for group in stack.groups):
+        windowed = {any(isinstance(kind, SlidingAttention) for kind in layer): layer for layer in stack.layers}
+        chosen = [number in model.facts.mtp_windowed for number in range(min(modules, speculation.tokens))]
+        return [kind for own in chosen for kind in windowed.get(own, stack.layers[-1])]
     for layer in reversed(stack.layers):
         for kind in layer:
             if isinstance(kind, CompressedAttention):
@@ -580,7 +587,7 @@ def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
     limits = Limits(
         batches=settings.concurrent_batches,
         batched_tokens=settings.batched_tokens,
-        retained=settings.speculated - 1 if len(drafts) > 1 and settings.speculated > 1 else 0,
+        retained=_retained(model, settings.speculation) if rules.retains_for_modules else 0,
         dcp=settings.dcp,
         encoder_tokens=settings.batched_tokens if encoder_tokens is None else encoder_tokens,
     )
@@ -599,6 +606,16 @@ def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
         encodes=builder.encodes,
         model_encoder_tokens=encoder_tokens,
     )
+
+
+def _retained(model: ModelSpec, speculation: Speculation | None) -> int:
+    """Tokens before the window that are kept for layers which predict: each reads a token further ahead than the one before it.
+
+    Source: vLLM 0.33, config/vllm.py num_prefill_lookahead_tokens, config/speculative.py use_multi_module_mtp.
+    """
+    if speculation is None or speculation.method != "mtp" or min(model.facts.mtp_modules or 1, speculation.tokens) == 1:
+        return 0
+    return speculation.tokens - 1
 
 
 def _groups_by_stage(

@@ -187,6 +187,8 @@ class Rules(Record):
     """Whether beams are forked. Since, beam search runs above the engine, in requests of one token."""
     speculated_all: str
     """Drafting while ``all`` states are kept: each token takes a ``block``, ``none``, or the last states are kept: ``align``."""
+    retains_for_modules: bool
+    """Whether windowed layers keep more tokens where several layers of multi-token prediction read ahead."""
     speculated_states: bool
     """Whether each speculated token takes a block of a state."""
     hybrid_step: str
@@ -348,6 +350,7 @@ TABLE: Final[tuple[Rule, ...]] = (
         "model_executor/layers/mamba/abstract.py get_kv_cache_spec",
     ),
     Rule("speculated_all", (("0.22", "block"), ("0.20", "align"), ("0.0", "none")), f"{_MODELS} MambaModelConfig"),
+    _on("retains_for_modules", "0.28", f"{_UTILS} get_kv_cache_configs; config/vllm.py num_prefill_lookahead_tokens"),
     _on("speculated_states", "0.15", f"{_SPECS} MambaSpec.max_memory_usage_bytes"),
     Rule("hybrid_step", (("0.20", "user"), ("0.0", "kernel")), "platforms/interface.py _align_hybrid_block_size"),
     Rule("latent_hybrid_step", (("0.27", 128), ("0.20", 16), ("0.11.1", 64), ("0.0", 16)), "platforms/interface.py"),

@@ -166,7 +166,7 @@ def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
     speculation = read_speculation(options.get("speculative"), setup.draft, setup.option_draft)
     # The hybrid KV cache manager does not take chunks with a draft that reads the target's hidden states.
     chunks_drafted = ChunkedAttention in kinds and speculation is not None and speculation.reads_hidden_states
-    ahead = is_on(options.get("async_scheduling", "true"))
+    ahead = is_on(options.get("async_scheduling", "false" if pools(model) else "true"))
     if rules.batches == "runner" and parallel.pp > 1 and not runs_second_runner(model, version, quantized=False):
         ahead = False
     return VllmSettings(
@@ -279,7 +279,7 @@ def _item_tokens(model: ModelSpec, version: str) -> int:
 
 def _model_dtype(model: ModelSpec, options: Mapping[str, str], gpu: Gpu | None, rules: Rules) -> str:
     """The dtype that the model runs in. fp32 checkpoints are loaded in 16 bits unless the option says ``dtype=float32``."""
-    default = model.dtype if model.dtype in ("bf16", "fp16") else "bf16"
+    default = model.dtype if model.dtype in ("bf16", "fp16") else "fp16" if pools(model) else "bf16"
     if options.get("dtype", "auto") == "auto":
         lacking = gpu is not None and gpu.vendor.lower() == "nvidia" and 0 < compute_capability(gpu) < _BFLOAT16
         # The releases before 0.9 that kvplan plans on such a GPU refuse bf16 there, and must be told float16.
@@ -555,6 +555,23 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
     if rule.models == "unquantized":
         return listed and not has_experts and not quantized
     return listed
+
+
+_POOLING: Final = (
+    "ForTextEncoding", "EmbeddingModel", "ForSequenceClassification", "ForTokenClassification", "ForAudioClassification",
+    "ForImageClassification", "ForVideoClassification", "ClassificationModel", "ForRewardModeling", "RewardModel", "Model",
+)  # fmt: skip
+"""Ends of the names of classes that vLLM serves for embeddings, classes and rewards (config/model.py ``_SUFFIX_TO_DEFAULTS``)."""
+_GENERATING: Final = ("ChatModel", "LMHeadModel")
+"""Ends of the names of classes that generate text, though they end like the others."""
+_GENERATING_MODELS: Final = frozenset({"ChatGLMModel", "MiDashengLMModel", "MossAudioModel", "Qwen2_5OmniModel", "UltravoxModel"})
+"""Classes of the same kind that the registry lists as generating text (model_executor/models/registry.py, 0.33)."""
+
+
+def pools(model: ModelSpec) -> bool:
+    """Whether vLLM's default for the class is the pooling runner, which schedules no batch ahead (``--runner auto``)."""
+    name = model.architecture or ""
+    return name.endswith(_POOLING) and not name.endswith(_GENERATING) and name not in _GENERATING_MODELS
 
 
 def has_states(model: ModelSpec) -> bool:

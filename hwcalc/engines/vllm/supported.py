@@ -31,15 +31,22 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Parallel
     from hwcalc.engines.vllm.deployment import VllmDeployment
 
-# Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
+# Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23). That backend
+# finds no attention in recurrent layers (Zamba), and a decoder like BART's takes no positions from it (models/transformers/base.py).
 # Those that live with their model have attention of their own, and run in a fork or plug-in that the model's page names, if at all.
 _NEVER: Final = frozenset({
-    "BaichuanM1ForCausalLM", "BigBirdForCausalLM", "CodeGenForCausalLM", "CpmAntForCausalLM", "DeltaNetForCausalLM",
-    "GLAForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM", "GSAForCausalLM", "GatedDeltaNetForCausalLM",
-    "HGRN2ForCausalLM", "JetNemotronForCausalLM", "KlearMoeForCausalLM", "MegatronBertForCausalLM", "MiniMaxM3ForCausalLM",
-    "OpenAIGPTLMHeadModel", "PanguProMoEForCausalLM", "ReformerModelWithLMHead", "RemBertForCausalLM", "RoFormerForCausalLM",
-    "SDARForCausalLM", "SDARMoeForCausalLM", "SambaForCausalLM", "SmallThinkerForCausalLM", "Step3p7FlashForCausalLM",
-    "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
+    "BaichuanM1ForCausalLM", "BailingHybridForCausalLM", "BartForCausalLM", "BigBirdForCausalLM", "BigBirdPegasusForCausalLM",
+    "BlenderbotForCausalLM", "BlenderbotSmallForCausalLM", "CodeGenForCausalLM", "CpmAntForCausalLM", "DeltaNetForCausalLM",
+    "DiffLlamaForCausalLM", "GLAForCausalLM", "GPTNeoForCausalLM", "GPTNeoXJapaneseForCausalLM", "GSAForCausalLM",
+    "GatedDeltaNetForCausalLM", "GitForCausalLM", "GraniteDoclingForConditionalGeneration", "HGRN2ForCausalLM",
+    "Inkling2ForCausalLM", "Inkling2ForConditionalGeneration", "JetNemotronForCausalLM", "KlearMoeForCausalLM",
+    "Lfm3ForCausalLM", "Lfm3VlForConditionalGeneration", "MBartForCausalLM", "MarianForCausalLM", "MegatronBertForCausalLM",
+    "MiniMaxM3ForCausalLM", "MistralLarge4ForConditionalGeneration", "MusicgenForCausalLM", "MusicgenMelodyForCausalLM",
+    "MvpForCausalLM", "Nemotron3_5TranscribeForConditionalGeneration", "OpenAIGPTLMHeadModel", "PLBartForCausalLM",
+    "PanguProMoEForCausalLM", "PegasusForCausalLM", "ProphetNetForCausalLM", "ReformerModelWithLMHead", "RemBertForCausalLM",
+    "RoFormerForCausalLM", "SDARForCausalLM", "SDARMoeForCausalLM", "SambaForCausalLM", "SmallThinkerForCausalLM",
+    "Step3p7FlashForCausalLM", "TrOCRForCausalLM", "XGLMForCausalLM", "XLMWithLMHeadModel", "XLNetLMHeadModel",
+    "ZambaForCausalLM",
 })  # fmt: skip
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
@@ -48,7 +55,7 @@ _PLAIN_HYBRIDS: Final = "0.10"
 """The first release that runs windowed layers and hybrids without further options."""
 _NEVER_ON_V1: Final = "never"
 
-_OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
+_OWN_CACHES: Final = ("Qwen4Exp", "Zaya")
 _AMPERE: Final = 80
 _B200: Final = 100
 _LATENT_SINCE: Final = (0, 7, 1)
@@ -145,6 +152,9 @@ def check_supported(deployment: VllmDeployment) -> Noted[None]:
     if nearest is not None:
         message = f"The code of vLLM {version} was not read: the rules of the nearest release that was, {nearest}, are used."
         notes.append(Note(code="version-unknown", message=message))
+    if model.architecture is None and model.gguf is None:
+        message = "The config names no architectures: vLLM would take the model without its head, for embeddings. Planned as one that generates."
+        notes.append(Note(code="no-architectures", message=message))
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
         notes.append(Note(code="default-gpu", message=message))

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas import AttentionKind, FullAttention, Layer, ShortConvolution
+from hwcalc.formulas import AttentionKind, FullAttention, Layer, ShortConvolution, StreamConvolutions
 from hwcalc.formulas import weights as w
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
@@ -123,6 +123,24 @@ def _inkling_layer(config: Config, index: int, *, sliding: bool) -> Layer:
     hidden = ShortConvolution(channels=config.integer("hidden_size"), d_conv=kernel)
     attention = dims.sliding(config.integer("sliding_window")) if sliding else dims.full()
     return (attention, keys, keys, hidden, hidden)
+
+
+class _Convolved(Interleaved):
+    """A family whose layers have attention with four convolutions, which vLLM keeps side by side."""
+
+    def read(self, config: Config) -> Reading:
+        reading = super().read(config)
+        return replace(reading, readings={"vllm": tuple(map(_side_by_side, reading.layers))})
+
+
+def _side_by_side(layer: Layer) -> Layer:
+    attention, keys, _, hidden, _ = layer
+    assert isinstance(attention, AttentionKind)
+    assert isinstance(keys, ShortConvolution)
+    assert isinstance(hidden, ShortConvolution)
+    heads, width = attention.num_key_value_heads, attention.head_dim
+    streams = StreamConvolutions(num_key_value_heads=heads, head_dim=width, hidden_size=hidden.channels, d_conv=keys.d_conv)
+    return (attention, streams)
 
 
 def _inkling_ends(config: Config, top: Config) -> list[Block]:
@@ -304,7 +322,7 @@ LFM3: Final = Interleaved(
     readers=_LFM_READERS, weights=_lfm, dtype_keys=(),
     ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
 )  # fmt: skip
-INKLING: Final = Interleaved(
+INKLING: Final = _Convolved(
     types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
 )
 INKLING2: Final = replace(INKLING, weights=_inkling2)

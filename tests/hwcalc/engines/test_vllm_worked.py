@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, Final
 
 import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.sources import resolve
 from tests.hwcalc.engines.vllm_rows import card, groups, opened, pool, row_opened, rows
 
 GIB = 1024**3
@@ -204,7 +206,7 @@ def test_the_layers_of_a_dflash_drafter_share_the_pool() -> None:
     ).groups
     page = 16 * 8 * (128 + 128) * 2
     windowed = [group for group in made if group.kind == "sliding"]
-    assert [(group.count, group.block_bytes, group.blocks_per_request) for group in windowed] == [(5, 5 * page, 1154)]
+    assert [(group.count, group.block_bytes, group.blocks_per_request) for group in windowed] == [(5, 5 * page, 1153)]
     assert [group.count for group in made if group.kind == "full"] == [5, 5, 5, 5, 4, 4, 4, 4]
 
 
@@ -275,7 +277,7 @@ def test_models_that_left() -> None:
     with pytest.raises(UnsupportedError, match="does not run GPTNeoForCausalLM"):
         pool("EleutherAI/gpt-neo-2.7B", seq=2048)
     with pytest.raises(UnsupportedError, match="does not know yet"):
-        pool("thinkingmachines/Inkling", seq=2048)
+        pool({"architectures": ["ZayaForCausalLM"], "model_type": "zaya"}, seq=2048)
     with pytest.raises(UnsupportedError, match="no rule for rwkv_matrix layers"):
         pool("RWKV/rwkv-5-world-3b", seq=8192)
 
@@ -343,3 +345,58 @@ def test_a_kv_dtype_that_a_release_does_not_know(dtype: str, before: str, since:
     with pytest.raises(UnsupportedError, match=f"{before} does not know --kv-cache-dtype {dtype}"):
         pool("Qwen/Qwen3-8B", seq=8192, dtype=dtype, version=before)
     assert pool("Qwen/Qwen3-8B", seq=8192, dtype=dtype, version=since).fits
+
+
+INKLING: Final = "thinkingmachines/Inkling"
+
+
+def test_the_convolutions_of_a_layer_are_a_window_of_their_own() -> None:
+    """Blocks of Inkling's kernel of 4 tokens: of 16 or 8 heads of 2 x 128 + 2 x 6,144 / heads numbers, up to a power of two.
+
+    Of 1,024 x 16 and 2,048 x 8 numbers a page has 4 x 16,384 x 2 bytes, as one of attention with 16 heads and 16 tokens has. Full layers
+    have 8 heads, and so 32 tokens. 55 windowed and 11 full layers of two caches each are in groups of 11.
+    """
+    page = 4 * 16 * 1024 * 2
+    assert page == 4 * 8 * 2048 * 2 == 16 * 16 * (128 + 128) * 2 == 32 * 8 * (128 + 128) * 2
+    windowed, convolved = -(-(511 + 2 * 8192) // 16) + 1, -(-(3 + 2 * 8192) // 4) + 1
+    made = Counter((group.count, group.block_bytes, group.blocks_per_request) for group in groups(INKLING, seq=32_768))
+    assert made == {(11, 11 * page, 1024): 1, (11, 11 * page, windowed): 5, (11, 11 * page, convolved): 6}
+
+
+def test_layers_that_predict_have_the_attention_that_the_config_lists() -> None:
+    """Of Inkling's eight as many are built as tokens are drafted; 0 and 2 of the first three have a window, and all have convolutions."""
+    made = groups(INKLING, seq=32_768, options={"speculative": "mtp:3"})
+    assert sum(group.count for group in made if group.kind == "full") == 11 + 1
+    assert sum(group.count for group in made if group.kind == "sliding") == 66 + 55 + 2 * 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"options": {"disable_hybrid_kv_cache_manager": "true"}}, "without its hybrid KV cache manager"),
+        ({"options": {"dtype": "float16"}}, "in bf16 alone"),
+        ({"tp": 16}, "8 key/value heads over tp 16"),
+    ],
+)
+def test_what_convolutions_do_not_run_with(fields: dict[str, Any], match: str) -> None:
+    """Two windows without the hybrid manager, fp16, and more ranks than key/value heads."""
+    with pytest.raises(UnsupportedError, match=match):
+        groups(INKLING, seq=32_768, **fields)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "batches"),
+    [
+        ("Gemma2ForCausalLM", 2),
+        ("Gemma2Model", 1),
+        ("Gemma2ForSequenceClassification", 1),
+        ("Gemma2ChatModel", 2),
+    ],
+)
+def test_a_model_for_embeddings_schedules_no_batch_ahead(architecture: str, batches: int) -> None:
+    """The end of the class's name says which models vLLM serves so (config/vllm.py); the user's flag counts more."""
+    config = {**resolve("google/gemma-2-9b").config, "architectures": [architecture]}
+    window = -(-(4095 + batches * 2048) // 16) + 1
+    for options, blocks in (({}, window), ({"async_scheduling": "true"}, -(-(4095 + 2 * 2048) // 16) + 1)):
+        made = groups(config, seq=8192, options={"max_num_batched_tokens": "2048", **options})
+        assert {group.blocks_per_request for group in made if group.kind == "sliding"} == {blocks}

@@ -255,6 +255,18 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
     case("speculated_all", "0.22", JAMBA, state_blocks, (JAMBA_ALIGNED, (2048, {8192 // 2048 + 5})), **DRAFTED),
     # Five drafted tokens make the convolution five columns longer in any release, and take five blocks of a state more.
     case(
+        "retains_for_modules",
+        "0.28",
+        "thinkingmachines/Inkling",
+        lambda context, _: {group.blocks_per_request for group in context.groups},
+        # Blocks of 32 of full layers; windows of 512 in blocks of 16, convolutions of four tokens in blocks of 4, with two batches of 2,048.
+        (
+            {256, -(-(511 + 2 * 2048) // 16) + 1, -(-(3 + 2 * 2048) // 4) + 1},
+            {256, -(-(511 + 2 + 2 * 2048) // 16) + 1, -(-(3 + 2 + 2 * 2048) // 4) + 1},
+        ),
+        options={"speculative": "mtp:3", "max_num_batched_tokens": "2048"},
+    ),
+    case(
         "speculated_states",
         "0.15",
         QWEN,

@@ -26,11 +26,13 @@ from tests.paths import GOLDEN as ROWS
 GOLDEN: Final = ROWS / "vllm.json"
 OLDER: Final = ROWS / "vllm_versions.json"
 MORE: Final = ROWS / "vllm_more_versions.json"
+CLASSES: Final = ROWS / "vllm_classes.json"
 CARDS: Final = {"H100": ("9.0", 81_559), "B200": ("10.0", 183_359), "A100": ("8.0", 81_920), "L4": ("8.9", 22_564)}
 """Compute capability and MiB."""
 _OPTIONS: Final = (
     "async_scheduling",
     "block_size",
+    "dtype",
     "enable_prefix_caching",
     "enforce_eager",
     "mamba_ssm_cache_dtype",
@@ -51,6 +53,12 @@ def rows() -> Mapping[str, Row]:
     for row in json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]:
         named[row["name"] or row["model"]] = row
     return named
+
+
+@lru_cache(maxsize=1)
+def class_rows() -> Mapping[str, Row]:
+    """Every row of the classes of the catalog by its name."""
+    return {row["name"]: row for row in json.loads(CLASSES.read_text(encoding="utf-8"))["cases"]}
 
 
 @lru_cache(maxsize=1)
