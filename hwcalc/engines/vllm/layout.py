@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.pool import Allocation
 from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder
-from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, Limits, WindowSpec, ceil_div
+from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LatentWindowSpec, LayerSpec, Limits, WindowSpec, ceil_div
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SlidingAttention, SparseIndexer, StreamConvolutions
 from hwcalc.formulas.arithmetic import largest
@@ -201,7 +201,10 @@ def _promoted(specs: Sequence[LayerSpec], rules: Rules) -> list[LayerSpec]:
     new = {spec: spec.whole(size) if sizes else spec for spec in distinct}
     # A layer that is kept whole still names its window, and layers of one kind have one (FullAttentionSpec.merge).
     windows = {spec.limit for spec in distinct if type(spec) is WindowSpec}
-    if len({spec.family for spec in new.values()}) > 1 or len(windows) > 1:
+    ends = not rules.keeps_latent_windows_whole and any(
+        spec is not new[spec] for spec in distinct if isinstance(spec, LatentWindowSpec)
+    )
+    if len({spec.family for spec in new.values()}) > 1 or len(windows) > 1 or ends:
         raise UnsupportedError(
             "vLLM cannot run this model without its hybrid KV cache manager: its layers do not become one kind.",
             hint="Leave out: --engine-option disable_hybrid_kv_cache_manager=true"

@@ -151,6 +151,8 @@ class Rules(Record):
     """Whether a state that is smaller than the largest page is padded."""
     promotes_latents: bool
     """Whether windowed layers are kept whole if a latent page cannot be brought to the size of the others."""
+    keeps_latent_windows_whole: bool
+    """Whether windowed latent layers can be kept whole. Since, they have a field (``bounded_replay``) that whole ones lack, and vLLM ends."""
     promoted_block: bool
     """Whether a windowed layer that is kept whole takes the block size of the full layers."""
     windows: bool
@@ -311,6 +313,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("pads_attention", "0.24", f"{_UTILS} unify_kv_cache_spec_page_size"),
     _on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
     _on("promotes_latents", "0.27", f"{_UTILS} _try_get_full_allocation_fallback_groups"),
+    _off("keeps_latent_windows_whole", "0.31", f"{_SPECS} SlidingWindowMLASpec, replace_as"),
     _on("promoted_block", "0.27", f"{_UTILS} _promote_local_kv_cache_specs"),
     _on("windows", "0.8.3", _RUNNER),
     Rule(

@@ -8,9 +8,17 @@ import pytest
 
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.sources import resolve
-from tests.hwcalc.engines.vllm_rows import CLASSES, class_rows, differences, row_opened
+from tests.hwcalc.engines.vllm_rows import class_rows, differences, row_opened
 
 ROWS: Final = class_rows()
+NOT_RUN: Final = {
+    "DeciLMForCausalLM": "its layers are objects of the class that lives with the model",
+    "Dots3NoteForConditionalGeneration": "its config's class is read from the model's repository",
+    "Ernie4_5_VLMoeForConditionalGeneration": "the catalog lacks keys of its tower",
+    "MllamaForConditionalGeneration": "it left, and needs a processor to say so",
+    "Molmo2ForConditionalGeneration": "the catalog lacks keys of its tower",
+}
+"""Classes of the catalog that the planner could not be asked about from a config alone, each with the reason."""
 PLANNED: Final = [name for name, row in ROWS.items() if not {"refused", "without_cache"} & set(row)]
 REFUSED: Final = [name for name, row in ROWS.items() if "refused" in row]
 WITHOUT_CACHE: Final = [name for name, row in ROWS.items() if "without_cache" in row]
@@ -53,8 +61,4 @@ def test_every_class_of_the_catalog_has_a_row() -> None:
     asked = {
         name for row in ROWS.values() for name in (row.get("config") or resolve(row["model"]).config).get("architectures", ())
     }
-    assert classes - asked == set(NOT_RUN), CLASSES
-
-
-NOT_RUN: Final = {}
-"""Classes of the catalog that the planner could not be asked about from a config alone, each with the reason."""
+    assert classes - asked == set(NOT_RUN)

@@ -17,6 +17,7 @@ from tests.hwcalc.engines.vllm_cases import (
     block_size,
     blocks,
     case,
+    fits,
     state_blocks,
 )
 from tests.hwcalc.engines.vllm_rows import card, rows
@@ -265,6 +266,14 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
             {256, -(-(511 + 2 + 2 * 2048) // 16) + 1, -(-(3 + 2 + 2 * 2048) // 4) + 1},
         ),
         options={"speculative": "mtp:3", "max_num_batched_tokens": "2048"},
+    ),
+    case(
+        "keeps_latent_windows_whole",
+        "0.31",
+        "deepseek-ai/DeepSeek-V4-Flash",
+        fits,
+        (True, Refused("without its hybrid KV cache manager")),
+        options={"disable_hybrid_kv_cache_manager": "true"},
     ),
     case(
         "speculated_states",
