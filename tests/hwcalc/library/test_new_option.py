@@ -70,7 +70,7 @@ def test_every_command_has_it(ask: Ask) -> None:
 
 def test_the_help_and_written_lines_say_it(ask: Ask) -> None:
     """Its text, its group, and in what is offered instead of a plan that does not fit."""
-    assert "Bytes of each GPU for other programs" in " ".join(ask("-m", "hwcalc", "plan", "--help").split())
+    assert "Bytes of each GPU for other programs" in " ".join(ask("-m", "hwcalc", "plan", "--help-all").split())
     assert "--reserve 9GiB" in ask("-m", "hwcalc", QWEN, "--gpu", "l4", "--reserve", "9GiB", "--seq", "4k", status=(1,))
     assert ask("-m", "hwcalc", "fit", "--reserve", "1GiB", status=(2,)) == ""
 
