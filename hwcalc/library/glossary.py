@@ -33,6 +33,10 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "index_topk": "tokens that the indexer selects; it bounds what is read, not what is kept",
         "index_extra_elements": "numbers that the indexer keeps beside its key",
         "compress_ratio": "tokens that become one compressed entry",
+        "num_memory_tokens": "learned tokens that stand before every sequence",
+        "kernel_size": "keys of which a mean is kept, and of four times as many another",
+        "kernel_stride": "tokens from the first key of one mean to that of the next",
+        "dense_len": "tokens of a sequence from which on means of keys are kept",
         # llama.cpp.
         "roundup": "the next multiple: roundup(300, 256) is 512",
         "n_ctx": "tokens of all sequences together (-c)",

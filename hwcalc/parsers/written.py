@@ -37,7 +37,7 @@ from hwcalc.parsers.blocks import Named, Weighed, attention_of, output_head, rep
 from hwcalc.parsers.config import ALIASES, MAX_LAYERS, check_size
 from hwcalc.parsers.known_types import SHORT_NAMES, SYNONYMS
 from hwcalc.profiles.dtypes import find_dtype
-from hwcalc.text import brief, quoted, shown
+from hwcalc.text import brief, printable, quoted, shown
 from hwcalc.units import parse_parameters, parse_tokens
 
 MODEL_TYPE: Final = "written"
@@ -522,7 +522,7 @@ def parse_written(raw: RawModel) -> ModelSpec:
         None if given.get(key) is None else _number(key, given[key], 1) for key in ("max_position_embeddings", "encoder_tokens")
     )
     spec = ModelSpec(
-        id=name or raw.id,
+        id=printable(name) if name else raw.id,
         source=raw.source,
         location=raw.location,
         revision=raw.revision,

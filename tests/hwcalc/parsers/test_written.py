@@ -418,4 +418,5 @@ def test_a_model_says_what_it_is() -> None:
     """In its repr, and in the notes of a plan."""
     model: ModelSpec = load_model({"layers": HYBRID})
     assert repr(model) == "<ModelSpec: config, written, python>"
+    assert load_model({"layers": "none()", "name": "a\x1b[31m"}).id == r"a\x1b[31m"
     assert any(note.code == "written-layers" for note in plan(model, seq=8).notes)
