@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from hwcalc.text import in_python
 from hwcalc.text import message as safe_message
 
 
@@ -19,11 +20,18 @@ class KvplanError(Exception):
 
     exit_code: ClassVar[int] = 2
     type: ClassVar[str] = "error"
+    keywords: ClassVar[frozenset[str]] = frozenset({"kind", "scale"})
+    """Options that are keywords in Python. The table of options adds its own (:mod:`hwcalc.planner.options`)."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = safe_message(message)
         self.hint = hint
         super().__init__(self.message)
+
+    def __str__(self) -> str:
+        """The message and the hint in the words of Python, where options are keywords. The command line has words of its own."""
+        said = self.message if not self.hint or self.message.endswith((".", "?", ":")) else f"{self.message}."
+        return " ".join(in_python(text, self.keywords) for text in (said, self.hint) if text)
 
     @property
     def hint(self) -> str:

@@ -7,7 +7,7 @@ for a whole output. Each can be applied to its own result.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from reprlib import Repr
 from typing import Final
@@ -250,3 +250,35 @@ def by_word(rows: Mapping[str, str]) -> dict[str, str]:
     {'half': 'fp16', 'f16': 'fp16', 'float': 'fp32'}
     """
     return {word: key for key, words in rows.items() for word in words.split()}
+
+
+_OPTION: Final = r"""--(?P<name>[a-z][a-z-]*[a-z])(?:[ =](?P<value>'[^']*'|[\w./:+@=-]*[\d=][\w./:+@=-]*\w|\d))?"""
+"""An option, and what follows it if that is surely its value: in quotes, or a word with a digit or an equals sign."""
+
+
+def in_python(text: str, names: Collection[str]) -> str:
+    """The same words with the options of these names as keywords. Flags of engines and whole commands stay as they are.
+
+    >>> names = ("gpu", "seq", "memory_utilization", "engine_options")
+    >>> in_python("--gpu 'h1000' is not known. Add: --seq 32k, or --memory-utilization", names)
+    "gpu='h1000' is not known. Add: seq='32k', or memory_utilization"
+    >>> in_python("vLLM: --block-size 32. Write: --engine-option block_size=32. See: kvplan engines --json", names)
+    "vLLM: --block-size 32. Write: engine_options={'block_size': '32'}. See: kvplan engines --json"
+    """
+    said, mark, line = text.partition("kvplan ")
+    return re.sub(_OPTION, lambda option: _keyword(option, names), said) + mark + line
+
+
+def _keyword(option: re.Match[str], names: Collection[str]) -> str:
+    """An option, with its value if it has one, as a keyword."""
+    name, value = option["name"].replace("-", "_"), option["value"]
+    own = "engine_options" if name == "engine_option" else name
+    if own not in names:
+        return option[0]
+    if not value:
+        return own
+    if own == "engine_options":
+        key, _, setting = value.strip("'\"").partition("=")
+        return f"engine_options={{{key!r}: {setting!r}}}"
+    plain = value.startswith("'") or value.isdigit()
+    return f"{name}={value if plain else repr(value)}"

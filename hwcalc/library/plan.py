@@ -10,7 +10,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import Missing, load
 from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import ROWS, Access, Asked, PlanOptions, by_name, read_options, takes
+from hwcalc.planner.options import Access, Asked, PlanOptions, read_options, take_options, takes
 from hwcalc.planner.result import Plan
 
 
@@ -29,14 +29,10 @@ def plan(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Plan
     >>> plan(layers=32, heads=32, kv_heads=8, head_dim=128, seq="32k").cache.total_bytes
     4294967296
     """
-    given = by_name(options)
-    unknown = [name for name in given if name not in ROWS]
-    if unknown:
-        raise TypeError(f"plan() got an unexpected keyword argument {unknown[0]!r}")
+    _, asked = take_options("plan", options)
     from hwcalc.planner.command_line import command_line
     from hwcalc.planner.plan import plan_model
 
-    asked = read_options(given)
     spec, request = load_request(model, asked)
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import EXAMPLE_LAYERS, ModelLike
 from hwcalc.planner.values import TYPES, unit_text
-from hwcalc.text import brief, shown
+from hwcalc.text import brief, quoted, shown
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
@@ -445,6 +445,7 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 }
 """Another name of an option, as a keyword or a key of a check file -> its name."""
 ROWS: Final = {row.name: row for row in OPTIONS}
+KvplanError.keywords |= frozenset(ROWS)
 DIMENSIONS: Final = tuple(_Dimensions.__annotations__)
 """The options that describe a model by its dimensions. Without a MODEL they are the bare equation."""
 OF_POLICY: Final = ("policy_rules", "compaction")
@@ -598,7 +599,7 @@ def read_options(given: Mapping[str, Any]) -> Asked:
         value = given.get(row.name)
         if value is None and (row.default is None or row.name not in given):
             continue
-        if row.lists and isinstance(value, str):
+        if row.lists and isinstance(value, (str, list, tuple)):
             _check_single(row, value)
         # The default stands for itself, and most options of most plans have it.
         is_default = type(value) is type(row.default) and value == row.default
@@ -626,9 +627,17 @@ def counted(gpu: str | None) -> tuple[str | None, int | None]:
 _COUNTED: Final = r"(?ai)([1-9][0-9]{0,2}) ?[x*\N{MULTIPLICATION SIGN}] ?(\S.*)"
 
 
-def _check_single(row: PlanOption, value: str) -> None:
+def _check_single(row: PlanOption, value: str | Sequence[Any]) -> None:
     """Raise an error for a list where the option takes a single value. Its hint names a command that takes lists."""
+    if not isinstance(value, str):
+        if row.type == "policy":
+            # A name with its options.
+            return
+        hint = f"Take one of them, or hwcalc.{row.lists[0]}, which plans each."
+        raise UsageError(f"{row.name}={quoted(value, 60)} is a list, and one is taken here.", hint=hint)
     several = row.type == "text" and "," in value.strip(", ")
+    if row.type in ("tokens", "count") and ("," in value.strip(", ") or ".." in value):
+        several = ".." in value
     if row.type == "policy" and "," in value:
         from hwcalc.policies.parse import policy_texts
 
@@ -650,6 +659,10 @@ def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any]
     known = {row.name: row for row in options_of(command) if command not in row.lists}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"Known: {', '.join(sorted(known))}.")
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(unknown[0])[:40], [*known, *OTHER_NAMES], n=1)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"{meant}Known: {', '.join(sorted(known))}.")
     asked = read_options(given)
     return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

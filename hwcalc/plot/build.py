@@ -77,10 +77,10 @@ def plot(
 
 def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any], scale: str | None = None) -> Picture:
     """As :func:`plot`, from a dict of all keywords."""
-    for name, word, allowed in (("kind", kind, KINDS), ("scale", scale, (*SCALES, None))):
-        if word not in allowed:
+    for name, word, allowed in (("kind", kind, KINDS), ("scale", "linear" if scale is None else scale, SCALES)):
+        if not isinstance(word, str) or word not in allowed:
             said = shown(word, 40) if isinstance(word, str) else quoted(word, 40)
-            raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(filter(None, allowed))}.")
+            raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(allowed)}.")
     lengths = _ends(given.get("seq"))
     _, asked = take_options("plot", {**given, "seq": None if lengths is None else max(lengths)})
     refuse_auto(asked.weights, "plot")

@@ -280,7 +280,7 @@ def test_without_hardware_or_weights() -> None:
 
 def test_an_unknown_weight_format() -> None:
     """The error of ``--weights``."""
-    with pytest.raises(UsageError, match="--weights"):
+    with pytest.raises(UsageError, match="weights"):
         budget("meta-llama/Llama-3.1-8B", "h100", weights="fp7")
 
 

@@ -88,7 +88,7 @@ def test_what_names_no_accelerator() -> None:
     asked: dict[str, Any] = {"seq": 64, "engine": "vllm", "gpu": "l4", "offline": True}
     with pytest.raises(UsageError, match="gpus is out of range: 0"):
         plan(LLAMA, gpus=0, **asked)
-    with pytest.raises(UsageError, match="--instance and --gpu both name"):
+    with pytest.raises(UsageError, match="instance and gpu both name"):
         plan(LLAMA, instance="aws:p5.48xlarge", **asked)
 
 

@@ -105,8 +105,8 @@ def test_a_given_budget_is_the_line() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kind": "pie"}, "--kind 'pie' is not known"),
-        ({"scale": "cubic"}, "--scale 'cubic' is not known"),
+        ({"kind": "pie"}, "kind='pie' is not known"),
+        ({"scale": "cubic"}, "scale='cubic' is not known"),
         ({"seq": "1k..x"}, "seq is not a number"),
         ({"kind": "frontier"}, "needs the memory of a GPU"),
         ({"weights": "auto"}, "auto"),
