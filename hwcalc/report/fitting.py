@@ -19,10 +19,10 @@ _OFFER_COLUMNS: Final = (
 _MOST_GIB: Final = 10**6
 """Larger numbers are cut, so that they leave room for the other columns; the reason below the table has the exact bytes."""
 _MEANINGS: Final = {
-    "GiB used": "GiB of the fullest GPU",
-    "max batch": "max batch at the planned length",
-    "max seq": "max seq at the planned batch",
-    "max tok/s": "max tok/s is a bound that no engine is faster than",
+    "needs": "needs: GiB of the fullest GPU",
+    "at once": "at once: the most sequences of the planned length",
+    "longest": "longest: the most tokens of each planned sequence",
+    "max tok/s": "max tok/s: a bound that no engine is faster than",
 }
 _ORDERS: Final = {
     "memory": "least memory of all GPUs together first",
@@ -32,8 +32,8 @@ _ORDERS: Final = {
 }
 _ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
 # Columns that are left out where the terminal is too narrow, in this order.
-_EXPENDABLE_OF_OFFERS: Final = ("max tok/s", "free", "max seq", "layout")
-_EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "max seq")
+_EXPENDABLE_OF_OFFERS: Final = ("max tok/s", "free", "longest", "layout")
+_EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (
     "First what surely fits in four bits and more; then by size and date: a model counts half for each year of its age, one with experts "
@@ -93,8 +93,8 @@ def _offers(offers: Sequence[Offer], view: View) -> tuple[list[str], list[list[s
     """The header and the rows, without the columns for which a terminal has no room."""
     instances = any(offer.instance is not None for offer in offers)
     clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
-    header = ["instance" if instances else "accelerator", "GPUs", "layout", "GiB used", "of", "free", "max batch"]
-    header += [*([] if instances else ["max seq"]), "max tok/s"]
+    header = ["instance" if instances else "accelerator", "GPUs", "layout", "needs", "of", "free", "at once"]
+    header += [*([] if instances else ["longest"]), "max tok/s"]
     rows = []
     for offer in offers:
         name, gpus, longest = offer.gpu, f"{offer.gpus:,}", [how_many(offer.max_seq)]
@@ -201,7 +201,7 @@ def fit_text(runnables: Runnables, view: View) -> str:
     blocks = [view.paragraphs([f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}"])]
     header: list[str] = []
     if runnables.models:
-        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
+        header = ["model", "parameters", "format", "weights", "KV", "total", "free", "longest", "tok/s", "fits"]
         rows = [_model_row(row) for row in runnables.models]
         header, rows = _narrowed(header, rows, _EXPENDABLE_OF_MODELS[:3], view)
         if _width(header, rows) > view.width and view.format == "table":
@@ -256,10 +256,10 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     # Of a machine without a GPU there is nothing but the host.
     alone = all(row.gpu_layers is None and row.host_bytes is not None for row in models)
     where = "host memory" if alone else "the GPU"
-    longest = ["max seq is the longest that surely fits"] if "max seq" in header else []
+    longest = ["longest is what surely fits"] if "longest" in header else []
     out = [f"{'; '.join([f'GiB of {where}', *longest, 'tok/s is a bound that no engine is faster than'])}."]
     if longest and not all(row.max_seq for row in models):
-        out.append("max seq with ~: expected, not sure, as the memory that the host has is not known; -: none is expected.")
+        out.append("longest with ~: expected, not sure, as the memory that the host has is not known; -: none is expected.")
     if any(row.also for row in models):
         out.append("+N: as many variants of the same size, such as the model before instruction; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in models):
