@@ -53,7 +53,7 @@ def library(chance: random.Random, configs: Sequence[Mapping[str, Any]]) -> Case
         document["model_type"] = chance.choice(configs).get("model_type")
     if isinstance(document, dict) and chance.random() < 0.05:
         document["_name_or_path"] = chance.choice(HOSTILE)
-    function = chance.choices(("load_model", "plan", "explain"), (40, 52, 8))[0]
+    function = chance.choices(("load_model", "plan", "explain"), (60, 34, 6))[0]
     keywords: dict[str, Any] = {} if function == "load_model" else {"seq": chance.choice(_ODD_TOKENS[:6])}
     if function != "load_model":
         keywords |= {name: chance.choice(values) for name, share, values in _TAKEN if chance.random() < share}
