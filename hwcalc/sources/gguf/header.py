@@ -106,7 +106,7 @@ class Window:
 
 _SHORT: Final = 128
 """Strings of fewer bytes are matched by a pattern. Tokens are shorter, with few exceptions."""
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 64
 _LENGTH: Final = 8
 
 
