@@ -20,6 +20,8 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any, Final
 
+from hwcalc.engines import ENGINES
+
 __all__ = ["CHECKS", "CONFIG", "VALUES", "call", "functions", "keyword_words"]
 
 CONFIG: Final[Mapping[str, Any]] = {
@@ -164,15 +166,16 @@ def functions() -> Mapping[str, Called]:
     }
 
 
-def call(name: str, keyword: str, value: Any, *, alone: bool = False) -> None:
+def call(name: str, keyword: str, value: Any, *, alone: bool = False, engine: str | None = None) -> None:
     """Call a function of the library with a value, and read the answer. Raises what the function raises.
 
-    ``keyword`` is the name of any of its parameters. With ``alone`` the call has few other keywords.
+    ``keyword`` is the name of any of its parameters. With ``alone`` the call has few other keywords. ``engine`` is that of a call which
+    has any.
     """
     function, positional, keywords = functions()[name]
     places = list(signature(function).parameters)
     arguments = list(positional)
-    given = dict(keywords)
+    given = {key: engine if key == "engine" and engine else kept for key, kept in keywords.items()}
     if alone and "offline" in given:
         given = {key: given[key] for key in ("offline", "seq", "prompt") if key in given}
     if keyword in places[: len(arguments)]:
@@ -188,7 +191,8 @@ def call(name: str, keyword: str, value: Any, *, alone: bool = False) -> None:
 
 
 def keyword_words(chance: random.Random) -> tuple[str, ...]:
-    """The words of a case of the fuzzer: a function, the name of a parameter, and two numbers that choose the value and the call."""
+    """The words of a case of the fuzzer: a function, the name of a parameter, two numbers that choose the value and the call, an engine."""
     name = chance.choice([*functions()])
     keyword = chance.choice([*signature(functions()[name][0]).parameters])
-    return name, keyword, str(chance.randrange(len(VALUES))), str(chance.randrange(2))
+    engine = chance.choice([*ENGINES]) if "engine" in functions()[name][2] else ""
+    return name, keyword, str(chance.randrange(len(VALUES))), str(chance.randrange(2)), engine

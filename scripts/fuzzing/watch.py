@@ -183,13 +183,13 @@ def started(case: Case) -> int:
         return main([*case.words, "--endpoint", address])
 
 
-def _called(name: str, keyword: str, number: str, alone: str) -> None:
+def _called(name: str, keyword: str, number: str, alone: str, engine: str = "") -> None:
     import warnings
 
     Path("check.yaml").write_text(CHECKS, encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        call(name, keyword, VALUES[int(number)](), alone=bool(int(alone)))
+        call(name, keyword, VALUES[int(number)](), alone=bool(int(alone)), engine=engine)
 
 
 def _status_of(called: Callable[[], object]) -> int:
