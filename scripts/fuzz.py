@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -117,7 +117,7 @@ def main() -> int:
         return _replay(options)
     started = time.monotonic()
     done: Counter[str] = Counter()
-    took: Counter[str] = Counter()
+    took: defaultdict[str, float] = defaultdict(float)
     suspects: list[tuple[int, str]] = []
     most = {"seconds": (0.0, 0), "memory": (0, 0), "reading": (0.0, 0)}
     try:
@@ -172,7 +172,7 @@ def _run(
     options: argparse.Namespace,
     started: float,
     done: Counter[str],
-    took: Counter[str],
+    took: dict[str, float],
     suspects: list[tuple[int, str]],
     most: dict[str, Any],
 ) -> None:
@@ -209,7 +209,7 @@ def _run(
 
 
 def _listen(
-    worker: Worker, done: Counter[str], took: Counter[str], suspects: list[tuple[int, str]], most: dict[str, Any]
+    worker: Worker, done: Counter[str], took: dict[str, float], suspects: list[tuple[int, str]], most: dict[str, Any]
 ) -> bool:
     """Take in what a worker reports. Returns whether it has ended."""
     try:
@@ -219,7 +219,8 @@ def _listen(
                 suspects.append((content[0], content[1]))
             else:
                 done.update(content[0])
-                took.update(content[1])
+                for family, seconds in content[1].items():
+                    took[family] += seconds
                 for name, pair in content[2].items():
                     most[name] = max(most[name], pair)
     except EOFError:
@@ -233,7 +234,7 @@ def _work(pipe: Connection, at: Any, options: argparse.Namespace, first: int, en
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     families = _families(options)
     counted: Counter[str] = Counter()
-    took: Counter[str] = Counter()
+    took: defaultdict[str, float] = defaultdict(float)
     most: dict[str, Any] = {"seconds": (0.0, 0), "memory": (0, 0), "reading": (0.0, 0)}
     # What is imported and read by now stays: nobody need search it for garbage.
     gc.freeze()
@@ -377,7 +378,7 @@ def _where(outcome: Outcome) -> str:
 
 
 def _print_table(
-    options: argparse.Namespace, done: Counter[str], took: Counter[str], most: Mapping[str, Any], seconds: float
+    options: argparse.Namespace, done: Counter[str], took: dict[str, float], most: Mapping[str, Any], seconds: float
 ) -> None:
     total = sum(done.values())
     print(f"{total:,} inputs from seed {options.seed} in {seconds:,.0f} s: {total / max(seconds, 0.001):,.0f} a second")

@@ -130,7 +130,7 @@ def called_library(case: Case) -> None:
     if function == "load_model":
         repr(hwcalc.load_model(document, offline=True))
         return
-    answer = {"plan": hwcalc.plan, "explain": hwcalc.explain}[function](document, offline=True, **json.loads(words))
+    answer: Any = {"plan": hwcalc.plan, "explain": hwcalc.explain}[function](document, offline=True, **json.loads(words))
     json.dumps(answer.to_dict())
 
 
