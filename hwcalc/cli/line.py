@@ -350,13 +350,14 @@ class _Line:
 
         A log names its engine itself.
         """
-        if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
+        serves = self.free[:2] == ["vllm", "serve"]
+        if self.knob and self.command != "reconcile" and not serves and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
             hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags behind it"
             raise UsageError(f"kvplan plans what {self.free[0]} would start.", hint=hint)
-        if self.free[:2] == ["vllm", "serve"]:
-            hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags behind it"
+        if serves:
+            hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags after it"
             raise UsageError("kvplan plans what vllm serve would start.", hint=hint)
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):

@@ -334,7 +334,8 @@ def table(
 ) -> str:
     """Rows as text, as :meth:`hwcalc.report.view.View.table` says it."""
     cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
-    lines = [[Text(title, style="bold") for title in header], *cells]
+    # A header without a word is a line without one.
+    lines = [[Text(title, style="bold") for title in header], *cells] if any(header) or not cells else cells
     if titles:
         return rendered(_titled(lines, titles, width=width, right=right, below=bool(last)), color=color, width=width)
     *others, longest = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
