@@ -13,10 +13,10 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import CommandInput
 from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
-from hwcalc.model import OLLAMA
+from hwcalc.model import OLLAMA, WRITTEN
 from hwcalc.planner.result import Plan
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
-from hwcalc.text import shell_word, shown
+from hwcalc.text import brief, shell_word, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +122,9 @@ def _planned(plan: Plan, engine: str) -> tuple[Engine, CommandInput]:
     request, name = plan.request, emitted_engine(engine)
     if request.engine != name:
         raise UsageError(f"the plan is of engine {request.engine}, not {name}.", hint=f"Add: --engine {name}")
+    if plan.model.source == "options" or any(note.code == WRITTEN for note in plan.notes):
+        message = f"no command starts {brief(plan.model.id, 60)}: its layers were written down, and there are no weights of it."
+        raise UsageError(message, hint="Leave out --emit.")
     # The options of the engine, with what a policy and shared cells ask for.
     options = {} if plan.policy is None else dict(plan.policy.options)
     if plan.sharing is not None and plan.sharing.offered and "n_ctx" in request.settings:

@@ -326,6 +326,10 @@ def test_on_the_command_line(capsys: Capture, file: Path) -> None:
     assert (code, json.loads(out)["cache"]["total_bytes"]) == (0, 50_801_664)
     assert f"--layers-of '{HYBRID}'" in run(capsys, "--layers-of", HYBRID, "--seq", "32k")[1]
     assert run(capsys, "--layers-of", "full(", "--seq", "32k")[0] == 2
+    served = ("--layers-of", HYBRID, "--parameters", "7B", "--seq", "8k", "--engine", "vllm", "--gpu", "h100")
+    assert "vllm serve" not in run(capsys, *served)[1]
+    code, _, said = run(capsys, *served, "--emit", "vllm")
+    assert (code, "no command starts written-layers" in said) == (2, True)
     assert run(capsys, "compare", "--layers-of", HYBRID, "--dtype", "bf16,fp8", "--seq", "32k")[0] == 0
     file.write_text("layers: full(\n", "utf-8")
     assert run(capsys, str(file), "--seq", "32k")[0] == 3
