@@ -121,8 +121,9 @@ def runs_on(engine: str, version: str, gpu: Gpu, backend: str = "") -> Found:
 
     An accelerator of the user's own whose file does not say its architecture is open.
     """
-    rows = [row for row in hardware_rows(engine)["runs"] if row.holds(version, backend)]
-    found = _best([row for row in rows if any(names_gpu(name, gpu) for name in row.accelerators)])
+    found = _best(
+        [row for row in _of_version(engine, "runs", version, backend) if any(names_gpu(name, gpu) for name in row.accelerators)]
+    )
     if found is not None:
         return found
     unknown = architecture_of(gpu) is None and (gpu.user or gpu.id == "local")
@@ -137,7 +138,7 @@ def format_runs_on(engine: str, version: str, section: str, spelled: Sequence[st
     """
     architecture, spoken = architecture_of(gpu), False
     for name in spelled:
-        rows = _about(hardware_rows(engine)[section], name, version, backend)
+        rows = _about(_of_version(engine, section, version, backend), name)
         named = _best([row for row in rows if any(names_gpu(one, gpu) for one in row.accelerators)])
         where = tuple(one for row in rows if row.answer is Answer.RUNS for one in row.accelerators)
         if named is not None:
@@ -157,8 +158,13 @@ def _best(rows: Sequence[HardwareRow]) -> Found | None:
     return Found(answer=best.answer, row=best)
 
 
-def _about(rows: Sequence[HardwareRow], name: str, version: str, backend: str) -> list[HardwareRow]:
+@lru_cache(maxsize=512)
+def _of_version(engine: str, section: str, version: str, backend: str) -> tuple[HardwareRow, ...]:
+    """The rows that are about a version and a part of the engine: a search asks them of hundreds of accelerators."""
+    return tuple(row for row in hardware_rows(engine)[section] if row.holds(version, backend))
+
+
+def _about(rows: Sequence[HardwareRow], name: str) -> list[HardwareRow]:
     """The rows of the longest beginning of ``name`` that any row has."""
-    held = [row for row in rows if row.holds(version, backend)]
-    known = {one for row in held for one in row.formats if name.startswith(one)}
-    return [row for row in held if known and max(known, key=len) in row.formats]
+    known = {one for row in rows for one in row.formats if name.startswith(one)}
+    return [row for row in rows if known and max(known, key=len) in row.formats]

@@ -258,7 +258,7 @@ def fit(**options: Any) -> Answer:
 
 _CATEGORY: Final = "Only of these categories: datacenter, consumer, ... Repeatable."
 _INSTANCES: Final = "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5."
-_SORT: Final = "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory."
+_SORT: Final = "What is sure first, then by memory (least), gpus (fewest), speed, headroom (most), or common: what people can get, newest first. Default: common."
 _ANY_LAYOUT: Final = "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7."
 _RECOMMEND_CHOICE: Final = (
     *grouped(
@@ -293,7 +293,7 @@ _RECOMMEND_CHOICE: Final = (
     },
 )
 def recommend(*, model: str | None, **options: Any) -> Answer:
-    """List the hardware that holds the sequences, smallest first. Exit status 1 says that none does."""
+    """List the hardware that holds the sequences: of each kind as little as does, what people can get first. Exit status 1: none does."""
     from hwcalc.library.recommend import recommend
 
     view, given = view_of(**options), given_options("recommend", options)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 EVERY: Final = "all"
 
 
+class Availability(StrEnum):
+    """How people get at an accelerator: clouds rent it, makers of cards and servers sell it, or few people can get it at all."""
+
+    RENT = "rent"
+    BUY = "buy"
+    RARE = "rare"
+
+
 class Candidate(Record):
     """One kind of hardware. ``name`` is the value for ``--gpu``, ``instance`` the value for ``--instance``.
 
@@ -34,6 +44,43 @@ class Candidate(Record):
     gpu: Gpu
     instance: str | None = None
     count: int | None = None
+
+    @property
+    def availability(self) -> Availability:
+        """How people get it, by the instances of clouds and the list of uncommon accelerators.
+
+        What no cloud rents of a maker of which clouds rent something is sold in servers.
+        """
+        from hwcalc.profiles.gpus import UNCOMMON
+
+        if self.instance is not None:
+            return Availability.RENT
+        base, rented = self.gpu.id, _rented()
+        if base in UNCOMMON:
+            return Availability.RARE
+        if base in rented:
+            return Availability.RENT
+        sold = self.gpu.category in _SOLD or self.gpu.vendor in rented.values()
+        return Availability.BUY if sold else Availability.RARE
+
+
+_SOLD: Final = ("consumer", "workstation", "laptop", "unified", "host")
+"""Categories of what shops sell, whoever makes it."""
+
+
+@lru_cache(maxsize=1)
+def _rented() -> Mapping[str, str]:
+    """The accelerators of the clouds' instances, with their makers."""
+    from hwcalc.profiles.compiled import sold_gpus
+    from hwcalc.profiles.instances import built_in_instances
+
+    sold = sold_gpus()
+    rented = {instance.accelerator for instance in built_in_instances().values() if instance.cloud != _BOX}
+    return {name: sold[name].vendor for name in rented if name in sold}
+
+
+_BOX: Final = "box"
+"""The folder of machines that are bought, among those of clouds."""
 
 
 def gpu_candidates(

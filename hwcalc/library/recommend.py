@@ -23,18 +23,20 @@ def recommend(
     category: str | Sequence[str] = (),
     instances: str | None = None,
     max_gpus: int | str = 8,
-    sort: str = "memory",
+    sort: str = "common",
     strict: bool = False,
     limit: int | str = 20,
     every: bool = False,
     any_layout: bool = False,
     **options: Unpack[RecommendOptions],
 ) -> Recommendation:
-    """List hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first.
+    """List hardware that holds ``batch`` sequences of ``seq`` tokens: of each kind as little as does, what people can get first.
 
     These are accelerators, or with ``instances`` those of a cloud, or of all clouds (``"all"``). ``gpu``, ``vendor`` and ``category``
-    narrow the choice; ``max_gpus`` is the most GPUs that may work together. What is sure to fit comes first, by ``sort``: ``memory``
-    (least), ``gpus`` (fewest), ``speed`` (fastest by the bound) or ``headroom`` (most of a GPU free); ``strict`` leaves out the rest.
+    narrow the choice; ``max_gpus`` is the most GPUs that may work together. What is sure to fit comes first, by ``sort``: ``common``
+    (what clouds rent, what is sold, what few can get; of each the newest), ``memory`` (least), ``gpus`` (fewest), ``speed`` (fastest by the
+    bound) or ``headroom`` (most of a GPU free); ``strict`` leaves out the rest. With ``weights="auto"`` each kind of hardware has the best
+    format with which its fewest GPUs hold them.
     ``limit`` is the number of entries (0: all). Instances of a cloud with the same accelerator are one entry, which names the others in
     ``also``, unless ``every`` is true. ``any_layout`` tries odd numbers of GPUs and any tp x pp x dp as well. ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.

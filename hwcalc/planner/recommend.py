@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,13 +22,15 @@ from hwcalc.engines.pool import Try
 from hwcalc.engines.runs_on import OPEN
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.hardware.candidates import Availability
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.values import refuse_auto
+from hwcalc.planner.values import AUTO, is_auto
 from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.quantization.gguf import usual_beside_host
 from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
@@ -40,7 +43,11 @@ if TYPE_CHECKING:
 DEFAULT_MOST: Final = 8
 DEFAULT_LIMIT: Final = 20
 LARGEST_MOST: Final = 64
-DEFAULT_SORT: Final = "memory"
+DEFAULT_SORT: Final = "common"
+_FILLED: Final = 0.25
+"""A single accelerator that is less full than this is more than what is asked for needs."""
+_CARDS: Final = 4
+"""Cards of a computer: more of them take a server that few people have."""
 
 
 class Offer(Record):
@@ -48,7 +55,9 @@ class Offer(Record):
 
     ``also`` names the larger instances of the same cloud and accelerator that would do as well. ``total_bytes`` is what programs see of
     all its GPUs together. ``needed_low_bytes`` and ``needed_high_bytes`` are the ends of the estimate. ``max_batch`` and ``max_seq`` are
-    the most sequences of the planned length and the longest of the planned number. ``notes`` are those that not every offer has.
+    the most sequences of the planned length and the longest of the planned number. ``availability`` is how people get it: ``rent``,
+    ``buy`` or ``rare``. Several ``nodes`` are joined by a network, for which the bound on speed counts nothing. ``weights`` is the format,
+    null as published. ``notes`` are those that not every offer has.
     """
 
     gpu: str
@@ -57,11 +66,16 @@ class Offer(Record):
     category: str | None
     instance: str | None
     also: tuple[str, ...]
+    availability: Availability
+    released: int | None
     gpus: int
+    nodes: int
     tp: int
     pp: int
     dp: int
     ep: int
+    weights: str | None
+    kv_dtype: str
     verdict: Verdict
     total_bytes: int
     usable_bytes: int
@@ -95,7 +109,7 @@ class Recommendation(Answer, Record):
     engine_version: str | None
     seq: int
     batch: int
-    kv_dtype: str
+    kv_dtype: str | None
     weights: str
     policy: str | None
     max_gpus: int
@@ -151,15 +165,36 @@ class Wishes(Record):
             raise UsageError(f"sort is {shown(self.sort, 40)}.", hint=f"Allowed: {', '.join(SORTS)}.")
 
 
+_AVAILABLE: Final = tuple(Availability)
+_MACHINES: Final = ("laptop", "unified", "host")
+_OF_COMPUTERS: Final = ("consumer", "workstation")
+
+
+def _common_key(gpu: Gpu | Offer, way: Availability, gpus: int, nodes: int, filled: float, total_bytes: int) -> tuple[float, ...]:
+    """What people can get first: to rent, to buy, the rest. Of each: one node, the newest, the least memory; what would be idle by its memory."""
+    machine, many = gpu.category in _MACHINES, gpu.category in _OF_COMPUTERS and gpus > _CARDS
+    idle = gpus == 1 and filled < _FILLED
+    newest = 0 if idle else -(gpu.released or 0)
+    return _AVAILABLE.index(way), nodes > 1, machine, many, idle, newest, total_bytes
+
+
+def _common_of(offer: Offer) -> tuple[float, ...]:
+    filled = offer.needed_bytes / offer.usable_bytes if offer.usable_bytes else 1.0
+    return _common_key(offer, offer.availability, offer.gpus, offer.nodes, filled, offer.total_bytes)
+
+
 SORTS: Final[Mapping[str, Callable[[Offer], tuple[float, ...]]]] = MappingProxyType(
     {
+        "common": _common_of,
         "memory": lambda offer: (offer.total_bytes,),
         "gpus": lambda offer: (offer.gpus, offer.total_bytes),
         "speed": lambda offer: (-(offer.decode_tokens_per_s_bound or 0.0),),
         "headroom": lambda offer: (-offer.headroom_bytes / offer.usable_bytes if offer.usable_bytes else 0.0,),
     }
 )
-"""Orders of the offers: least memory, fewest GPUs, most tokens per second by the bound, most of a GPU free. What is sure comes first."""
+"""Orders of the offers: what people can get and the newest, least memory, fewest GPUs, most tokens per second by the bound, most of a GPU
+free. What is sure comes first.
+"""
 
 
 class OfOffer(Search):
@@ -175,14 +210,15 @@ _OF_FIT: Final = (
 )  # fmt: skip
 _OF_SPEED: Final = ("decode_tokens_per_s_bound", "prefill_s_bound", "bound_by")
 """The values of an offer that its plan has by the same names, in the verdict and in the bound on speed."""
-_OF_MATCH: Final = ("memory", "gpus")
+_OF_MATCH: Final = ("common", "memory", "gpus")
 """Orders that are known without a plan."""
 
 
 class _Match(Struct, frozen=True):
     """A candidate in a layout that holds the sequences, before it is planned.
 
-    ``certain`` is that they fit and that the engine runs there, neither of which is open. ``also`` are the larger instances that it stands for.
+    ``certain`` is that they fit and that the engine runs there, neither of which is open. ``also`` are the larger instances that it stands
+    for, and ``filled`` is the share of a single accelerator that is needed. ``options`` are what its plan has in place of what was asked.
     """
 
     candidate: Candidate
@@ -191,6 +227,20 @@ class _Match(Struct, frozen=True):
     total_bytes: int
     also: tuple[str, ...] = ()
     open: bool = False
+    filled: float = 1.0
+    options: Mapping[str, Any] = {}
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes; an instance is one."""
+        return -(-self.layout.gpus // node_of(self.candidate.gpu, self.candidate.count))
+
+    @property
+    def common(self) -> tuple[bool, tuple[float, ...]]:
+        """The sort key of what people can get."""
+        one = self.candidate
+        key = _common_key(one.gpu, one.availability, self.layout.gpus, self.nodes, self.filled, self.total_bytes)
+        return not self.certain, key
 
     @property
     def rank(self) -> tuple[bool, int, float, tuple[tuple[str, int], ...], int]:
@@ -227,21 +277,24 @@ def recommend_model(
     from hwcalc.planner.plan import plan_model
 
     wishes = wishes or Wishes()
-    refuse_auto(options.get("weights"), "recommend")
-    opened = open_request(model, **options)
-    search = _Search(opened.devices.entire(), wishes)
-    matches = sorted(search.all(candidates), key=lambda match: match.rank)
+    search = _searched(model, candidates, wishes, options)
+    opened, matches = search.opened, sorted(search.matches, key=lambda match: match.rank)
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
     of_offer = OfOffer()
-    plans = _planned(kept, wishes, lambda match: plan_model(model, advise=False, search=of_offer, **options, **_hardware(match)))
+
+    def plan_of(match: _Match) -> Plan:
+        return plan_model(model, advise=False, search=of_offer, **{**options, **match.options, **_hardware(match)})
+
+    plans = _planned(kept, wishes, plan_of)
     near = None if plans else (matches[0] if matches else search.nearest(candidates))
     of_near = None if near is None else _hardware(near)
     on_near = None if line is None or of_near is None else line.changed(**of_near)
     closest = None if of_near is None else plan_model(model, line=on_near, **options, **of_near)
     shown = [plan for _, plan in plans] or ([] if closest is None else [closest])
     common = _common(shown)
+    dtypes = {plan.request.kv_dtype for plan in shown} or {opened.dtypes.kv}
     of_policy = (note for plan in shown for note in plan.warnings if note.code.startswith("policy"))
     uncertain = _uncertain(opened, [match for match, _ in plans])
     return Recommendation(
@@ -253,8 +306,8 @@ def recommend_model(
         engine_version=opened.deployment.version or None,
         seq=opened.tokens,
         batch=opened.load.batch,
-        kv_dtype=shown[0].request.kv_dtype if shown else opened.dtypes.kv,
-        weights=opened.setup.weights or "as published",
+        kv_dtype=dtypes.pop() if len(dtypes) == 1 else None,
+        weights=AUTO if is_auto(options.get("weights")) else opened.setup.weights or "as published",
         policy=None if opened.setup.policy is None else opened.setup.policy.chosen.text,
         max_gpus=wishes.max_gpus,
         sort=wishes.sort,
@@ -303,13 +356,74 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
     ]
 
 
+def _searched(model: ModelSpec, candidates: Sequence[Candidate], wishes: Wishes, options: Mapping[str, Any]) -> _Search | _BestOf:
+    """The search in the format that is named; or one in each of the usual formats, of which each candidate has that of the fewest GPUs."""
+    if not is_auto(options.get("weights")):
+        search = _Search(open_request(model, **options).devices.entire(), wishes)
+        search.matches = list(search.all(candidates))
+        return search
+    names = open_request(model, **{**options, "weights": None}).engine.weights.of(model)
+    # Of the mixes of GGUF files the smallest one that people take needs the fewest GPUs.
+    usual = usual_beside_host(names)
+    searches, refused = list[_Search](), list[KvplanError]()
+    mixes = usual is not None and len(names) >= _MIXES
+    for name in (usual,) if mixes else names:
+        try:
+            opened = open_request(model, **{**options, "weights": name})
+        except KvplanError as error:
+            refused.append(error)
+            continue
+        search = _Search(opened.devices.entire(), wishes)
+        # On the GPUs that hold a small mix there may be room for a larger one, which the plan of an offer chooses.
+        format_ = {"weights": AUTO if mixes else name}
+        search.matches = [replace(match, options=format_) for match in search.all(candidates)]
+        searches.append(search)
+    if not searches:
+        raise refused[0]
+    return _BestOf(searches, len(candidates))
+
+
+_MIXES: Final = 4
+"""So many formats are mixes of GGUF files."""
+
+
+class _BestOf:
+    """Searches in several formats, the best one first: of each candidate the match with the fewest GPUs, in the best format of those.
+
+    What no search accepts is rejected.
+    """
+
+    def __init__(self, searches: Sequence[_Search], considered: int) -> None:
+        self._searches = searches
+        self.opened = searches[0].opened
+        self.message = next((search.message for search in searches if search.message), "")
+        best: dict[tuple[str, bool], _Match] = {}
+        for match in (match for search in searches for match in search.matches):
+            key = match.candidate.name, match.certain
+            if key not in best or match.layout.gpus < best[key].layout.gpus:
+                best[key] = match
+        sure = {name: match.layout.gpus for (name, certain), match in best.items() if certain}
+        self.matches = [
+            match for (name, certain), match in best.items() if certain or match.layout.gpus < sure.get(name, LARGEST_MOST + 1)
+        ]
+        self.refused, self.unknown, self.alone, self.limited = (
+            min(getattr(search, name) for search in searches) for name in ("refused", "unknown", "alone", "limited")
+        )
+        self.too_small = considered - self.refused - self.unknown - len({match.candidate.name for match in self.matches})
+
+    def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
+        """As that of the search in the smallest format."""
+        return self._searches[-1].nearest(candidates)
+
+
 class _Search:
-    """Tries candidates one by one, and counts those that it rejects."""
+    """Tries candidates one by one, and counts those that it rejects. ``matches`` has what :meth:`all` said."""
 
     def __init__(self, opened: Occupancy, wishes: Wishes) -> None:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
+        self.matches: list[_Match] = []
         self._on_gpu: dict[tuple[object, ...], Occupancy | KvplanError] = {}
         self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
 
@@ -331,8 +445,10 @@ class _Search:
                 self.limited += count > self.most if count is not None else not gpu.whole_machine or gpu.node > self.most
             for found in self._seen[key]:
                 certain = found.certain and not opened.hardware_warnings
-                total = budget.total_bytes * found.layout.gpus
-                yield _Match(candidate, found.layout, certain, total, open=bool(opened.hardware_warnings))
+                total, filled = budget.total_bytes * found.layout.gpus, 1.0
+                if found.layout.gpus == 1 and budget.requested_bytes > 0:
+                    filled -= (budget.expected - opened.needed_bytes) / budget.requested_bytes
+                yield _Match(candidate, found.layout, certain, total, open=bool(opened.hardware_warnings), filled=filled)
 
     def _on_one(self, candidate: Candidate) -> tuple[Occupancy, Budget] | None:
         """The occupancy on one GPU of a candidate, and its budget.
@@ -425,7 +541,7 @@ def _key(gpu: Gpu) -> tuple[object, ...]:
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
 
 
-def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
+def _check_known(model: ModelSpec, search: _Search | _BestOf, considered: int) -> None:
     """Raise an error if the engine refuses every candidate, or if the memory of all others is unknown."""
     if search.refused == considered:
         raise UnsupportedError(
@@ -449,6 +565,8 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
     out: list[tuple[_Match, Plan]] = []
     if wishes.sort == "gpus":
         kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
+    elif wishes.sort == DEFAULT_SORT:
+        kept = _in_turns(sorted(kept, key=lambda match: match.common))
     for match in kept:
         if wishes.limit and len(out) == wishes.limit and wishes.sort in _OF_MATCH:
             break
@@ -457,6 +575,14 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Pl
             out.append((match, planned))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
+
+
+def _in_turns(matches: Sequence[_Match]) -> list[_Match]:
+    """What is sure first, and of that what is rented and what is sold in turns, so that a short list has both."""
+    sure = [match for match in matches if match.certain]
+    rented, sold, rare = ([match for match in sure if match.candidate.availability is way] for way in _AVAILABLE)
+    turns = (match for pair in zip_longest(rented, sold) for match in pair if match is not None)
+    return [*turns, *rare, *(match for match in matches if not match.certain)]
 
 
 def _hardware(match: _Match) -> dict[str, Any]:
@@ -488,7 +614,12 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         category=gpu.category,
         instance=instance,
         also=match.also,
+        availability=match.candidate.availability,
+        released=gpu.released,
         gpus=match.layout.gpus,
+        nodes=match.nodes,
+        weights=plan.request.weights,
+        kv_dtype=plan.request.kv_dtype,
         **asdict(match.layout),
         total_bytes=match.total_bytes,
         **of_plan,

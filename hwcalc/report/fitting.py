@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
+from hwcalc.hardware.candidates import Availability
+from hwcalc.planner.recommend import DEFAULT_SORT, LARGEST_MOST, Offer, Recommendation
 from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.planner.values import AUTO
 from hwcalc.report.text import csv_text, how_many, parameters, percent, plural
 from hwcalc.report.view import View
 from hwcalc.units import GIB
 
 _OFFER_COLUMNS: Final = (
-    "gpu", "instance", "gpus", "tp", "pp", "dp", "ep", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
+    "gpu", "instance", "availability", "released", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights", "kv_dtype", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
     "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
 )  # fmt: skip
 
@@ -25,6 +27,7 @@ _MEANINGS: Final = {
     "max tok/s": "max tok/s: a bound that no engine is faster than",
 }
 _ORDERS: Final = {
+    "common": "of each group the newest first; behind them several nodes, and what is less than a quarter full, the smallest first",
     "memory": "least memory of all GPUs together first",
     "gpus": "fewest GPUs first",
     "speed": "most tokens per second first",
@@ -39,7 +42,7 @@ _ORDER: Final = (
     "First what surely fits in four bits and more; then by size and date: a model counts half for each year of its age, one with experts "
     "as the geometric mean of all parameters and of those that work on a token. At most three of a family, which stand together."
 )
-_WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "fits")
+_WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "cache", "fits")
 """The columns of words; all others are numbers."""
 
 
@@ -52,19 +55,28 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
     """The request, the offers, and what was left out and why; quiet, only the request and the offers."""
     asked = recommendation
     engine = asked.engine if asked.engine_version is None else f"{asked.engine} {asked.engine_version}"
-    weights = "weights as published" if asked.weights == "as published" else f"{asked.weights} weights"
+    weights = {"as published": "weights as published", "auto": "each in its best format"}.get(
+        asked.weights, f"{asked.weights} weights"
+    )
+    cache = "cache by the accelerator" if asked.kv_dtype is None else f"{asked.kv_dtype} cache"
     what = f"{plural(asked.batch, 'sequence')} of {plural(asked.seq, 'token')}"
     policy = "" if asked.policy is None else f", policy {asked.policy}"
-    first = f"{asked.model}: {what}, {engine}, {asked.kv_dtype} cache, {weights}{policy}"
+    first = f"{asked.model}: {what}, {engine}, {cache}, {weights}{policy}"
 
     def table(offers: Sequence[Offer]) -> str:
-        return _table(*_offers(offers, view), view)
+        return _table(*_offers(offers, view, recommendation), view)
 
     sure = [offer for offer in recommendation.offers if offer.verdict.certain]
     unsure = [offer for offer in recommendation.offers if not offer.verdict.certain]
     blocks = [view.paragraphs([first])]
-    if sure:
-        blocks.append(table(sure))
+    if recommendation.sort != DEFAULT_SORT or len({offer.availability for offer in sure}) < 2:
+        blocks += [table(sure)] if sure else []
+    else:
+        # The groups have the same columns.
+        header, rows = _offers(sure, view, recommendation)
+        for way in Availability:
+            of_group = [row for offer, row in zip(sure, rows, strict=True) if offer.availability is way]
+            blocks += [f"{_GROUPS[way]}\n", _table(header, of_group, view)] if of_group else []
     if unsure:
         blocks += ["Probably fits: enough by the expected value, not at the high end of the estimates.\n", table(unsure)]
     if not recommendation.offers:
@@ -79,8 +91,9 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
     if not view.quiet:
         # What the columns say, and the order of the rows.
         offers = recommendation.offers or ([] if recommendation.nearest is None else [recommendation.nearest])
-        titles = _offers(offers, view)[0] if offers else []
+        titles = _offers(offers, view, recommendation)[0] if offers else []
         said = [said for title, said in _MEANINGS.items() if title in titles]
+        said += [_NODES] if any(offer.nodes > 1 for offer in offers) else []
         said += [_ALSO] if any(offer.also for offer in offers) else []
         said += [_ORDERS[recommendation.sort]] if len(offers) > 1 else []
         lines += [f"{'; '.join(said)}.", *hardware_left_out(recommendation), *(note.message for note in recommendation.notes)]
@@ -89,15 +102,33 @@ def recommendation_text(recommendation: Recommendation, view: View) -> str:
     return "\n".join(blocks)
 
 
-def _offers(offers: Sequence[Offer], view: View) -> tuple[list[str], list[list[str]]]:
+_GROUPS: Final = {
+    Availability.RENT: "Clouds rent:",
+    Availability.BUY: "Sold as cards, computers and servers:",
+    Availability.RARE: "Few people can get:",
+}
+_NODES: Final = "N in M nodes: the network between the nodes is in no bound"
+
+
+def _offers(offers: Sequence[Offer], view: View, recommendation: Recommendation) -> tuple[list[str], list[list[str]]]:
     """The header and the rows, without the columns for which a terminal has no room."""
+    by_gpu, auto = recommendation.kv_dtype is None, recommendation.weights == AUTO
     instances = any(offer.instance is not None for offer in offers)
     clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
-    header = ["instance" if instances else "accelerator", "GPUs", "layout", "needs", "of", "free", "at once"]
+    header = [
+        "instance" if instances else "accelerator",
+        "GPUs",
+        "layout",
+        *(["format"] if auto else []),
+        *(["cache"] if by_gpu else []),
+    ]
+    header += ["needs", "of", "free", "at once"]
     header += [*([] if instances else ["longest"]), "max tok/s"]
     rows = []
     for offer in offers:
         name, gpus, longest = offer.gpu, f"{offer.gpus:,}", [how_many(offer.max_seq)]
+        gpus += f" in {offer.nodes:,} nodes" if offer.nodes > 1 else ""
+        formats = [*([offer.weights or "as published"] if auto else []), *([offer.kv_dtype] if by_gpu else [])]
         if offer.instance is not None:
             # Without its cloud where all are of one, and with how many others it stands for.
             more = f" and {len(offer.also):,} more" if offer.also else ""
@@ -111,7 +142,9 @@ def _offers(offers: Sequence[Offer], view: View) -> tuple[list[str], list[list[s
         # How much is missing is said below the table.
         free = "none" if offer.headroom_bytes < 0 else percent(offer.headroom_bytes, offer.usable_bytes)
         speed = _rate(offer.decode_tokens_per_s_bound)
-        rows.append([name, gpus, layout, used, _gib(offer.usable_bytes), free, how_many(offer.max_batch), *longest, speed])
+        rows.append(
+            [name, gpus, layout, *formats, used, _gib(offer.usable_bytes), free, how_many(offer.max_batch), *longest, speed]
+        )
     return _narrowed(header, rows, _EXPENDABLE_OF_OFFERS, view)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from hwcalc import load_model, plan, recommend, sweep
 from hwcalc.errors import UsageError
+from hwcalc.planner.recommend import Recommendation
 from hwcalc.planner.result import Plan
 from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.gguf import PUBLISHED_MIXES, published_formats
@@ -124,13 +125,36 @@ def test_it_needs_a_gpu(options: dict[str, str], says: str) -> None:
     assert "--weights q4_k_m" in caught.value.hint
 
 
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+def test_a_recommendation_takes_the_best_format_of_each(engine: str) -> None:
+    """That of the fewest GPUs which hold it in any: no format that is named needs fewer, and none before it does with as many."""
+    names = ("rtx-4070", "l4", "h100", "mi300x")
+    formats = (None, "fp8", "awq") if engine == "vllm" else ("q8_0", "q6_k", "q4_k_m")
+
+    def listed(weights: str | None) -> Recommendation:
+        return recommend(QWEN, gpu=names, weights=weights, seq="16k", batch=4, engine=engine, strict=True, limit=0, offline=True)
+
+    named = {name: listed(name).offers for name in formats}
+    fewest = {name: {offer.gpu: offer.gpus for offer in offers} for name, offers in named.items()}
+    auto = listed("auto")
+
+    assert auto.weights == "auto"
+    assert len(auto.offers) == 4
+    for offer in auto.offers:
+        assert offer.gpus == min(each[offer.gpu] for each in fewest.values() if offer.gpu in each)
+        first = next(name for name in formats if fewest[name].get(offer.gpu) == offer.gpus)
+        if engine == "vllm":
+            assert offer.weights == first
+        else:
+            sizes = {name: plan(QWEN, weights=name, seq=1024).memory.weights.bytes or 0 for name in (first, offer.weights)}
+            assert sizes[offer.weights] >= sizes[first]
+
+
 def test_commands_that_plan_many_gpus_refuse_it(capsys: Capture) -> None:
-    """A recommendation and a sweep need one format."""
-    with pytest.raises(UsageError, match="more than one GPU"):
-        recommend(load_model(QWEN), weights="auto", seq=1024)
+    """A sweep needs one format."""
     with pytest.raises(UsageError, match="more than one GPU"):
         sweep(QWEN, weights="auto", seq=1024)
 
-    status, _, error = run(capsys, "recommend", QWEN, "--weights", "auto")
+    status, _, error = run(capsys, "sweep", QWEN, "--weights", "auto")
     assert status == 2
     assert "--weights q4_k_m" in error

@@ -61,3 +61,63 @@ def test_instances_with_the_same_accelerator_are_one_row(capsys: Capture) -> Non
     assert f"g6.xlarge and {len(one.also)} more" in run(capsys, *words)[1]
     assert " more" not in run(capsys, *words, "--all", "-q")[1]
     assert json.loads(run(capsys, *words, "--json")[1])["offers"][0]["also"] == list(one.also)
+
+
+def test_what_people_can_get_comes_first() -> None:
+    """Rented, then sold, then the rest; of each the newest, unless it is no accelerator of its own, idle, or one of many cards."""
+    found = recommend(LLAMA_70B, seq="16k", batch=20, engine="vllm", offline=True, limit=0).offers
+    groups = [one.availability.value for one in found if one.verdict.certain]
+    hopper = [one.gpu for one in found if one.gpu in ("h200-sxm-141gb", "h100-sxm5-80gb", "a100-sxm4-80gb")]
+
+    assert groups == sorted(groups, key=["rent", "buy", "rare"].index)
+    assert set(groups) == {"rent", "buy", "rare"}
+    assert hopper == ["h200-sxm-141gb", "h100-sxm5-80gb", "a100-sxm4-80gb"]
+    assert {one.availability.value for one in found if one.gpu in ("h20-96gb", "gh200-96gb", "rtx-4090-d")} == {"rare"}
+
+
+def test_a_short_list_has_what_is_rented_and_what_is_sold() -> None:
+    """They take turns until the limit; each group is the beginning of its own."""
+    every = recommend(LLAMA_70B, seq="16k", batch=20, engine="vllm", offline=True, limit=0).offers
+    few = recommend(LLAMA_70B, seq="16k", batch=20, engine="vllm", offline=True, limit=6).offers
+
+    for way in ("rent", "buy"):
+        of_few, of_every = ([one.gpu for one in offers if one.availability.value == way] for offers in (few, every))
+        assert len(of_few) == 3
+        assert of_few == of_every[:3]
+
+
+def test_more_than_is_needed_comes_later() -> None:
+    """A GPU of which less than a quarter is used stands behind one that is used, though it is newer; of those, the smallest is first."""
+    found = recommend("Qwen/Qwen3-4B", seq="8k", engine="vllm", offline=True, gpu="b300,h200,h100,l4").offers
+    used = {one.gpu: one.needed_bytes / one.usable_bytes for one in found}
+
+    assert [one.gpu for one in found] == ["l4", "h100-sxm5-80gb", "h200-sxm-141gb", "b300-270gb"]
+    assert [share < 0.25 for share in used.values()] == [False, True, True, True]
+
+
+def test_offers_over_several_nodes_say_so(capsys: Capture) -> None:
+    """Eight L40S are a server: 32 of them are four, over a network. An instance is one node whatever it has."""
+    words = ("recommend", "deepseek-ai/DeepSeek-V3", "--engine", "vllm", "--seq", "8k", "--offline")
+    out = run(capsys, *words, "--gpu", "l40s", "--max-gpus", "32")[1]
+    (offer,) = recommend(
+        "deepseek-ai/DeepSeek-V3", engine="vllm", seq="8k", offline=True, gpu="l40s", max_gpus=32, strict=True
+    ).offers
+    rented = recommend("deepseek-ai/DeepSeek-V3", engine="vllm", seq="8k", offline=True, instances="aws").offers
+
+    assert (offer.gpus, offer.nodes) == (32, 4)
+    assert "32 in 4 nodes" in out
+    assert "the network between the nodes is in no bound" in out.replace("\n  ", " ")
+    assert {one.nodes for one in rented} == {1}
+    assert {one.availability.value for one in rented} == {"rent"}
+
+
+def test_the_cache_is_that_of_each_accelerator(capsys: Capture) -> None:
+    """mistral.rs has no bf16 on Turing and Volta: there the cache is fp16."""
+    words = ("recommend", "Qwen/Qwen3-4B", "--engine", "mistral-rs", "--seq", "8k", "--gpu", "v100,a100", "--offline")
+    document = json.loads(run(capsys, *words, "--json")[1])
+    out = run(capsys, *words)[1]
+
+    assert document["kv_dtype"] is None
+    assert {one["gpu"].partition("-")[0]: one["kv_dtype"] for one in document["offers"]} == {"v100": "fp16", "a100": "bf16"}
+    assert "cache by the accelerator" in out
+    assert document["offers"][0]["kv_dtype"] in out

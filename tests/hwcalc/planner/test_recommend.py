@@ -122,7 +122,7 @@ def test_everything_large_enough_is_there() -> None:
 
 def test_smallest_first_and_what_is_not_sure_last() -> None:
     """Certain ones come first; within each part memory never falls."""
-    found = everything()
+    found = offers(LLAMA_70B, seq="8k", sort="memory")
     probable = [offer.verdict == "probably" for offer in found]
 
     assert set(probable) == {True, False}
@@ -148,8 +148,8 @@ def test_strict_leaves_out_what_is_not_sure() -> None:
 
 def test_a_limit_says_how_many_more() -> None:
     """The first ones of the whole list."""
-    every = recommend(LLAMA_8B, seq="8k", limit=0, offline=True, engine="vllm")
-    few = recommend(LLAMA_8B, seq="8k", limit=3, offline=True, engine="vllm")
+    every = recommend(LLAMA_8B, seq="8k", limit=0, offline=True, engine="vllm", sort="memory")
+    few = recommend(LLAMA_8B, seq="8k", limit=3, offline=True, engine="vllm", sort="memory")
 
     assert [offer.gpu for offer in few.offers] == [offer.gpu for offer in every.offers[:3]]
     assert few.more == len(every.offers) - 3
@@ -375,7 +375,7 @@ def test_csv_and_markdown(capsys: Capture) -> None:
     assert [(row["gpu"], int(row["needed_bytes"])) for row in rows] == [(one.gpu, one.needed_bytes) for one in library.offers]
     assert f"{library.more:,} more" in err
     _, out, _ = run(capsys, *words, "--format", "markdown")
-    assert out.count("\n| ") == 2 + len(library.offers)
+    assert out.count("\n| ") == 2 * 2 + len(library.offers)  # what is rented, and what is sold
     assert all(f"| {one.gpu} |" in out for one in library.offers)
 
 
