@@ -22,13 +22,16 @@ _REASONS_WIDTH: Final = 30
 """Characters that reasons need beside the other columns; with fewer they stand below them."""
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
 _NEEDED: Final = "needs"
-_OF_VERDICT: Final = {
+_OF_COLUMNS: Final = {
     _NEEDED: "needs: GiB of the fullest GPU",
     "of": "of: what may be used of it",
     "at once": "at once: the most sequences of these tokens",
     "longest": "longest: the most tokens of each",
+    "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
+    "a token": "a token: what one token more takes of one sequence, by the formulas",
+    "ratio": "ratio: the cache in times of the first row's",
 }
-"""What the columns of the verdict are."""
+"""What the columns are of."""
 _AS_THE_FORMULAS: Final = "as the formulas"
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
@@ -38,7 +41,7 @@ _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the acc
 _ALWAYS: Final = (
     "a token: what one token more takes of one sequence in the long run",
     "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache; where nothing is said, not at all",
-    "ratio: the cache in times of the first row's",
+    _OF_COLUMNS["ratio"],
 )
 _FREED: Final = "blocks freed"
 _POLICY: Final = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
@@ -108,8 +111,8 @@ def comparison_text(comparison: Comparison, view: View) -> str:
 
 
 def _said_of(shown: Sequence[str]) -> str:
-    """What the columns of the verdict are, of those that are shown."""
-    return "; ".join(text for title, text in _OF_VERDICT.items() if title in shown)
+    """What the columns are of, those that are shown."""
+    return "; ".join(text for title, text in _OF_COLUMNS.items() if title in shown)
 
 
 def _labels(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
