@@ -12,7 +12,7 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
@@ -228,7 +228,7 @@ class _Match(Struct, frozen=True):
     also: tuple[str, ...] = ()
     open: bool = False
     filled: float = 1.0
-    options: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
