@@ -256,8 +256,12 @@ def main() -> int:
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:
             differ.append(path.name)
     if sys.argv[1:] != ["--check"]:
-        # Another release of matplotlib draws other bytes: this one is not compared.
+        # Another release of matplotlib draws other bytes: these are not compared.
         hwcalc.plot(PLOTTED, engine="vllm", gpu="h100", seq="1k..64k").save(FOLDER / "plot.svg")
+        nodes = ("meta-llama/Llama-3.3-70B-Instruct", "openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V3")
+        hwcalc.plot(nodes, kind="nodes", engine="vllm", gpu="4xh100,8xh200,2xl40s", seq="16k", batch=50).save(
+            FOLDER / "nodes.svg"
+        )
     if differ:
         print(f"not as drawn now: {', '.join(differ)}; run: python scripts/drawings.py")
     return 1 if differ else 0

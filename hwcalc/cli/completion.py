@@ -238,7 +238,7 @@ def assumptions(incomplete: str) -> list[str]:
 
 def plot_kinds(incomplete: str) -> list[str]:
     """The kinds of pictures."""
-    return [kind for kind in ("memory", "frontier", "layers") if kind.startswith(incomplete.lower())]
+    return [kind for kind in ("memory", "frontier", "layers", "nodes") if kind.startswith(incomplete.lower())]
 
 
 def plot_scales(incomplete: str) -> list[str]:

@@ -9,17 +9,20 @@ from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.library.compare import compared
 from hwcalc.library.lists import Numbers, models_or_equation, numbers
 from hwcalc.library.plan import load_request
 from hwcalc.model import ModelLike, ModelSpec
 from hwcalc.planner.options import PlotOptions, take_options, takes
 from hwcalc.planner.values import refuse_auto
-from hwcalc.plot.series import KINDS, SCALES, Chart, chart_of
+from hwcalc.plot.series import KINDS, SCALES, Chart, chart_of, nodes_chart
 from hwcalc.text import brief, clean, quoted, shown
 
 SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 MOST_MODELS: Final = 12
 """Lines that can be told apart."""
+MOST_CELLS: Final = 144
+"""Models times nodes."""
 
 
 class Picture(Record):
@@ -67,8 +70,8 @@ def plot(
 ) -> Picture:
     """A picture of one model or several; ``options`` are further keywords of :func:`hwcalc.plan`.
 
-    ``kind`` is ``memory`` (bytes against length), ``frontier`` (most sequences at once against length; needs a GPU) or ``layers`` (the
-    cache of each layer). Lengths go to ``seq``, by default to each model's own maximum; ``seq="1k..128k"`` begins at the first. ``scale``
+    ``kind`` is ``memory`` (bytes against length), ``frontier`` (most sequences at once against length; needs a GPU), ``layers`` (the
+    cache of each layer) or ``nodes`` (models against nodes: ``gpu="4xh100,8xh200"``, as :func:`hwcalc.compare` plans them). Lengths go to ``seq``, by default to each model's own maximum; ``seq="1k..128k"`` begins at the first. ``scale``
     is ``linear`` or ``log``; a frontier is logarithmic by default. ``plot(...).save("memory.svg")`` writes a file, and a notebook shows
     the picture. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
@@ -81,6 +84,8 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
         if not isinstance(word, str) or word not in allowed:
             said = shown(word, 40) if isinstance(word, str) else quoted(word, 40)
             raise UsageError(f"--{name} {said} is not known.", hint=f"Allowed: {', '.join(allowed)}.")
+    if kind == "nodes":
+        return Picture(chart=_nodes(models, given))
     lengths = _ends(given.get("seq"))
     _, asked = take_options("plot", {**given, "seq": None if lengths is None else max(lengths)})
     refuse_auto(asked.weights, "plot")
@@ -90,6 +95,18 @@ def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mappin
     requests: list[tuple[ModelSpec, Mapping[str, Any]]] = [load_request(model, asked) for model in named]
     least = None if lengths is None or len(lengths) == 1 else min(lengths)
     return Picture(chart=chart_of(kind, requests, least, scale, whole=lengths is None))
+
+
+def _nodes(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> Chart:
+    """The chart of models against nodes, which a comparison plans."""
+    if given.get("gpu") is None and given.get("instance") is None:
+        raise UsageError(
+            "a picture of nodes needs their names.", hint="Add: --gpu 4xh100,8xh200,2xl40s, or --instance p5.48xlarge,g6.12xlarge"
+        )
+    comparison, _ = compared(models, given)
+    if len(comparison.variants) > MOST_CELLS:
+        raise UsageError(f"a picture holds at most {MOST_CELLS} cells (got {len(comparison.variants):,}).", hint="Name fewer.")
+    return nodes_chart(comparison)
 
 
 def _ends(seq: Any) -> tuple[int, ...] | None:

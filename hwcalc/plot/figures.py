@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hwcalc.plot.series import Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
+from hwcalc.plot.series import Cell, Chart, Line, Profile, drawing, kind_words, size_ticks, token_ticks
 from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
@@ -54,13 +54,22 @@ def drawn(chart: Chart, format_: str) -> bytes:
     from matplotlib.figure import Figure
 
     words = sum(len(_words_of(line)) for line in chart.lines) + 2 * len(chart.levels)
-    height = 1.2 + 2.4 * len(chart.profiles) if chart.profiles else max(5.2, 1.4 + 1.15 * _ROW * words)
+    models = len({cell.model for cell in chart.cells})
+    height = (
+        1.5 + 0.75 * models
+        if chart.cells
+        else 1.2 + 2.4 * len(chart.profiles)
+        if chart.profiles
+        else max(5.2, 1.4 + 1.15 * _ROW * words)
+    )
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_SETTINGS}), warnings.catch_warnings():
         # A character that the font lacks is drawn as a box; it is no message for the user.
         warnings.simplefilter("ignore")
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="white")
         figure.suptitle(_named(chart.title, 120), x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
-        if chart.profiles:
+        if chart.cells:
+            _draw_cells(figure.subplots(), chart.cells)
+        elif chart.profiles:
             titles = list(dict.fromkeys(layer.title for profile in chart.profiles for layer in profile.layers))
             panels = figure.subplots(len(chart.profiles), 1, squeeze=False)[:, 0]
             for axes, profile in zip(panels, chart.profiles, strict=True):
@@ -199,6 +208,35 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
     for axis, ticks in ((axes.xaxis, lengths), (axes.yaxis, size_ticks(chart.kind, low, high, chart.scale))):
         axis.set_ticks([value for value, _ in ticks], labels=[text for _, text in ticks])
         axis.set_ticks([], minor=True)
+
+
+_VERDICTS: Final = {
+    "fits": ("#B7E1CD", ""),
+    "probably": ("#FCE8B2", "..."),
+    "probably_not": ("#F7C8A8", "///"),
+    "no": ("#F4B6AC", "xxx"),
+}
+"""The colour and the hatch of a verdict."""
+
+
+def _draw_cells(axes: Any, cells: Sequence[Cell]) -> None:
+    models, nodes = (list(dict.fromkeys(getattr(cell, name) for cell in cells)) for name in ("model", "node"))
+    for cell in cells:
+        x, y = nodes.index(cell.node), models.index(cell.model)
+        color, hatch = _VERDICTS.get(cell.verdict, ("#EEEEEE", ""))
+        axes.bar(x, 0.94, width=0.96, bottom=y + 0.03, color=color, hatch=hatch, edgecolor="white", linewidth=0)
+        axes.text(x, y + 0.34, cell.words, ha="center", va="center", fontweight="bold", color=_INK, backgroundcolor=color)
+        if cell.usable_bytes:
+            sizes = f"{human_bytes(cell.needed_bytes)} of {human_bytes(cell.usable_bytes)}"
+            detail = " · ".join(filter(None, (cell.layout, sizes)))
+            axes.text(x, y + 0.7, detail, ha="center", va="center", fontsize=7.5, color=_INK, backgroundcolor=color)
+    axes.set_xlim(-0.5, len(nodes) - 0.5)
+    axes.set_ylim(len(models), 0)
+    axes.set_xticks(range(len(nodes)), [_named(node, 28) for node in nodes])
+    axes.set_yticks([place + 0.5 for place in range(len(models))], [_named(model, 34) for model in models])
+    axes.tick_params(length=0)
+    axes.xaxis.tick_top()
+    axes.spines[:].set_visible(False)
 
 
 def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: bool) -> None:

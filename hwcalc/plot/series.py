@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.library.compare import Comparison
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
@@ -91,6 +92,24 @@ def kind_words(title: str, sizes: Sequence[int]) -> str:
     return f"{title}: {len(sizes)} layers, {total}"
 
 
+class Cell(Record):
+    """One model on one node. ``verdict`` is a value of :class:`~hwcalc.planner.verdict.Verdict`, or nothing where it was not planned."""
+
+    model: str
+    node: str
+    verdict: str
+    at_once: int
+    layout: str
+    needed_bytes: int
+    usable_bytes: int
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """The answer in two words or three: how many sequences fit for certain."""
+        return self.why or f"{self.at_once:,} at once"
+
+
 class Chart(Record):
     """One picture. ``caption`` says by which rules, in which format and for what; ``remarks`` what it leaves out.
 
@@ -105,6 +124,7 @@ class Chart(Record):
     lines: tuple[Line, ...] = ()
     levels: tuple[Level, ...] = ()
     profiles: tuple[Profile, ...] = ()
+    cells: tuple[Cell, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -287,7 +307,43 @@ _KINDS: Final[Mapping[str, Callable[[Sequence[_Asked], str], Chart]]] = {
     "frontier": _frontier,
     "layers": _layers,
 }
-KINDS: Final = tuple(_KINDS)
+KINDS: Final = (*_KINDS, "nodes")
+
+
+def nodes_chart(comparison: Comparison) -> Chart:
+    """Models against nodes: how many sequences each holds, and by which layout."""
+    cells = []
+    for variant in comparison.variants:
+        known = variant.usable_bytes is not None and variant.verdict is not None
+        cells.append(
+            Cell(
+                model=variant.model,
+                node=variant.instance or f"{variant.gpus or 1} x {variant.gpu}",
+                verdict=variant.verdict.value if variant.verdict is not None else "",
+                at_once=variant.max_batch or 0,
+                layout=variant.layout or "",
+                needed_bytes=variant.total_per_gpu_bytes or 0,
+                usable_bytes=variant.usable_bytes or 0,
+                why="" if known else "does not run",
+            )
+        )
+    planned = next((variant for variant in comparison.variants if variant.error is None), comparison.variants[0])
+    length = f"{planned.seq:,} tokens" if planned.seq is not None else "each model's own length"
+    failed = [
+        f"{variant.model} on {cell.node}: {variant.error}"
+        for variant, cell in zip(comparison.variants, cells, strict=True)
+        if variant.error
+    ]
+    engine = " ".join(filter(None, (planned.engine, planned.engine_version)))
+    sequences = f"{planned.batch:,} sequence{'s' if planned.batch > 1 else ''}"
+    return Chart(
+        kind="nodes",
+        title=f"What {sequences} of {length} fit on, and how many would",
+        caption=f"{engine} · at once: the most sequences of this length, for certain",
+        y_label="",
+        cells=tuple(cells),
+        remarks=tuple(failed),
+    )
 
 
 def _title(asked: Sequence[_Asked], what: str, how: str) -> str:

@@ -41,9 +41,12 @@ _ASCII: Final = str.maketrans(
 
 def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: bool = False) -> str:
     """The chart as text of at most ``width`` columns, and below it what its letters or colours mean."""
-    plotext = drawing("plotext", what="A picture in the terminal")
     width = max(_NARROWEST, min(width, _WIDEST))
     color = color and not ascii_only
+    if chart.cells:
+        text = _cells(chart, width, color=color)
+        return text.translate(_ASCII) if ascii_only else text
+    plotext = drawing("plotext", what="A picture in the terminal")
     drawn = [_profile(plotext, each, width, color=color) for each in chart.profiles]
     drawn = drawn or [_lines(plotext, chart, width, color=color)]
     remarks = [clean(remark) for remark in chart.remarks]
@@ -51,6 +54,46 @@ def in_characters(chart: Chart, width: int, *, ascii_only: bool = False, color: 
     text = "\n".join([*_wrapped(clean(cut(chart.title, 2 * width)), width), *drawn, *remarks, *caption])
     lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
     return lines.translate(_ASCII) if ascii_only else lines
+
+
+_VERDICTS: Final = {
+    "fits": ("fits", "\x1b[32m"),
+    "probably": ("probably", "\x1b[33m"),
+    "probably_not": ("probably not", "\x1b[33m"),
+    "no": ("no", "\x1b[31m"),
+}
+"""What a cell says of a verdict, and its colour."""
+
+
+def _cells(chart: Chart, width: int, *, color: bool) -> str:
+    """Models against nodes as a table; where it is too wide, a line for each pair."""
+    models, nodes = (list(dict.fromkeys(getattr(cell, name) for cell in chart.cells)) for name in ("model", "node"))
+    said = {}
+    for cell in chart.cells:
+        verdict, code = _VERDICTS.get(cell.verdict, ("", ""))
+        said[cell.model, cell.node] = (", ".join(filter(None, (verdict, cell.words))), code)
+    first = max(len(clean(model)) for model in models)
+    widths = [max(len(node), *(len(said.get((model, node), ("", ""))[0]) for model in models)) for node in nodes]
+
+    def painted(text: str, columns: int, code: str) -> str:
+        return f"{code}{text}\x1b[0m{' ' * (columns - len(text))}" if color and code else text.ljust(columns)
+
+    if first + sum(size + 2 for size in widths) <= width:
+        lines = ["  ".join([" " * first, *(node.ljust(size) for node, size in zip(nodes, widths, strict=True))])]
+        for model in models:
+            row = [painted(said[model, node][0], size, said[model, node][1]) for node, size in zip(nodes, widths, strict=True)]
+            lines.append("  ".join([clean(model).ljust(first), *row]))
+    else:
+        lines = []
+        for model in models:
+            lines.append(clean(cut(model, width)))
+            lines += [
+                f"  {node.ljust(max(map(len, nodes)))}  {painted(*said[model, node][:1], 0, said[model, node][1])}"
+                for node in nodes
+            ]
+    remarks = [line for remark in chart.remarks for line in _wrapped(clean(remark), width)]
+    text = [*_wrapped(clean(chart.title), width), "", *lines, "", *remarks, *_wrapped(clean(chart.caption), width)]
+    return "\n".join(line.rstrip() for line in text) + "\n"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

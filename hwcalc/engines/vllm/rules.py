@@ -35,7 +35,6 @@ _UNRELEASED: Final = r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?
 
 
 @lru_cache(maxsize=256)
-@lru_cache(maxsize=256)
 def resolve(requested: str) -> str:
     """The release that a spelling names: ``0.20.1`` for ``v0.20.1``, and ``0.20``, its last patch, for ``0.20``."""
     parts = requested.removeprefix("v").split(".")

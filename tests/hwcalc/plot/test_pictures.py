@@ -75,7 +75,8 @@ def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd
         "max_position_embeddings": tokens,
         "sliding_window": window,
     }
-    drawn = hwcalc.plot(config, seq=tokens, kind=kind, engine="vllm", kv_memory="60GiB" if kind == "frontier" else None)
+    hardware = {"frontier": {"kv_memory": "60GiB"}, "nodes": {"gpu": "2xh100"}}.get(kind, {})
+    drawn = hwcalc.plot(config, seq=tokens, kind=kind, engine="vllm", **hardware)
     if layers == 1:
         assert drawn.data("png").startswith(b"\x89PNG")
     assert "\x1b" not in drawn.text()
@@ -93,7 +94,7 @@ def test_characters(kind: str, width: int, scale: str) -> None:
     assert text.isascii()
     assert "\x1b" not in text
     assert max(map(len, text.splitlines()[:20])) <= width
-    assert "A  " in text
+    assert "A  " in text or kind == "nodes"
 
 
 def test_colours_are_for_terminals() -> None:
@@ -144,6 +145,22 @@ def test_labels_cover_no_line() -> None:
         assert len(axes.texts) >= len(chart.lines)
         assert min(text.get_window_extent().x0 for text in axes.texts) > axes.get_window_extent().x1
         assert all(below[1] <= above[0] + 1 for below, above in pairwise(edges))
+
+
+def test_models_on_nodes() -> None:
+    """A cell is the plan of a model on a node, by the layout that a comparison chooses; green and red are its verdict."""
+    models, nodes = ["openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V3"], "4xh100,8xh200"
+    drawn = hwcalc.plot(models, kind="nodes", gpu=nodes, engine="vllm", seq="16k", batch=50)
+    compared = hwcalc.compare(models, gpu=nodes, engine="vllm", seq="16k", batch=50)
+    text = drawn.text(100)
+
+    assert [cell.at_once for cell in drawn.chart.cells] == [variant.max_batch for variant in compared.variants]
+    assert re.search(r"gpt-oss-120b +fits, [\d,]+ at once +fits, [\d,]+ at once", text)
+    assert re.search(r"DeepSeek-V3 +no, 0 at once +fits, [\d,]+ at once", text)
+    assert "\x1b[31mno, 0 at once\x1b[0m" in drawn.text(100, color=True)
+    assert max(map(len, drawn.text(50).splitlines())) <= 50
+    with pytest.raises(hwcalc.KvplanError, match="a picture of nodes needs their names"):
+        hwcalc.plot(models, kind="nodes")
 
 
 def test_a_notebook_shows_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
