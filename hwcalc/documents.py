@@ -136,3 +136,19 @@ def _cell(value: object) -> str:
     from html import escape
 
     return escape(clean(f"{value:.6g}" if isinstance(value, float) else str(value)))
+
+
+class Part(Record):
+    """A part of an answer, such as the verdict of a plan. Its text for a programmer has the plain fields; ``to_dict`` of the answer has all."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(f'{name}={value!r}' for name, value in self._plain().items())}>"
+
+    def _repr_html_(self) -> str:
+        """The table of a notebook."""
+        return html_table(type(self).__name__, [self._plain()])
+
+    def _plain(self) -> dict[str, Any]:
+        """The fields that are numbers or words, and not records of their own."""
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return {name: value for name, value in values if value is not None and isinstance(value, (str, int, float))}

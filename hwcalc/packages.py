@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import inspect
 
 _FUNCTION: Final = "_function"
 
 
 class _CallablePackage(ModuleType):
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    @property
+    def _called(self) -> Callable[..., Any]:
         module, name = getattr(self, _FUNCTION)
-        return getattr(import_module(module), name)(*arguments, **keywords)
+        called: Callable[..., Any] = getattr(import_module(module), name)
+        return called
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self._called(*arguments, **keywords)
+
+    # What a notebook shows of ``sweep?`` and completes in ``sweep(``: what it would show of the function.
+    @property
+    def __signature__(self) -> inspect.Signature:
+        import inspect
+
+        return inspect.signature(self._called)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self._called.__doc__
 
 
 def make_callable(package: str, module: str, function: str) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import field
 
+from hwcalc.documents import Part
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
@@ -45,7 +46,7 @@ class Try(Record):
     settings: Mapping[str, str | None] = field(default_factory=dict)
 
 
-class PoolInfo(Record):
+class PoolInfo(Part):
     """An engine's pool for a byte budget per GPU, counted as its own log counts; what an engine lacks is null.
 
     ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many

@@ -13,7 +13,7 @@ from typing import Any, Final, overload
 
 from msgspec import field
 
-from hwcalc.documents import Answer
+from hwcalc.documents import Answer, Part
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import SharedBlocks
@@ -59,7 +59,7 @@ class DeviceInfo(Record):
     """Bytes of weights that patterns of the user (``override_tensor``) have put in host memory."""
 
 
-class SpeedInfo(Record):
+class SpeedInfo(Part):
     """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 
     ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is
@@ -230,7 +230,7 @@ class ParametersInfo(Record):
     definition: str
 
 
-class ModelInfo(Record):
+class ModelInfo(Part):
     """The model as it was read, and where from."""
 
     id: str
@@ -247,7 +247,7 @@ class ModelInfo(Record):
     dtype: str | None
 
 
-class RequestInfo(Record):
+class RequestInfo(Part):
     """What was planned, defaults filled in."""
 
     engine: str
@@ -304,7 +304,7 @@ class TensorInfo(Record):
     bytes: int
 
 
-class CacheInfo(Record):
+class CacheInfo(Part):
     """What the cache takes.
 
     ``bytes_per_token`` is the growth of one sequence from ``seq`` to ``seq`` + 1 tokens by the formulas,
@@ -422,7 +422,7 @@ class Advice(Sequence[Try]):
         return tuple, (self._changes,)
 
 
-class FitInfo(Record):
+class FitInfo(Part):
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
     ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of
@@ -464,7 +464,7 @@ class FitInfo(Record):
     all_layers: int | None = None
 
 
-class MemoryInfo(Record):
+class MemoryInfo(Part):
     """The sum for one copy of the model; null where a part is unknown. Activations and overhead need hardware.
 
     Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU. For engines that place layers on devices, they

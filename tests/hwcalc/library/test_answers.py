@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+import hwcalc
 from hwcalc import check, compare, explain, fit, free_blocks, keep, load_model, plan, recommend, strategies, sweep
 from hwcalc.documents import MOST_ROWS, Answer, html_table
 from hwcalc.errors import UsageError
@@ -198,3 +200,30 @@ def test_a_list_where_one_is_taken(call: Any, option: str) -> None:
 
     assert caught.value.message == f"--{option} 'a,b' is a list, and one is taken here."
     assert caught.value.hint == f"Several side by side: kvplan compare MODEL --{option} a,b"
+
+
+def test_parts_of_a_plan_have_a_short_text() -> None:
+    """A cell that ends with a part of a plan shows its plain fields, in a line or as a table."""
+    planned = hwcalc.plan("Qwen/Qwen3-8B", engine="vllm", gpu="l4", seq="8k")
+
+    for part in (planned.fit, planned.cache, planned.memory, planned.pool, planned.speed, planned.model, planned.request):
+        assert part is not None
+        assert len(repr(part)) < 900
+        assert "steps" not in repr(part)
+        assert part._repr_html_().startswith(f"<div><strong>{type(part).__name__}</strong><table>")
+    assert f"total_bytes={planned.cache.total_bytes}" in repr(planned.cache)
+
+
+@pytest.mark.parametrize(
+    "name", ["check", "compare", "explain", "explore", "fit", "plan", "plot", "recommend", "strategies", "sweep"]
+)
+def test_a_notebook_shows_what_a_function_takes(name: str) -> None:
+    """``sweep?`` has the keywords and the docstring of the function, and no text on how the program is built."""
+    function = getattr(hwcalc, name)
+    parameters = inspect.signature(function).parameters
+
+    assert not {kind.name for kind in {parameter.kind for parameter in parameters.values()}} & {"VAR_KEYWORD", "VAR_POSITIONAL"}
+    assert len(parameters) >= 5
+    assert "Any'" not in str(inspect.signature(function))
+    assert function.__doc__
+    assert "mod:`hwcalc.engines" not in function.__doc__

@@ -9,6 +9,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd
         "max_position_embeddings": tokens,
         "sliding_window": window,
     }
-    hardware = {"frontier": {"kv_memory": "60GiB"}, "nodes": {"gpu": "2xh100"}}.get(kind, {})
+    hardware: dict[str, Any] = {"frontier": {"kv_memory": "60GiB"}, "nodes": {"gpu": "2xh100"}}.get(kind, {})
     drawn = hwcalc.plot(config, seq=tokens, kind=kind, engine="vllm", **hardware)
     if layers == 1:
         assert drawn.data("png").startswith(b"\x89PNG")

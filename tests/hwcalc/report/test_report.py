@@ -183,7 +183,7 @@ def test_text_from_outside_cannot_move_the_cursor() -> None:
         assert "[red]b[/red]" in text
         assert "\u202e" not in text
     first = plan_markdown(one).splitlines()[0]
-    assert first == r"### a?\[31m\|\[red\]b\[/red\]?\|c?"
+    assert first == r"### a\\x1b\[31m\|\[red\]b\[/red\]\\n\|c\\u202e"
 
 
 def test_colour_changes_no_character() -> None:
