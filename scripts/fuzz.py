@@ -59,7 +59,7 @@ from scripts.fuzzing.watch import (  # noqa: E402
 
 HANGS_SECONDS: Final = 60.0
 """A worker that is this long at one input is ended."""
-FRESH_AFTER: Final = 6_000
+FRESH_AFTER: Final = 20_000
 """Inputs of one worker. A new one begins with the memory of a new process."""
 STEP: Final = 200
 """Inputs between two reports of a worker."""

@@ -70,6 +70,8 @@ _TOLD: Final = SECRET[:26]
 _LARGEST_OUTPUT: Final = 50 * 1000**2
 _USUAL_LOOP_SECONDS: Final = 0.0008
 """What 20,000 additions in Python take where nothing else runs, on processors of 2020 and later."""
+_IMPORTED_BYTES: Final = 50 * 1000**2
+"""Memory of a process that has read its first models."""
 _FROM_MEMORY: Final = frozenset({"library", "page", "stream", "tool"})
 """Families that read no file and write none."""
 _PIPE_SECONDS: Final = 0.2
@@ -122,6 +124,8 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
     try:
         with _streams(case.stdin) as (out, err):
             _reset_peak()
+            # What earlier inputs have imported is not this one's: packages that draw, or torch, which looks for a GPU.
+            others = max(0, peak_bytes() - _IMPORTED_BYTES)
             start = time.process_time()
             status: int | None = None
             try:
@@ -136,7 +140,7 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
             header = read_alone(case)
             known = seconds if case.family == "stream" and seconds < READING_SECONDS else None
             reading = 0.0 if header is None else known if known is not None else reading_seconds(header)
-            memory = peak_bytes()
+            memory = peak_bytes() - others
         said = [stream.getvalue()[:_LARGEST_OUTPUT].decode("utf-8", "surrogatepass") for stream in (out, err)]
         left = tuple(str(path) for path in folder.rglob(f"*{SUFFIX}")) if on_disk else ()
         if case.links and written_outside(folder):
