@@ -354,7 +354,7 @@ class _Line:
         if self.knob and self.command != "reconcile" and not serves and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
-            hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags behind it"
+            hint = "Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags after it"
             raise UsageError(f"kvplan plans what {self.free[0]} would start.", hint=hint)
         if serves:
             hint = "Write: kvplan MODEL --engine vllm, and vLLM's flags after it"
@@ -369,7 +369,7 @@ class _Line:
         hint = f"See: kvplan {self.command} --help"
         if self.command == DEFAULT:
             hint = "Several models side by side: kvplan compare A B. An option's value follows its option; -q is --quiet."
-        raise UsageError(f"{self.command} takes no further word {shown(extra, 40)}.", hint=hint)
+        raise UsageError(f"{self.command} does not take the argument {shown(extra, 40)}.", hint=hint)
 
 
 _FLAGS: Final = engine_flags("vllm")

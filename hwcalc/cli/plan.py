@@ -77,7 +77,7 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     },
 )
 def plan(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:
-    """Plan one model: what it takes, exactly, and whether that fits. Exit status 1 says that it does not fit, or that nobody can say."""
+    """Plan one model: how much memory it takes, and whether it fits. The exit status is 1 if it does not fit, or if that is not known."""
     from hwcalc.library.plan import plan
 
     if (options.get("engine") or "").strip().lower() == ALL:

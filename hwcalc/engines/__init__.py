@@ -102,7 +102,7 @@ def find_engine(spelling: str | None) -> tuple[Engine, str | None]:
     name = spelled(given)
     if name == ALL or "," in given:
         raise UnknownNameError(
-            f"--engine {shown(given, 40)} names several engines, and this is done by the rules of one.",
+            f"--engine {shown(given, 40)} names several engines, and this command takes one.",
             option="engine",
             hint="All engines have no version in common. Use: --engine all"
             if name == ALL and version

@@ -52,8 +52,8 @@ _EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const|class)
 _DECLARED: Final = re.compile(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
 _HOLE: Final = re.compile(r"\{\{(\w+)\}\}")
 _WHERE: Final = {
-    False: "Everything is in this file: it asks nobody.",
-    True: "It asks nobody but <code>kvplan explore --serve</code> on this machine, for further models.",
+    False: "Everything is in this file. It makes no request.",
+    True: "It asks only <code>kvplan explore --serve</code> on this machine, for further models.",
 }
 _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 """What could end the element of the payload, as JSON writes it."""

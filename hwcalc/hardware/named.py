@@ -101,7 +101,7 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
             with suppress(UnknownGpuError):
                 find_gpu(one)
                 hint = f"Write: --gpu {shell_word(one)} --gpus {int(count)}"
-                raise UsageError(f"{what} {shown(name, 40)} names several.", hint=hint) from error
+                raise UsageError(f"{what} {shown(name, 40)} names more than one accelerator.", hint=hint) from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
         raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error

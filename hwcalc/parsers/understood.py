@@ -560,7 +560,7 @@ def _plain_fault(top: Config) -> str:
         if family is not None:
             reading = family.read(config)
             passed = [key for key in judge(config, config, family, reading, weighed=False).unread if is_layout(key)]
-            return f"plain attention passes over {named_keys(passed)}." if passed else ""
+            return f"plain attention ignores {named_keys(passed)}." if passed else ""
     except ConfigError as error:
         return error.message
     except (UsageError, ValueError) as error:

@@ -644,7 +644,7 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
         if fits:
             return f"This works: {command}"
         accepted = accepted or command
-    return f"Accepted, but too large for this hardware: {accepted}" if accepted else ""
+    return f"The engine accepts this line, but it does not fit on this hardware: {accepted}" if accepted else ""
 
 
 def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -67,7 +67,7 @@ WORDS: Final[Mapping[str, Words]] = MappingProxyType(
             title="no cache: recompute",
             about="Each pass takes the whole text so far. Nothing is kept between passes; within one, a layer has its keys and values, "
             "and every token its hidden state.",
-            trades="no memory, for operations that grow with the square of the text in each step, and with its cube in all",
+            trades="no memory is kept; in exchange each step's operations grow with the square of the text, and all steps' with its cube",
             used_by="transformers, use_cache=False",
         ),
         GROWTH: Words(

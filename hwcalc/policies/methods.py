@@ -358,7 +358,7 @@ def _check_parts(chosen: Chosen) -> None:
 
 DECODING: Final = (
     Policy(
-        name="decoding", press="DecodingPress", title="a cut every so many steps, to a target", role=Role.DECODING, effect=Effect.FREES,
+        name="decoding", press="DecodingPress", title="cut to a fixed size at regular steps", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
         kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay, decode=_cuts, extra=_buffers, in_prefill=SMALL,
@@ -371,7 +371,7 @@ DECODING: Final = (
         ),
     ),
     Policy(
-        name="compressionratiodecoding", press="CompressionRatioDecodingPress", title="a cut every so many steps, to a share of the text",
+        name="compressionratiodecoding", press="CompressionRatioDecodingPress", title="cut to a share of the text at regular steps",
         role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=untouched, worked=all_stay,
         keeps="all of the prompt at first; then, every compression_interval steps, a share of the text so far",
         formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_cuts, extra=_buffers, in_prefill=SMALL,

@@ -28,8 +28,8 @@ _OF_COLUMNS: Final = {
     "at once": "at once: the most sequences of these tokens",
     "longest": "longest: the most tokens of each",
     "cache": "cache: of all sequences on all GPUs together, with what ranks hold twice",
-    "a token": "a token: what one token more takes of one sequence, by the formulas",
-    "ratio": "ratio: the cache in times of the first row's",
+    "a token": "a token: bytes of each further token of a sequence, by the formulas",
+    "ratio": "ratio: the cache divided by that of the first row",
 }
 """What the columns are of."""
 _AS_THE_FORMULAS: Final = "as the formulas"
@@ -39,7 +39,7 @@ _NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's 
 _ALL_GPUS: Final = "cache: on all GPUs together, each counted as the fullest"
 _POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
 _ALWAYS: Final = (
-    "a token: what one token more takes of one sequence in the long run",
+    "a token: bytes of each further token of a long sequence",
     "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache; where nothing is said, not at all",
     _OF_COLUMNS["ratio"],
 )

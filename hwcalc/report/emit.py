@@ -35,7 +35,7 @@ def emitters() -> tuple[str, ...]:
 def emitted_engine(engine: str) -> str:
     """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
     found = find_engine(engine)[0] if spelled(engine) in ENGINES else None
-    # Which engines there are is asked in vain alone: each takes a while to import.
+    # Only the error lists all engines, since importing each takes a while.
     if found is None or not found.command.known:
         raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
     return found.name

@@ -259,7 +259,7 @@ def _quoted(quoted: Iterable[QuotedFormula], plan: Plan) -> Iterator[tuple[str, 
             stored = f", of which {plan.request.engine} makes {human_bytes(plan.cache.total_bytes)}"
         same = "the same" if one.ignores == before else f"that {', and that '.join(one.ignores)}"
         numbers = f"{one.numbers} = {both(one.result)}, but it is {both(one.actual)}{stored}"
-        yield one.subject, [one.formula, numbers, f"it passes over {same}"], ""
+        yield one.subject, [one.formula, numbers, f"it ignores {same}"], ""
         before = one.ignores
 
 

@@ -24,10 +24,10 @@ _MEANINGS: Final = {
     "needs": "needs: GiB of the fullest GPU",
     "at once": "at once: the most sequences of the planned length",
     "longest": "longest: the most tokens of each planned sequence",
-    "max tok/s": "max tok/s: a bound that no engine is faster than",
+    "max tok/s": "max tok/s: an upper bound on the speed",
 }
 _ORDERS: Final = {
-    "common": "of each group the newest first; behind them several nodes, and what is less than a quarter full, the smallest first",
+    "common": "in each group the newest first, then several nodes and what is less than a quarter full, the smallest first",
     "memory": "least memory of all GPUs together first",
     "gpus": "fewest GPUs first",
     "speed": "most tokens per second first",
@@ -39,8 +39,9 @@ _EXPENDABLE_OF_OFFERS: Final = ("max tok/s", "free", "longest", "layout")
 _EXPENDABLE_OF_MODELS: Final = ("free", "KV", "parameters", "weights", "total", "longest")
 """Never the format, the speed, and whether it fits: that is the answer."""
 _ORDER: Final = (
-    "First what surely fits in four bits and more; then by size and date: a model counts half for each year of its age, one with experts "
-    "as the geometric mean of all parameters and of those that work on a token. At most three of a family, which stand together."
+    "First what surely fits in four bits or more, then by size and date. Each year of age halves a model's size here; a model with "
+    "experts counts as the geometric mean of all its parameters and of those that work on a token. At most three of a family are listed, "
+    "next to each other."
 )
 _WORDS: Final = ("instance", "accelerator", "GPUs", "layout", "model", "format", "cache", "fits")
 """The columns of words; all others are numbers."""
@@ -156,10 +157,10 @@ def hardware_left_out(recommendation: Recommendation) -> list[str]:
         larger = f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}" if more else ""
         out.append(f"{recommendation.too_small:,} {of} do not hold it{_up_to(recommendation)}{larger}.")
     if recommendation.one_at_a_time:
-        machines = "machines by themselves, such as laptops and Macs, which are not joined"
+        machines = "single machines, such as laptops and Macs, that are never joined"
         out.append(f"{recommendation.one_at_a_time:,} of those are {machines}.")
     if recommendation.refused:
-        out.append(f"{recommendation.refused:,} {of} are not for {recommendation.engine}.")
+        out.append(f"{recommendation.engine} does not run on {recommendation.refused:,} {of}.")
     if recommendation.unknown:
         out.append(f"{recommendation.unknown:,} {of}: memory not known.")
     if recommendation.unsure_left_out:
@@ -290,15 +291,15 @@ def _meaning(models: Sequence[Runnable], header: Sequence[str]) -> list[str]:
     alone = all(row.gpu_layers is None and row.host_bytes is not None for row in models)
     where = "host memory" if alone else "the GPU"
     longest = ["longest is what surely fits"] if "longest" in header else []
-    out = [f"{'; '.join([f'GiB of {where}', *longest, 'tok/s is a bound that no engine is faster than'])}."]
+    out = [f"{'; '.join([f'GiB of {where}', *longest, 'tok/s is an upper bound on the speed'])}."]
     if longest and not all(row.max_seq for row in models):
-        out.append("longest with ~: expected, not sure, as the memory that the host has is not known; -: none is expected.")
+        out.append("longest with ~: expected, not sure, because the host's memory is not known; -: no length is expected to fit.")
     if any(row.also for row in models):
-        out.append("+N: as many variants of the same size, such as the model before instruction; --all lists each.")
+        out.append("+N: the row stands for N more variants of the same size, such as the base model; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in models):
-        out.append("N of M: so many layers are on the GPU, the others in the memory of the host.")
+        out.append("N of M: N layers are on the GPU, the others in host memory.")
     if any(row.gpu_layers == row.all_layers and row.host_experts for row in models):
-        out.append("experts of N: all layers are on the GPU, but for the experts of N, which are in the memory of the host.")
+        out.append("experts of N: the experts of N layers are in host memory, all the rest is on the GPU.")
     if len(models) > 1:
         out.append(_ORDER)
     return out
@@ -311,8 +312,8 @@ def models_left_out(runnables: Runnables) -> list[str]:
         out.append(f"{runnables.more:,} more run: --all --limit 0 lists each, --family F those of one family.")
     for count, why in (
         (runnables.too_large, "do not fit"),
-        (runnables.short, f"are made for fewer than {runnables.seq:,} tokens"),
-        (runnables.refused, f"{runnables.engine} does not run, or their size is not known"),
+        (runnables.short, f"have a maximum below {runnables.seq:,} tokens"),
+        (runnables.refused, f"cannot be planned: {runnables.engine} does not run them, or their size is not known"),
         (runnables.slow, "are slower by the bound"),
         (runnables.embeddings, "are embedding models: --modality embedding lists them"),
     ):

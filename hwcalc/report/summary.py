@@ -53,7 +53,7 @@ _DEFINITIONS: Final = {
     "exact": "exact: the formulas, nothing that an engine adds",
     "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
     "published": "published: by the rules of a paper, whose code was not run",
-    "assumed": "ASSUMED: rests on what the notes say was assumed",
+    "assumed": "ASSUMED: depends on the assumptions in the notes",
 }
 """What a definition of a number means."""
 _OF_ONE_MODEL: Final = {**_DEFINITIONS, "reconstructed": "reconstructed: see the note"}

@@ -435,7 +435,7 @@ class VllmOccupancy(Occupancy):
         notes: tuple[Note, ...] = ()
         if settings.override is not None and settings.override * max(layout.stage_bytes, default=0) > budget_bytes:
             message = (
-                f"num_gpu_blocks_override={settings.override:,} is more than the budget holds: vLLM's check passes over it, "
+                f"num_gpu_blocks_override={settings.override:,} is more than the budget holds: vLLM's check ignores it, "
                 "and the allocation runs out of memory."
             )
             notes = (Note(code="override-beyond-budget", message=message),)

@@ -99,9 +99,7 @@ class VllmPolicies(PolicyRules):
 def policy_support(deployment: VllmDeployment, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
     if not is_plugin(chosen):
-        how = (
-            f"vLLM {deployment.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
-        )
+        how = f"vLLM {deployment.version} keeps all tokens that the model attends to; for this policy it would take {_needs(chosen)}"
         return Support(offered=False, how=how)
     version, setup, groups = planned_version(deployment.version), deployment.setup, deployment.layout.groups
     queued = setup.parallel.pp > 1 or is_on(setup.options.get("async_scheduling"))

@@ -33,7 +33,7 @@ function legendEntry(place, model, toggle) {
 function legendOf(page, toggle) {
   /** @type {Map<string, ReturnType<typeof legendEntry>>} */
   const entries = new Map();
-  const element = html("div", { class: "legend", role: "group", "aria-label": "Models in the chart: press one to hide or show its line" });
+  const element = html("div", { class: "legend", role: "group", "aria-label": "Models in the chart: press a name to hide or show its line" });
   const entryOf = (/** @type {Model} */ model) => {
     const known = entries.get(model.id);
     if (known !== undefined) return known;
@@ -60,7 +60,7 @@ function legendOf(page, toggle) {
     read(curves, length) {
       for (const line of curves.lines) {
         const bytes = line.bytes(length);
-        entryOf(line.model).value.textContent = bytes === null ? "past its end" : human(bytes);
+        entryOf(line.model).value.textContent = bytes === null ? "beyond its maximum" : human(bytes);
       }
     },
   };
@@ -71,7 +71,7 @@ function leadOf({ curves, state, shown }) {
   const what = shown === "cache" ? "Bytes of the cache on the fullest GPU" : "All bytes on the fullest GPU: weights, cache, activations and overhead";
   const line = shown === "cache" ? `what is left for a cache beside ${state.model}` : "what may be used of the GPU";
   const room = curves.room.some((bytes) => bytes !== null) ? `Dashes and dots are ${line}` : "Nothing is left for a cache on this GPU";
-  return `${what}, for ${sequencesWords(state.batch)}, at each length. ${room}; ✕ is the last length at which a model is expected to fit. A line ends at the model's own maximum. It joins exact points; press one to choose its length.`;
+  return `${what}, for ${sequencesWords(state.batch)}, at each length. ${room}; ✕ is the last length at which a model is expected to fit. A line ends at the model's own maximum. Its points are exact; press a point to choose that length.`;
 }
 
 /** @param {Drawing} drawing @param {Payload["lengths"]} lengths */

@@ -7,7 +7,7 @@ import { details, exact, html, sizeCell, tableOf } from "./tables.js";
 
 /** The length that is shown where only some are known. @param {number} length @param {number} wanted */
 export function lengthWords(length, wanted) {
-  return length === wanted ? `${exact(length)} tokens` : `${exact(length)} tokens, the nearest sampled point to ${exact(wanted)}`;
+  return length === wanted ? `${exact(length)} tokens` : `${exact(length)} tokens, the nearest planned length to ${exact(wanted)}`;
 }
 
 /** @param {Page} page @returns {Section} */

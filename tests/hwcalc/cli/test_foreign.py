@@ -379,7 +379,7 @@ def test_too_many_words(capsys: Capture) -> None:
     status, _, err = run(capsys, QWEN, "-q", "fp8")
 
     assert status == 2
-    assert "plan takes no further word 'fp8'" in err
+    assert "plan does not take the argument 'fp8'" in err
     assert "-q is --quiet" in err
 
 

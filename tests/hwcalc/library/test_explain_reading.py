@@ -143,7 +143,7 @@ def test_a_reason_is_given_once(capsys: Capture) -> None:
     )
 
     assert 1 == out.count("stands for the keys and values of all 128 heads")
-    assert 1 == out.count("it passes over the same\n")
+    assert 1 == out.count("it ignores the same\n")
     assert f" 1 {TIMES} " not in out
     assert f"61 {TIMES} 32,768 {TIMES} {(512 + 64) * 2:,} = " in out
 

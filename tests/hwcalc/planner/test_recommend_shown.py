@@ -52,7 +52,7 @@ def test_the_order_and_the_columns_are_said(capsys: Capture) -> None:
 
     least = run(capsys, *words, "--sort", "memory")[1].replace("\n  ", " ")
 
-    assert "of each group the newest first" in table
+    assert "in each group the newest first" in table
     assert "least memory of all GPUs together first." in least
     assert "most tokens per second first." in clouds
     assert "longest" in table
