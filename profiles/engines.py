@@ -112,6 +112,7 @@ def planned_version(text: str) -> Version:
     return tuple(numbers) if len(numbers) > _MINOR else (*numbers, _NEWEST)
 
 
+@lru_cache(maxsize=1024)
 def since(text: str) -> Version:
     """The first release that a version of two numbers means: ``(0, 20)`` comes before every 0.20.x."""
     return tuple(int(part) for part in text.split("."))
