@@ -55,10 +55,15 @@ def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, sele
 def decode_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
     """What :func:`decode_flops` multiplies: pairs of a token and a position that it looks at, and the operations for each."""
     found = []
-    for span, most, each in _terms(kind, selected, prefill=False):
+    for span, most, each in decode_terms(kind, selected):
         positions = span.positions(tokens, encoder_tokens)
         found.append((positions if most is None else min(positions, most), each))
     return tuple(found)
+
+
+def decode_terms(kind: LayerKind, selected: int | None = None) -> tuple[tuple[Span, int | None, int], ...]:
+    """The positions that the next token looks at, of these at most how many, and the operations for each."""
+    return tuple(_terms(kind, selected, prefill=False))
 
 
 def prefill_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:

@@ -17,7 +17,7 @@ from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas import LatentAttention, Role, Stack
-from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
+from hwcalc.formulas.flops import decode_flops, decode_terms, prefill_flops, selected_tokens
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
@@ -26,6 +26,7 @@ from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind
+    from hwcalc.formulas.stairs import Stair
     from hwcalc.profiles.hardware_file import Gpu
 
 HALF_SUMS: Final = "fp16_sums"
@@ -441,9 +442,7 @@ def _rank_work(
         ranks = parallel.expert_ranks if share.use is Use.CHOSEN else parallel.tp
         read.append((share.use, share.touched_bytes(tokens) / ranks))
         operations.append((RATES.get(share.format, ANY_RATE), tokens * share.flops_per_token / ranks))
-    # Attention has 16 bits, or 8 if its keys have 8, which are up to 8.5 with scales. A packed layout has no keys beside its latents.
-    keys = caches.roles.get(Role.KEY) or caches.roles[Role.LATENT]
-    operations.append((("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN, attention))
+    operations.append((_attention_rates(caches.roles), attention))
     flops: Flops = {}
     for names, count in operations:
         flops[names] = flops.get(names, 0) + count
@@ -451,9 +450,64 @@ def _rank_work(
         return tuple(read), flops
     reached: Flops = {}
     for names, count in flops.items():
-        without = tuple(name for name in names if name != HALF_SUMS)
-        reached[without] = reached.get(without, 0) + count
+        reached[_reached(names)] = reached.get(_reached(names), 0) + count
     return tuple(read), reached
+
+
+class Growing(Struct, frozen=True):
+    """``each`` for every position: at most ``most`` of those that the stairs count."""
+
+    each: int
+    most: int | None
+    stairs: tuple[Stair, ...]
+
+
+class DecodeForm(Struct, frozen=True):
+    """The work of a decode step at every length and number of sequences: what a page evaluates.
+
+    ``shares`` are the weights of all ranks, with the names of the rates at which they may be multiplied; ``cache`` are the bytes that a rank
+    reads for one sequence, and ``attention`` its operations, at the rates ``attention_rates``.
+    """
+
+    shares: tuple[tuple[WeightShare, tuple[str, ...]], ...]
+    cache: tuple[Growing, ...]
+    attention: tuple[Growing, ...]
+    attention_rates: tuple[str, ...]
+
+
+def decode_form(model: ModelSpec, load: Workload, counted: tuple[WeightShare, ...] | None = None) -> DecodeForm | None:
+    """The decode step of :func:`work_of` as a form; ``None`` if the model's weights are not counted."""
+    weights, dtype = load.weights, load.dtype
+    counted = counted or model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
+    if counted is None:
+        return None
+    stack = model.stack_for(load.engine) if load.passes is None else load.passes.decode
+    selected, encoder_tokens = selected_tokens(stack), load.encoder_tokens
+    cache: list[Growing] = []
+    attention: list[Growing] = []
+    for count, kind in _rank_kinds(stack, load.parallel.tp):
+        limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
+        for tensor in kind.tensors():
+            most = limit if tensor.role in (Role.LATENT, Role.ROPE) else None
+            written = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
+            each = count * written * tensor.bytes_per_position(load.roles[tensor.role])
+            cache.append(Growing(each, most, tensor.span.stairs(encoder_tokens)))
+        for span, most, each in decode_terms(kind, selected):
+            attention.append(Growing(count * each, most, span.stairs(encoder_tokens)))
+    reached = _reached if find_engine(load.engine)[0].facts.sums_in_32_bits else tuple
+    shares = tuple((share, reached(RATES.get(share.format, ANY_RATE))) for share in counted if share.use is not Use.ENCODER)
+    return DecodeForm(shares, tuple(cache), tuple(attention), reached(_attention_rates(load.roles)))
+
+
+def _reached(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The rates that kernels which add up products in 32 bits can reach."""
+    return tuple(name for name in names if name != HALF_SUMS)
+
+
+def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
+    """Attention has 16 bits, or 8 if its keys have 8, which are up to 8.5 with scales. A packed layout has no keys beside its latents."""
+    keys = roles.get(Role.KEY) or roles[Role.LATENT]
+    return ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
 
 
 def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0) -> int:
